@@ -1,0 +1,118 @@
+"""Settings as frozen data, checked once at the door."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from suffixsvc.errors import InvalidConfigError, InvalidLabelsError, InvalidNamespaceError
+
+__all__ = [
+    "MAX_NAMESPACE_BYTES",
+    "PROMPT_TAIL_TOKENS",
+    "Limits",
+    "data_home",
+    "validate_labels",
+    "validate_namespace",
+]
+
+#: LMDB keys hold at most 511 bytes; the rest of a key needs its room too
+MAX_NAMESPACE_BYTES = 200
+#: how much of a prompt's end is kept with an output, as context only
+PROMPT_TAIL_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the engine and the service refuse to exceed. All are per process."""
+
+    #: live sessions at a time
+    max_sessions: int = 4096
+    #: tokens of one session: prompt, context and output together
+    max_session_tokens: int = 1 << 20
+    #: tokens of one draft; larger requests are clamped, not refused
+    max_draft_tokens: int = 256
+    #: bytes of one gRPC message
+    max_message_bytes: int = 16 << 20
+    #: tokens of one output added in bulk
+    max_output_tokens: int = 1 << 20
+    #: an idle session is committed as incomplete after this many seconds
+    session_idle_seconds: float = 600.0
+    #: bytes the store's map may grow to
+    max_store_bytes: int = 64 << 30
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            integral = f.type in ("int", int)
+            if isinstance(value, bool) or not isinstance(value, int if integral else (int, float)):
+                raise InvalidConfigError(
+                    f"limit {f.name} has the wrong type", expected=f.type, got=repr(value)
+                )
+            if not math.isfinite(value) or value <= 0:
+                raise InvalidConfigError(
+                    f"limit {f.name} makes no sense", expected="a positive number", got=repr(value)
+                )
+
+
+def validate_namespace(path: Any) -> str:
+    """A namespace path: segments of visible characters without spaces, joined by '/', <= 200 bytes."""
+    if not isinstance(path, str):
+        raise InvalidNamespaceError(
+            "a namespace path is a string", expected="str", got=type(path).__name__
+        )
+    size = len(path.encode("utf-8", "surrogatepass"))
+    if not 0 < size <= MAX_NAMESPACE_BYTES:
+        raise InvalidNamespaceError(
+            "a namespace path has a wrong length",
+            expected=f"1 to {MAX_NAMESPACE_BYTES} bytes",
+            got=f"{size} bytes",
+        )
+    for part in path.split("/"):
+        if not part or part in (".", "..") or any(not c.isprintable() or c.isspace() for c in part):
+            raise InvalidNamespaceError(
+                "a namespace path has an empty or unprintable segment",
+                expected="segments joined by '/', as in acme/qwen2.5-coder/sql-agent",
+                got=repr(path),
+            )
+    return path
+
+
+def validate_labels(labels: Any) -> dict[str, str]:
+    """At most 16 labels, names of 1..64 and values of <= 256 characters."""
+    if labels is None:
+        return {}
+    if not isinstance(labels, Mapping):
+        raise InvalidLabelsError(
+            "labels are a mapping of strings", expected="Mapping[str, str]", got=type(labels).__name__
+        )
+    if len(labels) > 16:
+        raise InvalidLabelsError("too many labels", expected="at most 16", got=len(labels))
+    for name, value in labels.items():
+        if not isinstance(name, str) or not 0 < len(name) <= 64:
+            raise InvalidLabelsError(
+                "a label has a bad name", expected="a string of 1 to 64 characters", got=repr(name)[:80]
+            )
+        if not isinstance(value, str) or len(value) > 256:
+            raise InvalidLabelsError(
+                f"label {name!r} has a bad value",
+                expected="a string of at most 256 characters",
+                got=repr(value)[:80],
+            )
+    return dict(labels)
+
+
+def data_home() -> str:
+    """Where downloads and measured cost curves live: $SUFFIXSVC_HOME or ~/.cache/suffixsvc."""
+    home = os.environ.get("SUFFIXSVC_HOME")
+    if home is not None and not os.path.isabs(os.path.expanduser(home)):
+        raise InvalidConfigError(
+            "SUFFIXSVC_HOME is not usable",
+            expected="an absolute path",
+            got=repr(home),
+            remedy="Unset it to use ~/.cache/suffixsvc.",
+        )
+    return os.path.expanduser(home) if home else os.path.expanduser("~/.cache/suffixsvc")

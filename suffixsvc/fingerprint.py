@@ -1,0 +1,41 @@
+"""Tokenizer fingerprints: equal exactly when the same ids mean the same bytes.
+
+The value is xxh3-64 over (id, token bytes) of every id in use, then over the special ids. Unused and
+padding entries are left out: a GGUF pads its vocabulary with ``[PADn]`` where a ``tokenizer.json``
+simply ends, and both must give the same value.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Mapping
+
+import xxhash
+
+__all__ = ["tokenizer_fingerprint"]
+
+_PADDING = re.compile(rb"\[PAD\d+\]")
+
+
+def tokenizer_fingerprint(
+    tokens: Iterable[tuple[int, bytes | None]], special_ids: Mapping[str, int | None]
+) -> str:
+    """Fingerprint of a vocabulary.
+
+    Args:
+        tokens: (id, bytes) in any order. None, empty and ``[PADn]`` entries count as unused.
+        special_ids: "bos" and "eos", each an id; None or a negative id counts as absent.
+
+    Returns:
+        ``"xxh3:"`` and 16 hexadecimal digits.
+    """
+    used = sorted((i, b) for i, b in tokens if b and not _PADDING.fullmatch(b))
+    digest = xxhash.xxh3_64()
+    for token_id, text in used:
+        digest.update(struct.pack("<ii", token_id, len(text)))
+        digest.update(text)
+    for name in ("bos", "eos"):
+        value = special_ids.get(name)
+        digest.update(struct.pack("<i", -1 if value is None or value < 0 else value))
+    return f"xxh3:{digest.hexdigest()}"

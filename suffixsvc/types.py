@@ -1,0 +1,273 @@
+"""The values that cross seams, and the protocols that parts fulfil for each other.
+
+Nothing here computes: the engine, the client, the store and the driver all import this module,
+and it imports none of them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "Backend",
+    "BackendNamespace",
+    "BackendSession",
+    "Draft",
+    "DraftSource",
+    "FloatArray",
+    "Labels",
+    "NamespaceRecord",
+    "NewOutput",
+    "OutputId",
+    "Store",
+    "StoreStats",
+    "StoredOutput",
+    "TokenArray",
+    "TokenIds",
+    "Verified",
+    "VerifyCost",
+]
+
+TokenArray = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float32]
+#: what callers may pass as tokens: a 1-D integer array or a sequence of ints, each in 0 .. 2**31 - 1
+TokenIds = npt.NDArray[Any] | Sequence[int]
+#: a float a (each drafted token costs a plain decode steps) or a curve c, c[w] the cost of a step of w tokens
+VerifyCost = float | Sequence[float] | npt.NDArray[Any]
+Labels = Mapping[str, str]
+#: log sequence number of the stored occurrence: unique in a data folder, never reused
+OutputId = int
+
+
+class DraftSource(enum.IntEnum):
+    """Where the evidence for a drafted token came from. The numbers are part of the wire format."""
+
+    NONE = 0
+    #: the session's own prompt and output ("prompt lookup")
+    SESSION = 1
+    #: outputs that other sessions wrote in a namespace ("suffix")
+    NAMESPACE = 2
+    #: a pinned corpus of a namespace
+    CORPUS = 3
+    #: a draft model
+    DRAFT_MODEL = 4
+    #: prompt lookup done by the driver in the caller's own process
+    PROMPT_LOOKUP = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """Tokens proposed for verification: a tree in topological order, a chain being the common case.
+
+    All arrays have the same length n. ``parents[i]`` is the index of token i's parent, -1 at the root,
+    and always smaller than i. ``probs[i]`` is the calibrated probability that token i is accepted given
+    that its parent is. ``match_lens[i]`` is how many tokens of context the best evidence agreed on.
+    """
+
+    token_ids: TokenArray
+    parents: TokenArray
+    probs: FloatArray
+    sources: npt.NDArray[np.uint8]
+    match_lens: TokenArray
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @staticmethod
+    def empty() -> Draft:
+        """The draft that proposes nothing."""
+        return _EMPTY
+
+    @staticmethod
+    def chain(
+        token_ids: TokenIds,
+        probs: Sequence[float] | FloatArray,
+        source: DraftSource,
+        match_len: int = 0,
+    ) -> Draft:
+        """A linear draft from one source."""
+        ids = np.asarray(token_ids, dtype=np.int32)
+        n = len(ids)
+        return Draft(
+            ids,
+            np.arange(-1, n - 1, dtype=np.int32),
+            np.asarray(probs, dtype=np.float32),
+            np.full(n, int(source), dtype=np.uint8),
+            np.full(n, match_len, dtype=np.int32),
+        )
+
+
+_EMPTY = Draft(
+    np.empty(0, np.int32),
+    np.empty(0, np.int32),
+    np.empty(0, np.float32),
+    np.empty(0, np.uint8),
+    np.empty(0, np.int32),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was really sent to the target in the last step, where that was not our own last draft.
+
+    Attributes:
+        width: tokens sent to the target, the last real one included (1 = nothing was drafted).
+        accepted: drafted tokens the target agreed with.
+        source: where the draft that was sent came from.
+    """
+
+    width: int
+    accepted: int
+    source: DraftSource = DraftSource.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class NewOutput:
+    """One output to be remembered.
+
+    Attributes:
+        namespace: path of the namespace it belongs to.
+        token_ids: int32[n], what the model wrote; n >= 1.
+        segment_lens: lengths of the runs between which context (tool results, user turns) was
+            appended; sums to n. Runs of different segments were not adjacent in the model's view.
+        prompt_tail: int32[<= 64], the end of what preceded the first token; context only, never drafted.
+        labels: kept with the output.
+        incomplete: the session expired or was drained before its model finished.
+        ttl_seconds: forget it this long after it was written; 0 = never.
+        corpus: part of a pinned corpus.
+    """
+
+    namespace: str
+    token_ids: TokenArray
+    segment_lens: tuple[int, ...]
+    prompt_tail: TokenArray
+    labels: Labels = field(default_factory=dict)
+    incomplete: bool = False
+    ttl_seconds: int = 0
+    corpus: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOutput:
+    """One occurrence as the store holds it: a :class:`NewOutput` with its id and time."""
+
+    output_id: OutputId
+    written_at: float  #: seconds since the epoch
+    output: NewOutput
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceRecord:
+    """A namespace the store knows. ``tokenizer`` is its fingerprint, empty while none was given."""
+
+    path: str
+    tokenizer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """What a store holds. Bytes are what the files or arrays really take."""
+
+    outputs: int
+    payloads: int
+    tokens: int
+    bytes_used: int
+    bytes_limit: int
+    last_lsn: int
+
+
+class Store(Protocol):
+    """The durable log of outputs: the truth that every index is derived from.
+
+    Thread-safe. Every method raises :class:`suffixsvc.errors.StoreError` or a subclass. Namespace
+    paths arrive validated (at most 200 bytes, see ``suffixsvc.config.validate_namespace``).
+    """
+
+    def add_namespace(self, record: NamespaceRecord) -> NamespaceRecord:
+        """Create the namespace or return what is there. An empty fingerprint there is filled in;
+        a different one raises TokenizerMismatchError. Durable when it returns."""
+
+    def namespaces(self) -> list[NamespaceRecord]:
+        """All namespaces, ordered by path."""
+
+    def append(self, outputs: Sequence[NewOutput]) -> Future[list[OutputId]]:
+        """Log outputs, all or none, in order. The future is done once they are durable (group commit)
+        and then holds their ids; StoreFullError and others arrive through it."""
+
+    def forget(self, namespace: str, output_id: OutputId) -> StoredOutput:
+        """Delete one occurrence durably and return what it was; the payload goes with its last
+        occurrence. UnknownOutputError if it is not there."""
+
+    def expire(self, now: float) -> list[StoredOutput]:
+        """Delete durably every occurrence whose TTL has passed at ``now``; returns them."""
+
+    def get(self, output_id: OutputId) -> StoredOutput:
+        """One occurrence. UnknownOutputError if it is not there."""
+
+    def scan(self, namespace: str | None = None, *, from_lsn: int = 0) -> Iterator[StoredOutput]:
+        """Occurrences with id >= from_lsn in id order, of one namespace or of all. A consistent
+        snapshot of the moment the first one is drawn."""
+
+    def put_state(self, namespace: str, name: str, value: bytes) -> None:
+        """Keep a small derived blob (learned tables) with a namespace. Durable when it returns."""
+
+    def get_state(self, namespace: str, name: str) -> bytes | None:
+        """The blob last put, or None."""
+
+    def stats(self) -> StoreStats: ...
+
+    def check(self) -> None:
+        """Walk everything; StoreCorruptError names the first broken invariant."""
+
+    def close(self) -> None:
+        """Flush what is pending, release the lock. Idempotent."""
+
+
+@runtime_checkable
+class BackendSession(Protocol):
+    """One generation that asks for drafts: the embedded engine's Session and the client's."""
+
+    def step(
+        self,
+        new_token_ids: TokenIds,
+        max_draft_tokens: int = 16,
+        verify_cost: VerifyCost = 0.02,
+        tree: bool | str = False,
+        at: int | None = None,
+        verified: Verified | tuple[int, int, int] | None = None,
+    ) -> Draft:
+        """Append what the model wrote, learn from it, draft again. See ``suffixsvc.index.Session.step``."""
+
+    def append_context(self, token_ids: TokenIds) -> None:
+        """Append text the model did not write (tool results, the next user turn)."""
+
+    def close(self, commit: bool = True) -> OutputId | None:
+        """End the session. The id of the output kept, or None when nothing was."""
+
+
+class BackendNamespace(Protocol):
+    """A namespace of a backend."""
+
+    def open_session(
+        self,
+        prompt_token_ids: TokenIds,
+        output_token_ids: TokenIds | None = None,
+        labels: Labels | None = None,
+        reads: Sequence[str] | None = None,
+    ) -> BackendSession: ...
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """What the speculation driver drafts from: the embedded engine (SuffixCache) or the client."""
+
+    def namespace(self, path: str, tokenizer: str | None = None) -> BackendNamespace: ...
+
+    def close(self) -> None: ...
