@@ -1,0 +1,325 @@
+from suffixsvc.v1 import types_pb2 as _types_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TreeMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TREE_MODE_CHAIN: _ClassVar[TreeMode]
+    TREE_MODE_TREE: _ClassVar[TreeMode]
+    TREE_MODE_AUTO: _ClassVar[TreeMode]
+TREE_MODE_CHAIN: TreeMode
+TREE_MODE_TREE: TreeMode
+TREE_MODE_AUTO: TreeMode
+
+class OpenSessionRequest(_message.Message):
+    __slots__ = ("namespace", "tokenizer", "prompt_token_ids", "output_token_ids", "labels", "reads", "verify_cost", "session_id")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    READS_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_COST_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    tokenizer: str
+    prompt_token_ids: bytes
+    output_token_ids: bytes
+    labels: _containers.ScalarMap[str, str]
+    reads: _containers.RepeatedScalarFieldContainer[str]
+    verify_cost: _types_pb2.VerifyCost
+    session_id: str
+    def __init__(self, namespace: _Optional[str] = ..., tokenizer: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., output_token_ids: _Optional[bytes] = ..., labels: _Optional[_Mapping[str, str]] = ..., reads: _Optional[_Iterable[str]] = ..., verify_cost: _Optional[_Union[_types_pb2.VerifyCost, _Mapping]] = ..., session_id: _Optional[str] = ...) -> None: ...
+
+class OpenSessionReply(_message.Message):
+    __slots__ = ("session_id", "length")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    length: int
+    def __init__(self, session_id: _Optional[str] = ..., length: _Optional[int] = ...) -> None: ...
+
+class StepRequest(_message.Message):
+    __slots__ = ("session_id", "seq", "new_token_ids", "at", "max_draft_tokens", "verify_cost", "tree", "verified")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    NEW_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_COST_FIELD_NUMBER: _ClassVar[int]
+    TREE_FIELD_NUMBER: _ClassVar[int]
+    VERIFIED_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    seq: int
+    new_token_ids: bytes
+    at: int
+    max_draft_tokens: int
+    verify_cost: _types_pb2.VerifyCost
+    tree: TreeMode
+    verified: Verified
+    def __init__(self, session_id: _Optional[str] = ..., seq: _Optional[int] = ..., new_token_ids: _Optional[bytes] = ..., at: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., verify_cost: _Optional[_Union[_types_pb2.VerifyCost, _Mapping]] = ..., tree: _Optional[_Union[TreeMode, str]] = ..., verified: _Optional[_Union[Verified, _Mapping]] = ...) -> None: ...
+
+class Verified(_message.Message):
+    __slots__ = ("width", "accepted", "source")
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    width: int
+    accepted: int
+    source: _types_pb2.DraftSource
+    def __init__(self, width: _Optional[int] = ..., accepted: _Optional[int] = ..., source: _Optional[_Union[_types_pb2.DraftSource, str]] = ...) -> None: ...
+
+class StepReply(_message.Message):
+    __slots__ = ("session_id", "seq", "draft", "length")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    seq: int
+    draft: _types_pb2.Draft
+    length: int
+    def __init__(self, session_id: _Optional[str] = ..., seq: _Optional[int] = ..., draft: _Optional[_Union[_types_pb2.Draft, _Mapping]] = ..., length: _Optional[int] = ...) -> None: ...
+
+class AppendContextRequest(_message.Message):
+    __slots__ = ("session_id", "seq", "token_ids", "at")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    seq: int
+    token_ids: bytes
+    at: int
+    def __init__(self, session_id: _Optional[str] = ..., seq: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., at: _Optional[int] = ...) -> None: ...
+
+class AppendContextReply(_message.Message):
+    __slots__ = ("session_id", "seq", "length")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    seq: int
+    length: int
+    def __init__(self, session_id: _Optional[str] = ..., seq: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
+
+class CloseSessionRequest(_message.Message):
+    __slots__ = ("session_id", "discard", "no_wait")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    DISCARD_FIELD_NUMBER: _ClassVar[int]
+    NO_WAIT_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    discard: bool
+    no_wait: bool
+    def __init__(self, session_id: _Optional[str] = ..., discard: bool = ..., no_wait: bool = ...) -> None: ...
+
+class CloseSessionReply(_message.Message):
+    __slots__ = ("session_id", "output_id")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    output_id: int
+    def __init__(self, session_id: _Optional[str] = ..., output_id: _Optional[int] = ...) -> None: ...
+
+class StreamRequest(_message.Message):
+    __slots__ = ("id", "open", "steps", "append_context", "close")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    APPEND_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    open: OpenSessionRequest
+    steps: StepBatch
+    append_context: AppendContextRequest
+    close: CloseSessionRequest
+    def __init__(self, id: _Optional[int] = ..., open: _Optional[_Union[OpenSessionRequest, _Mapping]] = ..., steps: _Optional[_Union[StepBatch, _Mapping]] = ..., append_context: _Optional[_Union[AppendContextRequest, _Mapping]] = ..., close: _Optional[_Union[CloseSessionRequest, _Mapping]] = ...) -> None: ...
+
+class StepBatch(_message.Message):
+    __slots__ = ("items",)
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[StepRequest]
+    def __init__(self, items: _Optional[_Iterable[_Union[StepRequest, _Mapping]]] = ...) -> None: ...
+
+class StreamReply(_message.Message):
+    __slots__ = ("id", "open", "steps", "append_context", "close", "error")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    APPEND_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    open: OpenSessionReply
+    steps: StepBatchReply
+    append_context: AppendContextReply
+    close: CloseSessionReply
+    error: _types_pb2.ErrorDetail
+    def __init__(self, id: _Optional[int] = ..., open: _Optional[_Union[OpenSessionReply, _Mapping]] = ..., steps: _Optional[_Union[StepBatchReply, _Mapping]] = ..., append_context: _Optional[_Union[AppendContextReply, _Mapping]] = ..., close: _Optional[_Union[CloseSessionReply, _Mapping]] = ..., error: _Optional[_Union[_types_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...
+
+class StepBatchReply(_message.Message):
+    __slots__ = ("items",)
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[StepItem]
+    def __init__(self, items: _Optional[_Iterable[_Union[StepItem, _Mapping]]] = ...) -> None: ...
+
+class StepItem(_message.Message):
+    __slots__ = ("reply", "error")
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    reply: StepReply
+    error: StepError
+    def __init__(self, reply: _Optional[_Union[StepReply, _Mapping]] = ..., error: _Optional[_Union[StepError, _Mapping]] = ...) -> None: ...
+
+class StepError(_message.Message):
+    __slots__ = ("session_id", "seq", "error")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    seq: int
+    error: _types_pb2.ErrorDetail
+    def __init__(self, session_id: _Optional[str] = ..., seq: _Optional[int] = ..., error: _Optional[_Union[_types_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...
+
+class AddOutputsRequest(_message.Message):
+    __slots__ = ("namespace", "tokenizer", "outputs")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    tokenizer: str
+    outputs: _containers.RepeatedCompositeFieldContainer[OutputItem]
+    def __init__(self, namespace: _Optional[str] = ..., tokenizer: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[OutputItem, _Mapping]]] = ...) -> None: ...
+
+class OutputItem(_message.Message):
+    __slots__ = ("token_ids", "prompt_token_ids", "labels", "ttl_seconds")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    TTL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    token_ids: bytes
+    prompt_token_ids: bytes
+    labels: _containers.ScalarMap[str, str]
+    ttl_seconds: int
+    def __init__(self, token_ids: _Optional[bytes] = ..., prompt_token_ids: _Optional[bytes] = ..., labels: _Optional[_Mapping[str, str]] = ..., ttl_seconds: _Optional[int] = ...) -> None: ...
+
+class AddOutputsReply(_message.Message):
+    __slots__ = ("outputs", "tokens", "first_output_id", "last_output_id")
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OUTPUT_ID_FIELD_NUMBER: _ClassVar[int]
+    LAST_OUTPUT_ID_FIELD_NUMBER: _ClassVar[int]
+    outputs: int
+    tokens: int
+    first_output_id: int
+    last_output_id: int
+    def __init__(self, outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., first_output_id: _Optional[int] = ..., last_output_id: _Optional[int] = ...) -> None: ...
+
+class ForgetRequest(_message.Message):
+    __slots__ = ("namespace", "output_id")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_ID_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    output_id: int
+    def __init__(self, namespace: _Optional[str] = ..., output_id: _Optional[int] = ...) -> None: ...
+
+class ForgetReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListNamespacesRequest(_message.Message):
+    __slots__ = ("prefix",)
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    prefix: str
+    def __init__(self, prefix: _Optional[str] = ...) -> None: ...
+
+class ListNamespacesReply(_message.Message):
+    __slots__ = ("namespaces",)
+    NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    namespaces: _containers.RepeatedCompositeFieldContainer[NamespaceInfo]
+    def __init__(self, namespaces: _Optional[_Iterable[_Union[NamespaceInfo, _Mapping]]] = ...) -> None: ...
+
+class NamespaceInfo(_message.Message):
+    __slots__ = ("path", "tokenizer", "outputs", "tokens")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    tokenizer: str
+    outputs: int
+    tokens: int
+    def __init__(self, path: _Optional[str] = ..., tokenizer: _Optional[str] = ..., outputs: _Optional[int] = ..., tokens: _Optional[int] = ...) -> None: ...
+
+class GetStatsRequest(_message.Message):
+    __slots__ = ("namespace",)
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    def __init__(self, namespace: _Optional[str] = ...) -> None: ...
+
+class GetStatsReply(_message.Message):
+    __slots__ = ("outputs", "tokens", "sessions", "index_bytes", "index_nodes", "num_drafts", "num_steps", "num_draft_tokens", "num_accepted_tokens", "store_bytes", "last_lsn")
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INDEX_NODES_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STORE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LAST_LSN_FIELD_NUMBER: _ClassVar[int]
+    outputs: int
+    tokens: int
+    sessions: int
+    index_bytes: int
+    index_nodes: int
+    num_drafts: int
+    num_steps: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    store_bytes: int
+    last_lsn: int
+    def __init__(self, outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., index_bytes: _Optional[int] = ..., index_nodes: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., store_bytes: _Optional[int] = ..., last_lsn: _Optional[int] = ...) -> None: ...
+
+class GetServerInfoRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetServerInfoReply(_message.Message):
+    __slots__ = ("version", "instance_id", "max_message_bytes", "max_session_tokens", "max_draft_tokens", "durable", "features")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_SESSION_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    instance_id: str
+    max_message_bytes: int
+    max_session_tokens: int
+    max_draft_tokens: int
+    durable: bool
+    features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., max_session_tokens: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., durable: bool = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
