@@ -1,0 +1,78 @@
+"""Copying and hashing large files in blocks, with progress, without ever holding one in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Final
+
+from suffixsvc.errors import ModelCorruptError, ModelError
+
+__all__ = ["copy_hashed", "require_gguf", "require_space", "sha256_of", "sync_folder"]
+
+BLOCK: Final = 1 << 20
+GGUF_MAGIC: Final = b"GGUF"
+
+
+def copy_hashed(
+    source: IO[bytes], target: IO[bytes], limit: int, on_bytes: Callable[[int], None]
+) -> tuple[int, str]:
+    """Copy at most ``limit`` + 1 bytes (one more shows that there are too many).
+
+    Returns:
+        bytes copied and their sha256.
+    """
+    digest, copied = hashlib.sha256(), 0
+    while copied <= limit and (block := source.read(min(BLOCK, limit + 1 - copied))):
+        target.write(block)
+        digest.update(block)
+        copied += len(block)
+        on_bytes(copied)
+    return copied, digest.hexdigest()
+
+
+def sha256_of(path: Path, on_bytes: Callable[[int], None] = lambda done: None) -> str:
+    """The sha256 of a file."""
+    digest, done = hashlib.sha256(), 0
+    with path.open("rb") as stream:
+        while block := stream.read(BLOCK):
+            digest.update(block)
+            done += len(block)
+            on_bytes(done)
+    return digest.hexdigest()
+
+
+def require_space(folder: Path, needed: int) -> None:
+    """ModelError unless ``needed`` bytes are free where ``folder`` lies."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ModelError(
+            f"not enough room in {folder}",
+            expected=f"{needed / 1e6:.0f} MB free",
+            got=f"{free / 1e6:.0f} MB",
+            remedy="Free some space, or choose another folder with --dir or SUFFIXSVC_HOME.",
+        )
+
+
+def require_gguf(path: Path) -> None:
+    """ModelCorruptError unless the file begins as a GGUF does."""
+    with path.open("rb") as stream:
+        start = stream.read(len(GGUF_MAGIC))
+    if start != GGUF_MAGIC:
+        raise ModelCorruptError(
+            f"{path} is not a GGUF file",
+            expected=f"a file that begins with {GGUF_MAGIC!r}",
+            got=repr(start) if start else "an empty file",
+        )
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename inside ``folder`` durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

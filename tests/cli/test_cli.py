@@ -1,0 +1,131 @@
+"""The command line as a user meets it: processes, exit codes, one-line errors."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from suffixsvc import cli
+from suffixsvc.errors import MissingExtraError, ModelNotFoundError
+
+
+def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "suffixsvc.cli", *args],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", **env},
+    )
+
+
+def test_help_names_every_verb_and_loads_none_of_them() -> None:
+    probe = (
+        "import sys\n"
+        "from suffixsvc.cli import main\n"
+        "code = main(['--help'])\n"
+        "heavy = {'grpc', 'lmdb', 'llama_cpp', 'numpy', 'suffixsvc_driver', 'suffixsvc_client'}\n"
+        "print('LOADED', sorted(heavy & set(sys.modules)), code)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert result.stdout.rstrip().endswith("LOADED [] 0")
+    for verb in cli.VERBS:
+        assert verb in result.stdout
+
+
+def test_no_arguments_show_the_help() -> None:
+    assert "models" in run().stdout + run().stderr
+
+
+@pytest.mark.parametrize("verb", list(cli.VERBS))
+def test_every_verb_explains_itself(verb: str) -> None:
+    result = run(verb, "--help")
+    assert result.returncode == 0, result.stderr
+    assert f"Usage: suffixsvc {verb}" in result.stdout
+
+
+def test_an_error_is_one_line_with_expected_got_and_remedy(tmp_path: Path) -> None:
+    result = run("models", "path", "smollm2-135m", SUFFIXSVC_HOME=str(tmp_path))
+    assert result.returncode == 2
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("suffixsvc models: model smollm2-135m is not downloaded; expected ")
+    assert line.endswith("; got no such file. Get it with: suffixsvc models get smollm2-135m")
+
+
+@pytest.mark.parametrize(
+    "args", [["--debug", "models", "path", "x"], ["models", "path", "x", "--debug"]], ids=["before", "after"]
+)
+def test_debug_shows_the_traceback(args: list[str]) -> None:
+    result = run(*args)
+    assert "Traceback" in result.stderr
+    assert "ModelNotFoundError" in result.stderr
+
+
+def test_debug_can_come_from_the_environment() -> None:
+    assert "Traceback" in run("models", "path", "x", SUFFIXSVC_DEBUG="1").stderr
+    assert "Traceback" not in run("models", "path", "x", SUFFIXSVC_DEBUG="0").stderr
+
+
+def test_an_unknown_verb_is_a_usage_error() -> None:
+    result = run("sreve")
+    assert result.returncode == 2
+    assert "sreve" in result.stderr
+
+
+def test_a_missing_extra_names_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "needs_llama.py").write_text("import llama_cpp\n\n\ndef verb() -> None: ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)  # what an import finds where it is not installed
+    monkeypatch.setitem(cli.VERBS, "serve", cli.Verb("needs_llama", "verb", "for this test"))
+
+    assert cli.main(["serve"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("suffixsvc serve: this needs the Python module 'llama_cpp'")
+    assert "pip install 'suffixsvc[llama]'" in captured.err
+
+
+def test_a_broken_import_of_our_own_keeps_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "broken_verb.py").write_text("import suffixsvc_no_such_module\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(cli.VERBS, "serve", cli.Verb("broken_verb", "verb", "for this test"))
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["serve"])
+
+
+def test_ctrl_c_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "waits.py").write_text("def verb() -> None:\n    raise KeyboardInterrupt\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(cli.VERBS, "serve", cli.Verb("waits", "verb", "for this test"))
+    assert cli.main(["serve"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_describe_keeps_an_error_on_one_line() -> None:
+    assert cli.describe(ModelNotFoundError("two\nlines", got="a\nb")) == "two lines; got a b"
+    assert "llama" in cli.describe(MissingExtraError("llama", "llama_cpp"))
+
+
+def test_version_says_what_is_installed() -> None:
+    result = run("version")
+    assert result.returncode == 0
+    assert result.stdout.startswith("suffixsvc ")
+    assert "python " in result.stdout
+
+
+def test_models_list_shows_names_sizes_and_sources(tmp_path: Path) -> None:
+    result = run("models", "list", "--dir", str(tmp_path))
+    assert result.returncode == 0
+    assert "qwen2.5-coder-1.5b  1,117 MB, not downloaded" in result.stdout
+    assert "--source huggingface" in result.stdout
