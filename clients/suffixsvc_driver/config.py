@@ -1,0 +1,98 @@
+"""Settings of the driver."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from suffixsvc.errors import InvalidConfigError
+
+__all__ = ["DriverConfig", "LayerKind", "LayerSpec", "Policy"]
+
+
+class Policy(enum.StrEnum):
+    """How a draft is chosen."""
+
+    #: the prefix that gains most tokens for its cost; nothing when nothing pays
+    EXPECTED_GAIN = "expected-gain"
+    #: the first layer whose draft has at least three tokens, K tokens of it
+    FIRST_MATCH = "first-match"
+
+
+class LayerKind(enum.StrEnum):
+    """What a drafting layer is, which decides how its asking is priced."""
+
+    #: the session's own text, in process: free
+    PROMPT_LOOKUP = "prompt-lookup"
+    #: the suffix index, embedded or over a client: a little time per question
+    SUFFIX = "suffix"
+    #: a small model: time per drafted token
+    DRAFT_MODEL = "draft-model"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """One layer as the state machine sees it.
+
+    Attributes:
+        name: unique among the layers of a driver.
+        kind: see :class:`LayerKind`.
+        seconds_per_ask: a first guess of what a question costs; measured afterwards.
+        seconds_per_token: the same for each drafted token (draft models).
+        max_draft_tokens: never ask for more.
+    """
+
+    name: str
+    kind: LayerKind
+    seconds_per_ask: float = 0.0
+    seconds_per_token: float = 0.0
+    max_draft_tokens: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class DriverConfig:
+    """How the driver decides.
+
+    Attributes:
+        policy: see :class:`Policy`; a string of the same value is accepted.
+        max_draft_tokens: the widest draft ever sent to the target.
+        min_match_tokens: first-match: a draft counts from this many tokens.
+        k_start, k_min, k_max, k_step: first-match: the adaptive number of tokens to draft. Equal
+            ``k_min`` and ``k_max`` fix it.
+        k_window_steps: first-match: acceptance is watched over this many steps.
+        k_raise_above, k_lower_below: acceptance rates at which K changes.
+        rate_decay: how fast the running rate (tokens per plain step's cost) forgets, per step.
+        probe_every_steps: a draft model that stopped paying is tried again after so many steps.
+    """
+
+    policy: Policy = Policy.EXPECTED_GAIN
+    max_draft_tokens: int = 64
+    min_match_tokens: int = 3
+    k_start: int = 12
+    k_min: int = 4
+    k_max: int = 24
+    k_step: int = 4
+    k_window_steps: int = 128
+    k_raise_above: float = 0.80
+    k_lower_below: float = 0.60
+    rate_decay: float = 0.99
+    probe_every_steps: int = 64
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "policy", Policy(self.policy))
+        except ValueError as err:
+            raise InvalidConfigError(
+                "no such policy", expected=" or ".join(Policy), got=repr(self.policy)
+            ) from err
+        for name in ("max_draft_tokens", "min_match_tokens", "k_min", "k_window_steps", "probe_every_steps"):
+            if getattr(self, name) < 1:
+                raise InvalidConfigError(f"{name} makes no sense", expected=">= 1", got=getattr(self, name))
+        if not self.k_min <= self.k_start <= self.k_max:
+            raise InvalidConfigError(
+                "the range of K makes no sense",
+                expected="k_min <= k_start <= k_max",
+                got=(self.k_min, self.k_start, self.k_max),
+            )
+        if not 0.0 < self.rate_decay < 1.0:
+            raise InvalidConfigError("rate_decay makes no sense", expected="0 < x < 1", got=self.rate_decay)

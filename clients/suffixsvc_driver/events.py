@@ -1,0 +1,204 @@
+"""What goes into the driver's state machine and what comes out. Plain data, and JSON for traces.
+
+    in                                      out
+    Begin                                   AskLayer(layer, budget)   answer with LayerAnswer or LayerFailed
+    LayerAnswer(layer, draft, seconds)      Verify(token_ids)         answer with Verified
+    LayerFailed(layer, reason)              Finish(reason)            the end
+    Verified(emitted, accepted, width)
+
+Every event is answered with exactly one decision, and the same events always with the same ones.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from suffixsvc.types import Draft
+from suffixsvc.types import Verified as Feedback
+
+__all__ = [
+    "AskLayer",
+    "Begin",
+    "Decision",
+    "Event",
+    "Feedback",
+    "Finish",
+    "FinishReason",
+    "LayerAnswer",
+    "LayerFailed",
+    "Verified",
+    "Verify",
+    "decision_to_json",
+    "event_from_json",
+    "event_to_json",
+]
+
+
+class FinishReason(enum.StrEnum):
+    """Why a generation ended."""
+
+    #: the model wrote an end-of-generation token, or the caller's stop rule held
+    STOP = "stop"
+    #: max_tokens were written
+    LENGTH = "length"
+    #: the target's context is full
+    CONTEXT = "context"
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A generation starts.
+
+    Attributes:
+        prompt_length: tokens of the prompt, >= 1.
+        max_tokens: write at most this many.
+        context_size: tokens the target can hold, prompt included.
+        vocab_size: ids at or above it are junk.
+        eog_ids: ids that end a generation.
+    """
+
+    prompt_length: int
+    max_tokens: int
+    context_size: int
+    vocab_size: int
+    eog_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerAnswer:
+    """A layer's draft. Anything may be in it; what makes no sense is cut off.
+
+    Attributes:
+        layer: its name.
+        draft: what it proposes.
+        seconds: how long the question took.
+    """
+
+    layer: str
+    draft: Draft
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerFailed:
+    """A layer raised; it counts as an empty draft."""
+
+    layer: str
+    reason: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What the target made of a step.
+
+    Attributes:
+        emitted: the tokens written, in order: the accepted ones and one of the target's own, cut
+            where the generation ended. Never empty.
+        accepted: drafted tokens (padding included) the target agreed with, before any cut.
+        width: tokens in the batch, the last real one included.
+        stopped: the caller's stop rule held at the last emitted token.
+    """
+
+    emitted: tuple[int, ...]
+    accepted: int
+    width: int
+    stopped: bool = False
+
+
+Event = Begin | LayerAnswer | LayerFailed | Verified
+
+
+@dataclass(frozen=True, slots=True)
+class AskLayer:
+    """Ask a layer for at most ``budget`` tokens; 0 only tells it what was written.
+
+    ``verified`` is what the target really got in the last step, None before the first.
+    """
+
+    layer: str
+    budget: int
+    verified: Feedback | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Send the last real token and these to the target.
+
+    Attributes:
+        token_ids: drafted tokens, then ``padding`` tokens that only fill a cheaper width.
+        sources: DraftSource numbers, NONE for padding.
+        probs: P(accepted | all before accepted) as the driver believes it, 0 for padding.
+        layer: whose draft it is; empty for a plain step.
+        padding: how many of the tokens are padding.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    sources: tuple[int, ...] = ()
+    probs: tuple[float, ...] = ()
+    layer: str = ""
+    padding: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The generation is over."""
+
+    reason: FinishReason
+
+
+Decision = AskLayer | Verify | Finish
+
+
+def event_to_json(event: Event) -> dict[str, Any]:
+    """Plain data that :func:`event_from_json` reads back."""
+    data: dict[str, Any] = {"event": type(event).__name__}
+    if isinstance(event, LayerAnswer):
+        draft = {name: getattr(event.draft, name).tolist() for name in _DRAFT_DTYPES}
+        return {**data, "layer": event.layer, "seconds": event.seconds, "draft": draft}
+    data.update({f.name: getattr(event, f.name) for f in fields(event)})
+    if isinstance(event, Begin):
+        data["eog_ids"] = sorted(event.eog_ids)
+    if isinstance(event, Verified):
+        data["emitted"] = list(event.emitted)
+    return data
+
+
+def event_from_json(data: Mapping[str, Any]) -> Event:
+    """The event that :func:`event_to_json` wrote."""
+    values = {k: v for k, v in data.items() if k != "event"}
+    match data["event"]:
+        case "Begin":
+            return Begin(**{**values, "eog_ids": frozenset(values["eog_ids"])})
+        case "LayerFailed":
+            return LayerFailed(**values)
+        case "Verified":
+            return Verified(**{**values, "emitted": tuple(values["emitted"])})
+        case _:
+            arrays = {k: np.array(values["draft"][k], dtype=t) for k, t in _DRAFT_DTYPES.items()}
+            return LayerAnswer(values["layer"], Draft(**arrays), values["seconds"])
+
+
+_DRAFT_DTYPES: dict[str, Any] = {
+    "token_ids": np.int32,
+    "parents": np.int32,
+    "probs": np.float32,
+    "sources": np.uint8,
+    "match_lens": np.int32,
+}
+
+
+def decision_to_json(decision: Decision) -> dict[str, Any]:
+    """Plain data; probabilities keep six digits, which is what a golden trace compares."""
+    data = asdict(decision)
+    if isinstance(decision, Verify):
+        data["probs"] = [round(p, 6) for p in decision.probs]
+        data["token_ids"], data["sources"] = list(decision.token_ids), list(decision.sources)
+    if isinstance(decision, AskLayer) and decision.verified is not None:
+        data["verified"]["source"] = int(decision.verified.source)
+    return {"decision": type(decision).__name__, **data}
