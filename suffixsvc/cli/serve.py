@@ -1,0 +1,89 @@
+"""``suffixsvc serve``: run the service."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["serve"]
+
+
+class LogStyle(StrEnum):
+    """How log lines look."""
+
+    auto = "auto"
+    console = "console"
+    json = "json"
+
+
+def serve(  # noqa: PLR0917 - typer passes options by name
+    data: Annotated[
+        Path, typer.Option(help="Folder that holds what is remembered; created when it is not there.")
+    ],
+    listen: Annotated[
+        list[str],
+        typer.Option(help="unix:PATH or HOST:PORT (port 0 takes a free one). May be given more than once."),
+    ],
+    insecure_network: Annotated[
+        bool,
+        typer.Option(
+            "--insecure-network",
+            help="Allow addresses that other machines can reach, without authentication or encryption.",
+        ),
+    ] = False,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write addresses and pid there, as JSON, once the service answers; removed at the end."
+        ),
+    ] = None,
+    log_format: Annotated[
+        LogStyle, typer.Option(help="auto: for people on a terminal, JSON elsewhere.")
+    ] = LogStyle.auto,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log at debug level.")] = False,
+    max_sessions: Annotated[int | None, typer.Option(help="Live sessions at a time.")] = None,
+    max_session_tokens: Annotated[
+        int | None, typer.Option(help="Tokens of one session: prompt, context and output together.")
+    ] = None,
+    max_message_mib: Annotated[int | None, typer.Option(help="Size of one gRPC message, in MiB.")] = None,
+    max_store_gib: Annotated[int | None, typer.Option(help="Size the store may grow to, in GiB.")] = None,
+    max_streams: Annotated[
+        int, typer.Option(help="Streams at a time; a client process uses one.", min=1)
+    ] = 512,
+    session_idle_seconds: Annotated[
+        float | None,
+        typer.Option(help="An idle session is kept as incomplete and forgotten after this many seconds."),
+    ] = None,
+) -> None:
+    """Run the service: one shared, durable suffix cache.
+
+    SIGTERM or Ctrl-C drains it: live sessions are committed as incomplete, the store is closed, exit code 0.
+    """
+    # heavy parts load only when the verb runs, so that --help answers at once
+    from suffixsvc.config import Limits  # noqa: PLC0415 - as said
+    from suffixsvc.service.run import ServeConfig, serve_until_signal  # noqa: PLC0415 - as said
+
+    told: dict[str, Any] = {
+        "max_sessions": max_sessions,
+        "max_session_tokens": max_session_tokens,
+        "max_message_bytes": max_message_mib and max_message_mib << 20,
+        "max_store_bytes": max_store_gib and max_store_gib << 30,
+        "session_idle_seconds": session_idle_seconds,
+    }
+    limits = replace(Limits(), **{name: value for name, value in told.items() if value is not None})
+    serve_until_signal(
+        ServeConfig(
+            data=data,
+            listen=tuple(listen),
+            insecure_network=insecure_network,
+            ready_file=ready_file,
+            log_format=log_format.value,
+            debug=verbose,
+            max_streams=max_streams,
+            limits=limits,
+        )
+    )

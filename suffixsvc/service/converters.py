@@ -1,0 +1,178 @@
+"""Request messages -> checked arguments of the engine; the engine's records -> reply messages.
+
+Whatever arrives is hostile: each function here either returns arguments the engine can take or raises
+a typed error, and touches nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from suffixsvc import wire
+from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits, validate_labels, validate_namespace
+from suffixsvc.errors import InvalidInputError, InvalidTokensError, LimitExceededError
+from suffixsvc.types import FloatArray, NamespaceRecord, NewOutput, TokenArray, Verified
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+
+if TYPE_CHECKING:
+    from suffixsvc.engine import CacheStats, NamespaceStats
+
+__all__ = [
+    "AppendArgs",
+    "OpenArgs",
+    "StepArgs",
+    "append_args",
+    "namespace_to_proto",
+    "new_outputs",
+    "open_args",
+    "stats_to_proto",
+    "step_args",
+]
+
+MAX_SESSION_ID_BYTES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class OpenArgs:
+    """A checked OpenSessionRequest. ``session_id`` and ``tokenizer`` are None where the client named none."""
+
+    session_id: str | None
+    namespace: str
+    tokenizer: str | None
+    prompt: TokenArray
+    output: TokenArray
+    labels: dict[str, str]
+    reads: list[str] | None
+    verify_cost: float | FloatArray | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepArgs:
+    """A checked StepRequest. ``seq`` 0 is not numbered; ``verify_cost`` None means as before."""
+
+    session_id: str
+    seq: int
+    tokens: TokenArray
+    at: int | None
+    max_draft_tokens: int
+    verify_cost: float | FloatArray | None
+    tree: bool | str
+    verified: Verified | None
+
+
+@dataclass(frozen=True, slots=True)
+class AppendArgs:
+    """A checked AppendContextRequest."""
+
+    session_id: str
+    seq: int
+    tokens: TokenArray
+    at: int | None
+
+
+def open_args(request: pb.OpenSessionRequest, limits: Limits) -> OpenArgs:
+    prompt = wire.unpack_tokens(request.prompt_token_ids, "prompt_token_ids")
+    output = wire.unpack_tokens(request.output_token_ids, "output_token_ids")
+    if len(prompt) + len(output) > limits.max_session_tokens:
+        raise LimitExceededError(
+            "the session would hold too many tokens",
+            expected=f"at most {limits.max_session_tokens} tokens of prompt and output",
+            got=len(prompt) + len(output),
+            remedy="Shorten the prompt, or start the service with a larger --max-session-tokens.",
+        )
+    return OpenArgs(
+        session_id=_session_id(request.session_id) if request.session_id else None,
+        namespace=validate_namespace(request.namespace),
+        tokenizer=request.tokenizer or None,
+        prompt=prompt,
+        output=output,
+        labels=validate_labels(_mapping(request.labels)),
+        reads=[validate_namespace(path) for path in request.reads] or None,
+        verify_cost=wire.cost_from_proto(request.verify_cost),
+    )
+
+
+def step_args(request: pb.StepRequest, limits: Limits) -> StepArgs:
+    if request.max_draft_tokens < 0:
+        raise InvalidInputError("max_draft_tokens is negative", expected=">= 0", got=request.max_draft_tokens)
+    return StepArgs(
+        session_id=_session_id(request.session_id),
+        seq=request.seq,
+        tokens=wire.unpack_tokens(request.new_token_ids, "new_token_ids"),
+        at=_position(request),
+        max_draft_tokens=min(request.max_draft_tokens, limits.max_draft_tokens),
+        verify_cost=wire.cost_from_proto(request.verify_cost),
+        tree=wire.tree_from_proto(request.tree),
+        verified=wire.verified_from_proto(request.verified) if request.HasField("verified") else None,
+    )
+
+
+def append_args(request: pb.AppendContextRequest) -> AppendArgs:
+    return AppendArgs(
+        session_id=_session_id(request.session_id),
+        seq=request.seq,
+        tokens=wire.unpack_tokens(request.token_ids),
+        at=_position(request),
+    )
+
+
+def new_outputs(request: pb.AddOutputsRequest, limits: Limits) -> list[NewOutput]:
+    """The outputs of one bulk message; the whole message is refused when one of them is wrong."""
+    namespace = validate_namespace(request.namespace)
+    return [_new_output(namespace, item, limits) for item in request.outputs]
+
+
+def _new_output(namespace: str, item: pb.OutputItem, limits: Limits) -> NewOutput:
+    tokens = wire.unpack_tokens(item.token_ids)
+    if not len(tokens):
+        raise InvalidTokensError("an output is empty", expected="at least one token", got="none")
+    if len(tokens) > limits.max_output_tokens:
+        raise LimitExceededError(
+            "an output is too long", expected=f"at most {limits.max_output_tokens} tokens", got=len(tokens)
+        )
+    if item.ttl_seconds < 0:
+        raise InvalidInputError("ttl_seconds is negative", expected=">= 0", got=item.ttl_seconds)
+    prompt = wire.unpack_tokens(item.prompt_token_ids, "prompt_token_ids")
+    return NewOutput(
+        namespace=namespace,
+        token_ids=tokens,
+        segment_lens=(len(tokens),),
+        prompt_tail=prompt[-PROMPT_TAIL_TOKENS:],
+        labels=validate_labels(_mapping(item.labels)),
+        ttl_seconds=item.ttl_seconds,
+    )
+
+
+def namespace_to_proto(record: NamespaceRecord, outputs: int, tokens: int) -> pb.NamespaceInfo:
+    return pb.NamespaceInfo(path=record.path, tokenizer=record.tokenizer, outputs=outputs, tokens=tokens)
+
+
+def _session_id(value: str) -> str:
+    size = len(value.encode())
+    if not 0 < size <= MAX_SESSION_ID_BYTES:
+        raise InvalidInputError(
+            "session_id has a wrong length",
+            expected=f"1 to {MAX_SESSION_ID_BYTES} bytes",
+            got=f"{size} bytes",
+        )
+    return value
+
+
+def _position(request: pb.StepRequest | pb.AppendContextRequest) -> int | None:
+    if not request.HasField("at"):
+        return None
+    if request.at < 0:
+        raise InvalidInputError("at is no position", expected=">= 0", got=request.at)
+    return request.at
+
+
+def _mapping(labels: Mapping[str, str]) -> dict[str, str]:
+    return dict(labels)
+
+
+def stats_to_proto(stats: CacheStats | NamespaceStats) -> pb.GetStatsReply:
+    """Every field of the reply that the engine's record has; the rest stays 0."""
+    fields = pb.GetStatsReply.DESCRIPTOR.fields_by_name
+    return pb.GetStatsReply(**{name: int(getattr(stats, name)) for name in fields if hasattr(stats, name)})

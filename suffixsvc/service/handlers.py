@@ -1,0 +1,167 @@
+"""Message in, message out: every method of the service without gRPC.
+
+Stream items and unary calls end in the same functions; so does the client's fake transport.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NoReturn
+
+from suffixsvc.config import Limits, validate_namespace
+from suffixsvc.errors import InvalidInputError, SuffixError, UnknownNamespaceError
+from suffixsvc.service import converters
+from suffixsvc.service.failures import detail_of
+from suffixsvc.service.registry import SessionRegistry
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+
+if TYPE_CHECKING:
+    from suffixsvc.engine import SuffixCache
+
+__all__ = ["Handlers"]
+
+FEATURES = ("stream", "step-batch", "resume")
+
+
+class Handlers:
+    """The methods of suffixsvc.v1.SuffixCache over one embedded engine. Thread-safe; raises SuffixError."""
+
+    def __init__(self, cache: SuffixCache, limits: Limits, *, durable: bool, version: str) -> None:
+        self._cache = cache
+        self._limits = limits
+        self._durable = durable
+        self._version = version
+        self.instance_id = str(uuid.uuid4())
+        self.sessions = SessionRegistry(cache, limits)
+
+    # ----------------------------------------------------------------------------------------- sessions
+
+    def open_session(self, request: pb.OpenSessionRequest) -> pb.OpenSessionReply:
+        session_id, length = self.sessions.open(converters.open_args(request, self._limits))
+        return pb.OpenSessionReply(session_id=session_id, length=length)
+
+    def step(self, request: pb.StepRequest) -> pb.StepReply:
+        return self.sessions.step(converters.step_args(request, self._limits))
+
+    def append_context(self, request: pb.AppendContextRequest) -> pb.AppendContextReply:
+        return self.sessions.append_context(converters.append_args(request))
+
+    def close_session(self, request: pb.CloseSessionRequest) -> pb.CloseSessionReply:
+        output_id = self.sessions.close(request.session_id, discard=request.discard, wait=not request.no_wait)
+        return pb.CloseSessionReply(session_id=request.session_id, output_id=output_id)
+
+    # --------------------------------------------------------------------------------------- the stream
+
+    def message(self, request: pb.StreamRequest) -> pb.StreamReply:
+        """Answer one stream message. Never raises: an error is data, or one session would end all."""
+        reply = pb.StreamReply(id=request.id)
+        try:
+            match request.WhichOneof("request"):
+                case "open":
+                    reply.open.CopyFrom(self.open_session(request.open))
+                case "steps":
+                    reply.steps.items.extend(self._items(request.steps))
+                    reply.steps.SetInParent()
+                case "append_context":
+                    reply.append_context.CopyFrom(self.append_context(request.append_context))
+                case "close":
+                    reply.close.CopyFrom(self.close_session(request.close))
+                case _:
+                    _refuse_empty_message()
+        except Exception as error:
+            reply.error.CopyFrom(detail_of(error, "stream message"))
+        return reply
+
+    def _items(self, batch: pb.StepBatch) -> Iterable[pb.StepItem]:
+        seen: set[str] = set()
+        for request in batch.items:
+            yield self._item(request, repeated=request.session_id in seen)
+            seen.add(request.session_id)
+
+    def _item(self, request: pb.StepRequest, *, repeated: bool) -> pb.StepItem:
+        """One step of a batch: its reply or its error; the other items never notice."""
+        try:
+            if repeated:
+                _refuse_second_item(request.session_id)
+            return pb.StepItem(reply=self.step(request))
+        except Exception as error:
+            detail = detail_of(error, "batch step")
+            return pb.StepItem(
+                error=pb.StepError(session_id=request.session_id, seq=request.seq, error=detail)
+            )
+
+    # --------------------------------------------------------------------------------------------- bulk
+
+    def add_outputs(self, requests: Iterable[pb.AddOutputsRequest]) -> pb.AddOutputsReply:
+        """Each message is kept whole or not at all; an error says how many outputs stay from those before."""
+        reply = pb.AddOutputsReply()
+        for request in requests:
+            try:
+                self._add(request, reply)
+            except SuffixError as error:
+                error.message += f" ({reply.outputs} outputs of this call were kept)"
+                raise
+        return reply
+
+    def _add(self, request: pb.AddOutputsRequest, reply: pb.AddOutputsReply) -> None:
+        outputs = converters.new_outputs(request, self._limits)
+        if not outputs:
+            return
+        ids = self._cache.namespace(request.namespace, request.tokenizer or None).add_outputs(outputs)
+        reply.first_output_id = reply.first_output_id or ids[0]
+        reply.last_output_id = ids[-1]
+        reply.outputs += len(outputs)
+        reply.tokens += sum(len(output.token_ids) for output in outputs)
+
+    def forget(self, request: pb.ForgetRequest) -> pb.ForgetReply:
+        self._known(request.namespace)
+        self._cache.namespace(request.namespace).forget(request.output_id)
+        return pb.ForgetReply()
+
+    # ----------------------------------------------------------------------------------------- questions
+
+    def list_namespaces(self, request: pb.ListNamespacesRequest) -> pb.ListNamespacesReply:
+        records = [record for record in self._cache.namespaces() if record.path.startswith(request.prefix)]
+        reply = pb.ListNamespacesReply()
+        for record in records:
+            stats = self._cache.namespace(record.path).stats()
+            reply.namespaces.append(converters.namespace_to_proto(record, stats.outputs, stats.tokens))
+        return reply
+
+    def get_stats(self, request: pb.GetStatsRequest) -> pb.GetStatsReply:
+        if not request.namespace:
+            return converters.stats_to_proto(self._cache.stats())
+        self._known(request.namespace)
+        return converters.stats_to_proto(self._cache.namespace(request.namespace).stats())
+
+    def get_server_info(self, _request: pb.GetServerInfoRequest) -> pb.GetServerInfoReply:
+        return pb.GetServerInfoReply(
+            version=self._version,
+            instance_id=self.instance_id,
+            max_message_bytes=self._limits.max_message_bytes,
+            max_session_tokens=self._limits.max_session_tokens,
+            max_draft_tokens=self._limits.max_draft_tokens,
+            durable=self._durable,
+            features=FEATURES,
+        )
+
+    def _known(self, path: str) -> None:
+        """Asking about a namespace must not create it."""
+        validate_namespace(path)
+        if all(record.path != path for record in self._cache.namespaces()):
+            raise UnknownNamespaceError(
+                f"there is no namespace {path!r}", expected="a namespace that exists", got=path
+            )
+
+
+def _refuse_empty_message() -> NoReturn:
+    raise InvalidInputError(
+        "a stream message holds no request", expected="open, steps, append_context or close", got="none"
+    )
+
+
+def _refuse_second_item(session_id: str) -> NoReturn:
+    raise InvalidInputError(
+        "a session stands twice in one batch", expected="at most one item per session", got=session_id
+    )

@@ -1,0 +1,166 @@
+"""Addresses to listen on: parsing, what is refused for safety, stale socket files.
+
+gRPC itself would share a busy port (SO_REUSEPORT), and would delete the socket file of a living server
+before it binds its own; both are ruled out here, before gRPC sees the address.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from suffixsvc.errors import ListenError
+
+__all__ = ["TcpAddress", "UnixAddress", "owner_only_umask", "parse_address", "prepare"]
+
+#: sun_path holds 108 bytes, the last one a zero
+MAX_UNIX_PATH_BYTES = 107
+
+
+@dataclass(frozen=True, slots=True)
+class UnixAddress:
+    """A socket file, absolute."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class TcpAddress:
+    """Host (a name or an IP address without brackets) and port; 0 takes a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+Address = UnixAddress | TcpAddress
+
+
+def parse_address(text: str) -> Address:
+    """``unix:PATH`` or ``HOST:PORT``; ListenError for anything else."""
+    if text.startswith("unix:"):
+        path = os.path.abspath(text.removeprefix("unix:").replace("//", "/"))
+        size = len(os.fsencode(path))
+        if text == "unix:" or size > MAX_UNIX_PATH_BYTES:
+            raise ListenError(
+                "a unix socket path has a wrong length",
+                expected=f"1 to {MAX_UNIX_PATH_BYTES} bytes",
+                got=f"{0 if text == 'unix:' else size} bytes",
+                remedy="Choose a shorter folder.",
+            )
+        return UnixAddress(path)
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ListenError("not an address to listen on", expected="unix:PATH or HOST:PORT", got=repr(text))
+    return TcpAddress(host.strip("[]"), int(port))
+
+
+def prepare(address: Address, *, insecure_network: bool = False) -> None:
+    """Make sure that the address is ours to take; a stale socket file is removed. ListenError otherwise."""
+    if isinstance(address, UnixAddress):
+        _clear_stale_socket(address)
+    else:
+        if not insecure_network:
+            _require_loopback(address)
+        _require_free_port(address)
+
+
+@contextlib.contextmanager
+def owner_only_umask() -> Iterator[None]:
+    """Files made inside, the socket among them, are the owner's alone (mode 0600) from their first moment."""
+    before = os.umask(0o177)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _clear_stale_socket(address: UnixAddress) -> None:
+    folder = os.path.dirname(address.path)
+    if not os.path.isdir(folder):
+        raise ListenError(
+            f"cannot listen on {address}",
+            expected=f"a folder {folder}",
+            got="none",
+            remedy="Create it first.",
+        )
+    try:
+        mode = os.lstat(address.path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ListenError(
+            f"cannot listen on {address}",
+            expected="no file, or a socket nobody listens on",
+            got="a file that is no socket",
+            remedy="Move it away or choose another path.",
+        )
+    if _someone_listens(address.path):
+        raise ListenError(
+            f"cannot listen on {address}",
+            expected="a socket nobody listens on",
+            got="a server that answers there",
+            remedy="Stop that server or choose another path.",
+        )
+    os.unlink(address.path)
+
+
+def _someone_listens(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True  # a full backlog or missing rights: somebody is there
+        return True
+
+
+def _resolve(address: TcpAddress) -> list[tuple[socket.AddressFamily, str]]:
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ListenError(
+            f"cannot listen on {address}", expected="a host of this machine", got=str(error)
+        ) from None
+    return [(family, str(sockaddr[0])) for family, _, _, _, sockaddr in found]
+
+
+def _require_loopback(address: TcpAddress) -> None:
+    for _, ip in _resolve(address):
+        if not ipaddress.ip_address(ip.partition("%")[0]).is_loopback:
+            raise ListenError(
+                f"refusing to listen on {address}: whoever reaches it could read and write every namespace",
+                expected="a loopback address such as 127.0.0.1, or a unix socket",
+                got=ip,
+                remedy="Say --insecure-network if the network is trusted.",
+            )
+
+
+def _require_free_port(address: TcpAddress) -> None:
+    if address.port == 0:
+        return
+    for family, ip in _resolve(address):
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            # without this a port whose last connections are still in TIME_WAIT would look busy
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((ip, address.port))
+            except OSError as error:
+                raise ListenError(
+                    f"cannot listen on {address}",
+                    expected="a free port of this machine",
+                    got=error.strerror,
+                    remedy="Stop what listens there or choose another port (0 takes a free one).",
+                ) from None

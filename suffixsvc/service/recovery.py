@@ -1,0 +1,62 @@
+"""What recovery shows while it rebuilds the indexes: a bar on a terminal, log lines elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import structlog
+
+__all__ = ["recovery_progress"]
+
+log = structlog.get_logger(__name__)
+
+SECONDS_BETWEEN_LINES = 5.0
+
+
+@contextlib.contextmanager
+def recovery_progress() -> Iterator[Callable[[int, int], None]]:
+    """Yields ``progress(done, total)``, the callback that ``SuffixCache`` takes."""
+    if sys.stderr.isatty():
+        with _bar() as report:
+            yield report
+    else:
+        yield _lines()
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[Callable[[int, int], None]]:
+    # a service without a terminal never draws, and need not wait for rich to load
+    from rich.console import Console  # noqa: PLC0415 - as said
+    from rich.progress import (  # noqa: PLC0415 - as said
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("recovering outputs"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _lines() -> Callable[[int, int], None]:
+    last = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if done == total or now - last >= SECONDS_BETWEEN_LINES:
+            last = now
+            log.info("recovering", outputs=done, of=total)
+
+    return report

@@ -1,0 +1,288 @@
+"""Live sessions by id. A session outlives the stream that opened it; retries are idempotent.
+
+One lock guards the tables and is held for look-ups only; each entry has a lock of its own, held while
+its engine session works, so that two streams that use one session take turns.
+
+    opening ──> live ──close──> recently closed (answers a repeated close with the same output id)
+                  └───idle────> expired: committed as incomplete
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+import xxhash
+
+from suffixsvc import wire
+from suffixsvc.config import Limits
+from suffixsvc.errors import (
+    AppendGap,
+    InvalidInputError,
+    LimitExceededError,
+    ServiceUnavailableError,
+    SessionClosedError,
+    StepSequenceError,
+    SuffixError,
+    UnknownSessionError,
+)
+from suffixsvc.service.converters import AppendArgs, OpenArgs, StepArgs
+from suffixsvc.types import FloatArray, OutputId, TokenArray
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+
+if TYPE_CHECKING:
+    from suffixsvc.engine import Session, SuffixCache
+
+__all__ = ["SessionRegistry"]
+
+log = structlog.get_logger(__name__)
+
+DEFAULT_COST = 0.02
+#: closed sessions whose result is remembered for a repeated close
+RECENTLY_CLOSED = 4096
+#: closes that wait for the disk side by side when the service drains: group commit takes them together
+DRAIN_WORKERS = 32
+
+Reply = TypeVar("Reply", pb.StepReply, pb.AppendContextReply)
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One live session. ``lock`` guards everything else; ``session`` is None before and after its life."""
+
+    session_id: str
+    identity: tuple[str, str]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    session: Session | None = None
+    cost: float | FloatArray = DEFAULT_COST
+    seq: int = 0
+    answer: pb.StepReply | pb.AppendContextReply | None = None
+    touched: float = 0.0
+
+    def repeated(self, seq: int, kind: type[Reply]) -> Reply | None:
+        """The answer already given to ``seq``; None when it is new. StepSequenceError when it is older."""
+        if seq == 0 or seq > self.seq:
+            return None
+        if seq == self.seq and isinstance(self.answer, kind):
+            return self.answer
+        raise StepSequenceError(
+            f"session {self.session_id} has answered this sequence number already",
+            expected=f"more than {self.seq}",
+            got=seq,
+            remedy="Number the steps of a session upwards; only the last one can be asked again.",
+        )
+
+    def answered(self, seq: int, reply: pb.StepReply | pb.AppendContextReply) -> None:
+        if seq:
+            self.seq, self.answer = seq, reply
+
+
+@dataclass(frozen=True, slots=True)
+class _Closed:
+    output_id: OutputId | None
+    expired: bool
+
+
+class SessionRegistry:
+    """The sessions of one service. Thread-safe."""
+
+    def __init__(self, cache: SuffixCache, limits: Limits) -> None:
+        self._cache = cache
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._entries: dict[str, _Entry] = {}
+        self._recent: OrderedDict[str, _Closed] = OrderedDict()
+        self._draining = False
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    # ------------------------------------------------------------------------------------------- opening
+
+    def open(self, args: OpenArgs) -> tuple[str, int]:
+        """Session id and length. A live session of the same id, namespace and prompt is answered as it is."""
+        session_id = args.session_id or str(uuid.uuid4())
+        identity = (args.namespace, xxhash.xxh3_64_hexdigest(args.prompt.tobytes()))
+        while True:
+            entry = self._entry_to_open(session_id, identity)
+            with entry.lock:
+                session = entry.session or self._open_engine_session(entry, args)
+                if session is None:
+                    continue  # another open of this id failed while we waited for its lock: a fresh entry
+                entry.touched = time.monotonic()
+                return session_id, session.length
+
+    def _entry_to_open(self, session_id: str, identity: tuple[str, str]) -> _Entry:
+        with self._lock:
+            self._refuse_while_draining()
+            entry = self._entries.get(session_id)
+            if entry is None:
+                if len(self._entries) >= self._limits.max_sessions:
+                    raise LimitExceededError(
+                        "too many live sessions",
+                        expected=f"at most {self._limits.max_sessions}",
+                        got=len(self._entries) + 1,
+                        remedy="Close sessions that are done, or serve with a larger --max-sessions.",
+                    )
+                entry = self._entries[session_id] = _Entry(session_id, identity)
+            elif entry.identity != identity:
+                raise InvalidInputError(
+                    f"session id {session_id} is in use with another namespace or prompt",
+                    expected="an unused id, or the same namespace and prompt",
+                    got=f"namespace {identity[0]}",
+                )
+            return entry
+
+    def _open_engine_session(self, entry: _Entry, args: OpenArgs) -> Session | None:
+        """Open under the entry's lock; None when the entry has left the table meanwhile."""
+        if self._entries.get(entry.session_id) is not entry:
+            return None
+        try:
+            namespace = self._cache.namespace(args.namespace, args.tokenizer)
+            output = args.output if len(args.output) else None
+            entry.session = namespace.open_session(args.prompt, output, args.labels, args.reads)
+        except BaseException:
+            with self._lock:
+                del self._entries[entry.session_id]
+            raise
+        if args.verify_cost is not None:
+            entry.cost = args.verify_cost
+        return entry.session
+
+    # ------------------------------------------------------------------------------------- a session's life
+
+    def step(self, args: StepArgs) -> pb.StepReply:
+        with self._use(args.session_id) as (entry, session):
+            if (again := entry.repeated(args.seq, pb.StepReply)) is not None:
+                return again
+            cost = entry.cost if args.verify_cost is None else args.verify_cost
+            draft = session.step(
+                args.tokens,
+                max_draft_tokens=args.max_draft_tokens,
+                verify_cost=cost,
+                tree=args.tree,
+                at=args.at,
+                verified=args.verified,
+            )
+            entry.cost = cost
+            reply = pb.StepReply(
+                session_id=args.session_id,
+                seq=args.seq,
+                draft=wire.draft_to_proto(draft),
+                length=session.length,
+            )
+            entry.answered(args.seq, reply)
+            return reply
+
+    def append_context(self, args: AppendArgs) -> pb.AppendContextReply:
+        with self._use(args.session_id) as (entry, session):
+            if (again := entry.repeated(args.seq, pb.AppendContextReply)) is not None:
+                return again
+            _append_context_at(session, args.tokens, args.at)
+            reply = pb.AppendContextReply(session_id=args.session_id, seq=args.seq, length=session.length)
+            entry.answered(args.seq, reply)
+            return reply
+
+    def close(self, session_id: str, *, discard: bool, wait: bool) -> OutputId | None:
+        """End a session; a repeated close answers the same. The session stays open when the store fails."""
+        with self._lock:
+            closed = self._recent.get(session_id)
+        if closed is not None and not closed.expired:
+            return closed.output_id
+        with self._use(session_id) as (entry, session):
+            output_id = session.close(commit=not discard, wait=wait)
+            self._retire(entry, _Closed(output_id, expired=False))
+            return output_id
+
+    @contextmanager
+    def _use(self, session_id: str) -> Iterator[tuple[_Entry, Session]]:
+        """The live session of this id, locked for the caller."""
+        with self._lock:
+            entry = self._entries.get(session_id)
+        if entry is None:
+            raise self._missing(session_id)
+        with entry.lock:
+            if entry.session is None:
+                raise self._missing(session_id)
+            entry.touched = time.monotonic()
+            yield entry, entry.session
+
+    def _missing(self, session_id: str) -> SuffixError:
+        with self._lock:
+            self._refuse_while_draining()
+            closed = self._recent.get(session_id)
+        if closed is not None and not closed.expired:
+            return SessionClosedError(
+                f"session {session_id} is closed", expected="a live session", remedy="Open a new session."
+            )
+        reason = "expired: it was idle and its output is kept as incomplete" if closed else "not known here"
+        return UnknownSessionError(
+            f"session {session_id} is {reason}",
+            expected="a live session",
+            remedy="Open it again with the prompt and the output so far.",
+        )
+
+    # ------------------------------------------------------------------------------------------ their end
+
+    def expire(self, now: float | None = None) -> int:
+        """Commit sessions idle for longer than the limit as incomplete; how many."""
+        before = (time.monotonic() if now is None else now) - self._limits.session_idle_seconds
+        with self._lock:
+            idle = [entry for entry in self._entries.values() if entry.session and entry.touched <= before]
+        return sum(self._commit_incomplete(entry, before) for entry in idle)
+
+    def drain(self) -> int:
+        """Refuse new sessions from now on and commit the live ones as incomplete; how many were committed."""
+        with self._lock:
+            self._draining = True
+            live = list(self._entries.values())
+        with ThreadPoolExecutor(DRAIN_WORKERS, thread_name_prefix="drain") as pool:
+            return sum(pool.map(self._commit_incomplete, live))
+
+    def _commit_incomplete(self, entry: _Entry, touched_before: float | None = None) -> bool:
+        with entry.lock:
+            if entry.session is None or (touched_before is not None and entry.touched > touched_before):
+                return False
+            try:
+                output_id = entry.session.close(commit=True, incomplete=True)
+            except SuffixError as error:
+                log.warning("session not committed", session=entry.session_id, error=str(error))
+                return False
+            self._retire(entry, _Closed(output_id, expired=True))
+            return True
+
+    def _retire(self, entry: _Entry, closed: _Closed) -> None:
+        """Take a closed entry out of the table, under its own lock."""
+        entry.session = None
+        with self._lock:
+            self._entries.pop(entry.session_id, None)
+            self._recent[entry.session_id] = closed
+            while len(self._recent) > RECENTLY_CLOSED:
+                self._recent.popitem(last=False)
+
+    def _refuse_while_draining(self) -> None:
+        if self._draining:
+            raise ServiceUnavailableError(
+                "the service is shutting down",
+                remedy="Connect again when it is back; sessions can be resumed.",
+            )
+
+
+def _append_context_at(session: Session, tokens: TokenArray, at: int | None) -> None:
+    """Append context that may overlap what is there: the engine checks the overlap, the rest is new."""
+    have = session.length
+    if at is not None and at > have:
+        raise AppendGap(expected=have, got=at)
+    known = 0 if at is None else min(have - at, len(tokens))
+    if known:
+        session.step(tokens[:known], max_draft_tokens=0, at=at)
+    if known < len(tokens):
+        session.append_context(tokens[known:])

@@ -1,0 +1,71 @@
+"""gRPC methods -> handlers. Nothing is caught here: see interceptor.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+
+from suffixsvc.errors import ServiceUnavailableError
+from suffixsvc.service.handlers import Handlers
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc.v1 import suffix_cache_pb2_grpc
+
+__all__ = ["SuffixCacheServicer"]
+
+
+class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
+    """One thread of the server's pool per call; a stream keeps its thread for as long as it lives."""
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._handlers = handlers
+        self.draining = False
+
+    def Stream(  # noqa: N802 - gRPC's name
+        self, request_iterator: Iterator[pb.StreamRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.StreamReply]:
+        for request in request_iterator:
+            if self.draining:
+                raise ServiceUnavailableError(
+                    "the service is shutting down", remedy="Connect again; sessions can be resumed."
+                )
+            yield self._handlers.message(request)
+
+    def OpenSession(  # noqa: N802
+        self, request: pb.OpenSessionRequest, context: grpc.ServicerContext
+    ) -> pb.OpenSessionReply:
+        return self._handlers.open_session(request)
+
+    def Step(self, request: pb.StepRequest, context: grpc.ServicerContext) -> pb.StepReply:  # noqa: N802
+        return self._handlers.step(request)
+
+    def AppendContext(  # noqa: N802
+        self, request: pb.AppendContextRequest, context: grpc.ServicerContext
+    ) -> pb.AppendContextReply:
+        return self._handlers.append_context(request)
+
+    def CloseSession(  # noqa: N802
+        self, request: pb.CloseSessionRequest, context: grpc.ServicerContext
+    ) -> pb.CloseSessionReply:
+        return self._handlers.close_session(request)
+
+    def AddOutputs(  # noqa: N802
+        self, request_iterator: Iterator[pb.AddOutputsRequest], context: grpc.ServicerContext
+    ) -> pb.AddOutputsReply:
+        return self._handlers.add_outputs(request_iterator)
+
+    def Forget(self, request: pb.ForgetRequest, context: grpc.ServicerContext) -> pb.ForgetReply:  # noqa: N802
+        return self._handlers.forget(request)
+
+    def ListNamespaces(  # noqa: N802
+        self, request: pb.ListNamespacesRequest, context: grpc.ServicerContext
+    ) -> pb.ListNamespacesReply:
+        return self._handlers.list_namespaces(request)
+
+    def GetStats(self, request: pb.GetStatsRequest, context: grpc.ServicerContext) -> pb.GetStatsReply:  # noqa: N802
+        return self._handlers.get_stats(request)
+
+    def GetServerInfo(  # noqa: N802
+        self, request: pb.GetServerInfoRequest, context: grpc.ServicerContext
+    ) -> pb.GetServerInfoReply:
+        return self._handlers.get_server_info(request)
