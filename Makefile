@@ -1,0 +1,76 @@
+# Every target sets up what it needs in .venv (once) and can be run again at any time.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check sanitize bench clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+CSRC := suffixsvc/core/csrc
+CORE_FILES := $(shell find $(CSRC) -type f)
+CXX_FILES := $(filter %.cpp %.h,$(CORE_FILES))
+
+help:  ## show this
+	@echo "suffixsvc: what \`make TARGET\` can do"
+	@echo
+	@sed -nE 's/^([a-z]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@echo
+	@echo "Variables: PYTHON=python3.12  CXX=clang++  PYTEST_ARGS='-k store'  SUFFIXSVC_HOME=/where/models/go"
+
+# ---------------------------------------------------------------------------------------------- setting up
+
+$(VENV)/.stamp-venv: tools/setup.sh
+	@tools/setup.sh venv
+	@touch $@
+
+$(VENV)/.stamp-core: $(VENV)/.stamp-venv pyproject.toml $(CORE_FILES)
+	@tools/setup.sh core
+	@touch $@
+
+$(VENV)/.stamp-llama: $(VENV)/.stamp-core
+	@tools/setup.sh llama
+	@touch $@
+
+setup: $(VENV)/.stamp-core $(VENV)/.stamp-llama  ## only set up: .venv, this package, llama.cpp (about 8 minutes, once)
+
+# ------------------------------------------------------------------------------------------------- running
+
+# make demo [SMALL=1] [QUICK=1] [RECORD=log.jsonl] [DEMO_ARGS='--questions 4']
+demo: setup  ## watch agents on a real model get faster; SMALL=1 tiny model, QUICK=1 short, RECORD=file keeps a log
+	@$(BIN)/suffixsvc demo $(if $(filter-out 0,$(SMALL)),--small) $(if $(filter-out 0,$(QUICK)),--quick) \
+	    $(if $(RECORD),--record "$(RECORD)") $(DEMO_ARGS)
+
+# Without the small model the tests that need one would prove nothing, so its absence is an error.
+# SUFFIXSVC_NO_MODEL=1 leaves them out, for machines that cannot get it.
+test: setup  ## run every test (gets a 98 MB model, once)
+ifeq ($(filter-out 0,$(SUFFIXSVC_NO_MODEL)),)
+	@$(BIN)/suffixsvc models get smollm2-135m >/dev/null || { \
+	    echo "make test: the tests need the model smollm2-135m, which could not be had (see above)." >&2; \
+	    echo "SUFFIXSVC_NO_MODEL=1 make test runs all tests that do without it." >&2; exit 2; }
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+else
+	@$(BIN)/python -m pytest -m "not model" $(PYTEST_ARGS)
+endif
+
+check: setup  ## lint, formats, types, import directions, generated code
+	@echo "ruff";          $(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
+	@echo "mypy --strict"; $(BIN)/mypy
+	@echo "import-linter"; $(BIN)/lint-imports
+	@echo "clang-format";  $(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+	@echo "proto drift";   $(BIN)/python tools/gen_proto.py --check
+
+sanitize: $(VENV)/.stamp-core  ## run the core under AddressSanitizer and UndefinedBehaviourSanitizer
+	@$(BIN)/cmake -S $(CSRC) -B build/sanitize -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	    -DSUFFIXSVC_BUILD_TESTS=ON -DSUFFIXSVC_SANITIZE=address,undefined >/dev/null
+	@$(BIN)/cmake --build build/sanitize --parallel 2
+	@UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ./build/sanitize/core_stress
+
+bench: $(VENV)/.stamp-core  ## hit rates of the project's own recorded log, without a model
+	@$(BIN)/suffixsvc replay tests/data/recorded_demo.jsonl.gz
+
+clean:  ## remove everything that was built or set up here (downloaded models stay)
+	@rm -rf $(VENV) .venv-proto build dist .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache \
+	    .hypothesis report.html *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# Puts everything the Makefile needs into .venv, one step a call:
+#
+#   tools/setup.sh venv      a Python >= 3.11 and a virtual environment in .venv
+#   tools/setup.sh core      a C++20 compiler, the build tools, this package (editable)
+#   tools/setup.sh llama     llama-cpp-python, as pinned in pyproject.toml (built from source, minutes)
+#
+# Exit code 2 and one clear message when the machine lacks something.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+venv=.venv
+pip=("$venv/bin/python" -m pip --disable-pip-version-check)
+
+fail() {
+    printf 'suffixsvc: %s\n' "$*" >&2
+    exit 2
+}
+
+is_new_enough() {
+    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
+}
+
+# $PYTHON if it is set, else the first Python that is new enough.
+find_python() {
+    local candidate
+    if [[ -n "${PYTHON:-}" ]]; then
+        command -v "$PYTHON" >/dev/null || fail "PYTHON=$PYTHON is no command"
+        is_new_enough "$PYTHON" ||
+            fail "Python 3.11 or newer is needed; PYTHON=$PYTHON is $("$PYTHON" -V 2>&1)"
+        echo "$PYTHON"
+        return
+    fi
+    for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do
+        if command -v "$candidate" >/dev/null && is_new_enough "$candidate"; then
+            echo "$candidate"
+            return
+        fi
+    done
+    fail "Python 3.11 or newer is needed; found $(python3 -V 2>&1 || echo none)." \
+        "Install one, or name it: make PYTHON=/path/to/python3.12"
+}
+
+make_venv() {
+    local python
+    python=$(find_python)
+    if [[ -x "$venv/bin/python" ]] && is_new_enough "$venv/bin/python"; then
+        echo "using $venv ($("$venv/bin/python" -V))"
+    else
+        echo "creating $venv with $("$python" -V)"
+        rm -rf "$venv"
+        "$python" -m venv "$venv" ||
+            fail "$python cannot create virtual environments." \
+                "Install its venv module (Debian, Ubuntu: apt-get install python3-venv)"
+    fi
+    "${pip[@]}" --version >/dev/null 2>&1 || fail "$venv has no pip. Delete $venv and try again"
+}
+
+require_compiler() {
+    local compiler scratch
+    scratch=$(mktemp -d)
+    trap 'rm -rf "$scratch"' RETURN
+    printf '#include <bit>\n#include <span>\n%s\n%s\n' \
+        'static_assert(__cplusplus >= 202002L || _MSVC_LANG >= 202002L);' \
+        'int main() { int a[2] = {1, 2}; return std::span<int>(a).size() == std::popcount(3u) ? 0 : 1; }' \
+        >"$scratch/probe.cpp"
+    for compiler in ${CXX:+"$CXX"} c++ g++ clang++; do
+        if command -v "$compiler" >/dev/null &&
+            "$compiler" -std=c++20 "$scratch/probe.cpp" -o "$scratch/probe" 2>"$scratch/log"; then
+            return 0
+        fi
+    done
+    fail "a C++20 compiler is needed (g++ 11 or clang 14, or newer); found" \
+        "$( (c++ --version 2>/dev/null || echo none) | head -n 1)." \
+        "Install one (Debian, Ubuntu: apt-get install g++), or name it with CXX=..."
+}
+
+install_core() {
+    require_compiler
+    echo "installing suffixsvc and what it needs into $venv (a minute or two) ..."
+    # The build tools live beside the package, not in an isolated environment that pip throws away: the
+    # build folder stays valid and a changed source file is a matter of seconds.
+    "${pip[@]}" install --quiet "scikit-build-core>=1.1" "nanobind>=3.1" cmake ninja
+    "${pip[@]}" install --quiet --no-build-isolation --editable '.[server,text,caches,dev]'
+}
+
+install_llama() {
+    local pin log pid last shown="" started=$SECONDS
+    pin=$("$venv/bin/python" -c 'import tomllib
+print(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["llama"][0])')
+    if "$venv/bin/python" -c "from importlib.metadata import version
+import llama_cpp, sys
+sys.exit(f'llama-cpp-python=={version(\"llama-cpp-python\")}' != '$pin')" >/dev/null 2>&1; then
+        echo "$pin is there"
+        return 0
+    fi
+    require_compiler
+    log=$venv/llama-build.log
+    echo "installing $pin: there are no ready-made wheels, so it is built here, about 6 minutes on two cores"
+    echo "(everything it says goes to $log)"
+    CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(getconf _NPROCESSORS_ONLN)} \
+        "${pip[@]}" install --verbose "$pin" >"$log" 2>&1 &
+    pid=$!
+    trap 'kill "$pid" 2>/dev/null; exit 130' INT TERM
+    while kill -0 "$pid" 2>/dev/null; do
+        last=$(grep -oE '\[[0-9]+/[0-9]+\]' "$log" | tail -n 1 || true)
+        if [[ "$last" != "$shown" ]]; then
+            if [[ -t 1 ]]; then
+                printf '\r  compiled %s after %d s ' "$last" $((SECONDS - started))
+                shown=$last
+            elif (( (SECONDS - started) / 30 > ${tick:-0} )); then
+                tick=$(( (SECONDS - started) / 30 ))
+                printf '  compiled %s after %d s\n' "$last" $((SECONDS - started))
+                shown=$last
+            fi
+        fi
+        sleep 1
+    done
+    trap - INT TERM
+    if ! wait "$pid"; then
+        echo
+        tail -n 25 "$log" >&2
+        fail "llama-cpp-python could not be installed; the whole story is in $log"
+    fi
+    echo "  done after $((SECONDS - started)) s"
+}
+
+case "${1:-}" in
+    venv) make_venv ;;
+    core) install_core ;;
+    llama) install_llama ;;
+    *) fail "usage: tools/setup.sh venv|core|llama" ;;
+esac
