@@ -1,1 +1,64 @@
-""""""
+"""The native core as Python sees it. Nothing outside this folder imports ``_ext``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from suffixsvc.errors import MissingExtraError
+from suffixsvc.types import Draft, DraftSource, TokenIds, VerifyCost
+from suffixsvc.values import as_cost_curve, as_token_array
+
+try:
+    from suffixsvc.core._ext import Index, IndexStats, Learner, Session
+except ImportError as error:  # pragma: no cover - only in a broken installation
+    raise MissingExtraError("server", "suffixsvc.core._ext") from error
+
+__all__ = ["SOURCES", "Index", "IndexStats", "Learner", "PromptLookup", "Session"]
+
+#: native source numbers -> DraftSource
+SOURCES = np.array([DraftSource.SESSION, DraftSource.NAMESPACE], dtype=np.uint8)
+_LOOKUP = np.array([DraftSource.PROMPT_LOOKUP, DraftSource.NAMESPACE], dtype=np.uint8)
+
+
+class PromptLookup:
+    """Drafts from one generation's own prompt and output, in the caller's process, incrementally.
+
+    What prompt lookup decoding (Saxena 2023) does by searching the prompt again at every step, with
+    calibrated probabilities instead of a fixed length. Appending and drafting touch O(1) nodes a token.
+
+    Args:
+        prompt_token_ids: int32[n] or a sequence of ints.
+    """
+
+    def __init__(self, prompt_token_ids: TokenIds) -> None:
+        self._session = Session(None, [], Learner(), 1, 0)
+        self._session.append_context(as_token_array(prompt_token_ids, "prompt_token_ids"))
+
+    def append(self, token_ids: TokenIds, step_cost: float = 1.0) -> None:
+        """Append what the model wrote in one step, and learn from it.
+
+        Args:
+            token_ids: accepted tokens and the bonus token.
+            step_cost: what the step cost the target, in plain decode steps.
+        """
+        tokens = as_token_array(token_ids)
+        self._session.account(step_cost, len(tokens))
+        self._session.append(tokens, True)
+
+    def append_context(self, token_ids: TokenIds) -> None:
+        """Append text the model did not write."""
+        self._session.append_context(as_token_array(token_ids))
+
+    def draft(self, max_draft_tokens: int, verify_cost: VerifyCost = 0.0) -> Draft:
+        """A chain of at most ``max_draft_tokens``, cut where ``verify_cost`` no longer pays.
+
+        With the default of 0 it is not cut: callers that weigh several layers cut for themselves.
+        """
+        curve = as_cost_curve(verify_cost, max(0, max_draft_tokens))
+        tokens, parents, probs, sources, match_lens = self._session.draft(max_draft_tokens, curve, False)
+        if len(tokens) == 0:
+            return Draft.empty()
+        return Draft(tokens, parents, probs, _LOOKUP[sources], match_lens)
+
+    def __len__(self) -> int:
+        return len(self._session)

@@ -1,1 +1,6 @@
-""""""
+"""Namespaces, sessions and drafting over the native core. Knows neither gRPC nor LMDB."""
+
+from suffixsvc.index.namespace import NamespaceIndex, NamespaceStats
+from suffixsvc.index.session import Session
+
+__all__ = ["NamespaceIndex", "NamespaceStats", "Session"]

@@ -1,0 +1,53 @@
+"""Speculative decoding from memory.
+
+The public names are resolved when first used: ``import suffixsvc_client`` imports this package and must
+load neither the native core nor lmdb.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from suffixsvc.config import Limits
+    from suffixsvc.engine import CacheStats, Namespace, NamespaceStats, Session, SuffixCache
+    from suffixsvc.errors import SuffixError
+    from suffixsvc.types import Draft, DraftSource, Verified
+
+__all__ = [
+    "CacheStats",
+    "Draft",
+    "DraftSource",
+    "Limits",
+    "Namespace",
+    "NamespaceStats",
+    "Session",
+    "SuffixCache",
+    "SuffixError",
+    "Verified",
+    "__version__",
+]
+
+_HOME = {
+    "CacheStats": "suffixsvc.engine",
+    "Draft": "suffixsvc.types",
+    "DraftSource": "suffixsvc.types",
+    "Limits": "suffixsvc.config",
+    "Namespace": "suffixsvc.engine",
+    "NamespaceStats": "suffixsvc.engine",
+    "Session": "suffixsvc.engine",
+    "SuffixCache": "suffixsvc.engine",
+    "SuffixError": "suffixsvc.errors",
+    "Verified": "suffixsvc.types",
+}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib  # noqa: PLC0415 - the point of this function is to import late
+
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'suffixsvc' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)

@@ -1,0 +1,190 @@
+// Glue between Python and the core: strict array types in, plain arrays out, the GIL released around
+// every call that does work. No logic lives here.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <mutex>
+#include <shared_mutex>
+
+#include "index.h"
+#include "session.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace suffixsvc;
+
+namespace {
+
+// C-contiguous int32 of rank 1, never converted silently.
+using Tokens = nb::ndarray<const Token, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Costs = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+std::span<const Token> span_of(const Tokens& t) { return {t.data(), t.shape(0)}; }
+
+template <typename T>
+nb::ndarray<nb::numpy, T, nb::ndim<1>> to_numpy(std::vector<T>&& values) {
+    auto* keep = new std::vector<T>(std::move(values));
+    nb::capsule owner(keep, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+    return nb::ndarray<nb::numpy, T, nb::ndim<1>>(keep->data(), {keep->size()}, owner);
+}
+
+nb::tuple draft_arrays(const std::vector<DraftToken>& draft) {
+    std::vector<Token> tokens;
+    std::vector<std::int32_t> parents, match_lens;
+    std::vector<float> probs;
+    std::vector<std::uint8_t> sources;
+    for (const DraftToken& t : draft) {
+        tokens.push_back(t.token);
+        parents.push_back(t.parent);
+        probs.push_back(t.p);
+        sources.push_back(t.source);
+        match_lens.push_back(static_cast<std::int32_t>(t.match_len));
+    }
+    return nb::make_tuple(to_numpy(std::move(tokens)), to_numpy(std::move(parents)), to_numpy(std::move(probs)),
+                          to_numpy(std::move(sources)), to_numpy(std::move(match_lens)));
+}
+
+}  // namespace
+
+NB_MODULE(_ext, m) {
+    m.doc() = "The native core: the hot index and drafting. Import suffixsvc.core instead.";
+
+    nb::class_<IndexStats>(m, "IndexStats")
+        .def_ro("nodes", &IndexStats::nodes)
+        .def_ro("edges", &IndexStats::edges)
+        .def_ro("tokens", &IndexStats::tokens)
+        .def_ro("bytes", &IndexStats::bytes)
+        .def_ro("appended", &IndexStats::appended)
+        .def_ro("visited", &IndexStats::visited);
+
+    nb::class_<Index>(m, "Index")
+        .def(nb::init<std::uint32_t>(), "max_context"_a = 64)
+        .def(
+            "add",
+            [](Index& self, Tokens text, std::size_t uncounted, std::uint32_t writer) {
+                nb::gil_scoped_release release;
+                std::unique_lock write(self.mutex);
+                self.add(span_of(text), uncounted, writer);
+            },
+            "text"_a, "uncounted"_a, "writer"_a)
+        .def(
+            "remove",
+            [](Index& self, Tokens text, std::size_t uncounted) {
+                nb::gil_scoped_release release;
+                std::unique_lock write(self.mutex);
+                return self.remove(span_of(text), uncounted);
+            },
+            "text"_a, "uncounted"_a)
+        .def("settle",
+             [](Index& self) {
+                 nb::gil_scoped_release release;
+                 std::unique_lock write(self.mutex);
+                 self.settle();
+             })
+        .def(
+            "count",
+            [](const Index& self, Tokens tokens) {
+                nb::gil_scoped_release release;
+                std::shared_lock read(self.mutex);
+                return self.count(span_of(tokens));
+            },
+            "tokens"_a)
+        .def(
+            "longest_match",
+            [](const Index& self, Tokens context) {
+                nb::gil_scoped_release release;
+                std::shared_lock read(self.mutex);
+                return self.find(span_of(context)).len;
+            },
+            "context"_a)
+        .def(
+            "ngrams",
+            [](Index& self, std::uint32_t n) {
+                std::vector<Token> tokens;
+                std::vector<std::uint64_t> counts;
+                {
+                    nb::gil_scoped_release release;
+                    std::unique_lock write(self.mutex);
+                    self.settle();
+                    self.ngrams(n, tokens, counts);
+                }
+                return nb::make_tuple(to_numpy(std::move(tokens)), to_numpy(std::move(counts)));
+            },
+            "n"_a)
+        .def_prop_ro("max_context", &Index::max_context)
+        .def("stats",
+             [](const Index& self) {
+                 nb::gil_scoped_release release;
+                 std::shared_lock read(self.mutex);
+                 return self.stats();
+             })
+        .def("check", [](const Index& self) {
+            nb::gil_scoped_release release;
+            std::shared_lock read(self.mutex);
+            return self.check();
+        });
+
+    nb::class_<Learner>(m, "Learner")
+        .def(nb::init<>())
+        .def("save",
+             [](const Learner& self) {
+                 const std::string bytes = self.save();
+                 return nb::bytes(bytes.data(), bytes.size());
+             })
+        .def(
+            "load",
+            [](Learner& self, nb::bytes data) { return self.load(std::string(data.c_str(), data.size())); }, "data"_a);
+
+    nb::class_<Session>(m, "Session")
+        .def(nb::init<std::shared_ptr<Index>, std::vector<std::shared_ptr<Index>>, std::shared_ptr<Learner>, std::uint32_t,
+                      std::uint32_t>(),
+             "own"_a.none(), "reads"_a, "learner"_a, "writer"_a, "tail_tokens"_a)
+        .def(
+            "append_context",
+            [](Session& self, Tokens tokens) {
+                nb::gil_scoped_release release;
+                self.append_context(span_of(tokens));
+            },
+            "tokens"_a)
+        .def(
+            "append",
+            [](Session& self, Tokens tokens, bool learns) {
+                nb::gil_scoped_release release;
+                self.append(span_of(tokens), learns);
+            },
+            "tokens"_a, "learns"_a)
+        .def("account", &Session::account, "step_cost"_a, "tokens"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def(
+            "draft",
+            [](Session& self, std::size_t max_tokens, Costs cost, bool tree) {
+                std::vector<DraftToken> draft;
+                {
+                    nb::gil_scoped_release release;
+                    const CostCurve curve(cost.data(), cost.data() + cost.shape(0));
+                    draft = self.draft(max_tokens, curve, tree ? Shape::tree : Shape::chain);
+                }
+                return draft_arrays(draft);
+            },
+            "max_tokens"_a, "cost"_a, "tree"_a)
+        .def(
+            "first_difference",
+            [](const Session& self, std::size_t at, Tokens tokens) {
+                nb::gil_scoped_release release;
+                return self.first_difference(at, span_of(tokens));
+            },
+            "at"_a, "tokens"_a)
+        .def("text", [](const Session& self, std::size_t from, std::size_t to) { return to_numpy(self.text(from, to)); },
+             "first"_a, "last"_a)
+        .def("output_runs", &Session::output_runs)
+        .def("retract", &Session::retract, nb::call_guard<nb::gil_scoped_release>())
+        .def("__len__", &Session::length)
+        .def_prop_ro("last_width", &Session::last_width)
+        .def_prop_ro("gain", &Session::gain)
+        .def_prop_ro("index_bytes", &Session::index_bytes);
+}

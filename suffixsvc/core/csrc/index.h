@@ -1,0 +1,169 @@
+// The hot index: a generalised suffix tree of the reversed texts, grown one token at a time.
+//
+// A node stands for a set of contexts that always end at the same places; its string is the longest of
+// them. Its parent (`link`) is the next shorter context that was also seen elsewhere, so the way to the
+// root visits each distinct match length once. Its edges (in the literature: Weiner links, or the
+// transitions of the directed acyclic word graph) lead to the context made longer by one next token,
+// whose count is how often that token came next.
+//
+//        texts  "a b c" and "x b c"                 after "x b c" grew by "d"
+//
+//        root ── b ── ab                            edges:  c  --d-->  cd
+//          │      └── xb                                    bc --d-->  cd      one node for d, cd, bcd
+//          └──── bc ── abc        (c and bc end at          xbc -d-->  xbcd
+//                  └── xbc         the same places)
+//
+// Why reversed: a text that grows adds one leaf that is complete at once (its context is already
+// written), so any number of sessions can write into one tree while all of them are drafted from.
+// A suffix tree of the forward texts would have open leaves that writers take from each other.
+//
+// Growing by a token is online construction of the graph (Blumer et al. 1985): walk up from the text's
+// last node until a context knows the token, split that node's target where it holds longer strings
+// too. Taking the last token of a text away undoes exactly that: the node goes if nothing ends in it,
+// and a node left with one child and no text ending in it is merged into the child. `kids_xor` names
+// that child without a list of children. Removing a text runs from its last token to its first.
+//
+//        remove "x b c d":   xbcd goes;  its parent keeps one child: merge
+//
+//        cd ── bcd' ...      P ─┬─ gone            P has one child left and no text ends in it:
+//          └── xbcd             └─ ch     =>       P's strings join ch, edges to P now lead to ch
+//
+// Counts. An occurrence counts in every node on the way to the root: exact counting would touch all of
+// them for every token. Here it is added at the context of `max_context` tokens and carried up a few
+// links; each node keeps what it has not passed on (`unsent`), and later arrivals carry it further.
+// How far a token carries follows a ruler sequence (most of them 2 nodes, an eighth 3, one in 32 five,
+// ...), so that the mean number of nodes touched is bounded whatever the depth. settle() passes on all
+// that is left; after it counts are exact. Contexts longer than `max_context` are not counted.
+//
+// Threads: Index::mutex is shared for readers and exclusive for writers; callers take it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <shared_mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "edges.h"
+
+namespace suffixsvc {
+
+inline constexpr NodeId kRoot = 0;
+// Evidence from more than one writer.
+inline constexpr std::uint32_t kManyWriters = 0xFFFFFFFFu;
+
+struct Node {
+    std::uint32_t len = 0;       // length of the longest string
+    NodeId link = kNoNode;       // root: none. In a dead node: the node that took its strings over
+    std::int32_t count = 0;      // occurrences that reached this node; 0 beyond max_context
+    std::int32_t unsent = 0;     // the part of count that link does not know of yet
+    std::uint32_t kids = 0;      // nodes whose link this is
+    std::uint32_t kids_xor = 0;  // exclusive or of their ids
+    std::uint32_t ends = 0;      // positions of live texts whose whole prefix is the node's string
+    std::uint32_t writer = 0;    // the one writer of all its occurrences, or kManyWriters
+    Token recent = -1;           // the token that last followed it, as far as growing touched it
+    EdgeList edges;
+    bool dead = false;
+};
+
+// A place in the tree: the node that holds the last `len` tokens of some context.
+struct Cursor {
+    NodeId node = kRoot;
+    std::uint32_t len = 0;
+};
+
+// A text that can grow. Tokens of weight 0 are context only: they are matched but not counted.
+struct TextEnd {
+    NodeId last = kRoot;    // the node whose string is the whole text
+    Cursor context;         // its last max_context tokens
+    std::uint64_t epoch = 0;  // Index::epoch() the context is valid for
+};
+
+struct IndexStats {
+    std::uint64_t nodes = 0;
+    std::uint64_t edges = 0;
+    std::uint64_t tokens = 0;    // positions of all live texts, context-only ones included
+    std::uint64_t bytes = 0;     // memory of nodes and edges, spare included
+    std::uint64_t appended = 0;  // tokens ever appended
+    std::uint64_t visited = 0;   // nodes ever touched by appending
+};
+
+class Index {
+public:
+    explicit Index(std::uint32_t max_context = 64);
+    Index(const Index&) = delete;
+    Index& operator=(const Index&) = delete;
+
+    mutable std::shared_mutex mutex;
+
+    // ---- growing; exclusive lock -----------------------------------------------------------------
+    // `text` must be a text of this index that nothing was removed from. O(1) nodes amortised.
+    // `context_tail` are the text's last tokens (at most max_context are looked at), needed where a
+    // removal made text.context stale.
+    void append(TextEnd& text, Token token, bool counted, std::uint32_t writer, std::span<const Token> context_tail);
+    // A whole text at once; the first `uncounted` tokens are context only.
+    void add(std::span<const Token> text, std::size_t uncounted, std::uint32_t writer);
+    // Undoes add, or the appends of a text that grew to exactly this. False where no such text is there
+    // (nothing is changed then).
+    bool remove(std::span<const Token> text, std::size_t uncounted);
+    // Makes every count exact.
+    void settle();
+
+    // ---- reading; shared lock --------------------------------------------------------------------
+    std::uint32_t max_context() const { return max_context_; }
+    // Changes whenever cursors may have become stale; find() them again then.
+    std::uint64_t epoch() const { return epoch_; }
+    const Node& node(NodeId id) const { return *at(id); }
+    NodeId next(NodeId id, Token token) const { return pool_.find(at(id)->edges, token); }
+    std::span<const Edge> edges(NodeId id) const {
+        const EdgeList& list = at(id)->edges;
+        return {pool_.entries(list), list.size};
+    }
+    // Moves a cursor by one token to the longest suffix that is known, at most max_context long.
+    // Returns how many nodes were touched.
+    std::uint32_t advance(Cursor& cursor, Token token) const;
+    // The cursor of the longest known suffix of a context.
+    Cursor find(std::span<const Token> context) const;
+    // Occurrences of exactly these tokens (at most max_context of them); exact after settle().
+    std::uint64_t count(std::span<const Token> tokens) const;
+    // All n-grams with their counts, flat: n tokens each. Exact after settle().
+    void ngrams(std::uint32_t n, std::vector<Token>& tokens, std::vector<std::uint64_t>& counts) const;
+    bool settled() const { return unsettled_ == 0; }
+    IndexStats stats() const;
+    // Walks everything; returns the first broken invariant, or an empty string.
+    std::string check() const;
+
+private:
+    static constexpr std::uint32_t kChunkBits = 12;
+
+    Node* at(NodeId id) { return &chunks_[id >> kChunkBits][id & ((1u << kChunkBits) - 1)]; }
+    const Node* at(NodeId id) const { return &chunks_[id >> kChunkBits][id & ((1u << kChunkBits) - 1)]; }
+    NodeId make(std::uint32_t len);
+    void free_later(NodeId id, NodeId heir);
+    NodeId extend(NodeId last, Token token, std::uint32_t writer);
+    NodeId split(NodeId from, Token token, NodeId target);
+    void mark_writer(NodeId id, std::uint32_t writer);
+    void carry(NodeId id, std::int32_t amount, std::uint32_t hops);
+    std::uint32_t ruler();
+    std::uint32_t canonical(Cursor& cursor) const;
+    bool is_text(std::span<const Token> text, std::vector<NodeId>& path) const;
+    void drop_last(NodeId node, NodeId before, Token token);
+    void merge_into_child(NodeId id, NodeId from, Token token);
+
+    std::uint32_t max_context_;
+    std::vector<std::unique_ptr<Node[]>> chunks_;
+    NodeId used_ = 0;
+    std::vector<NodeId> free_;
+    std::vector<NodeId> dead_;  // freed by the removal under way
+    EdgePool pool_;
+    std::uint64_t epoch_ = 1;
+    std::uint64_t ticks_ = 0;
+    std::int64_t unsettled_ = 0;  // nodes with unsent != 0
+    std::uint64_t tokens_ = 0;
+    std::uint64_t live_ = 0;
+    std::uint64_t appended_ = 0;
+    std::uint64_t visited_ = 0;
+};
+
+}  // namespace suffixsvc

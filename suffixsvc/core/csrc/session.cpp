@@ -1,0 +1,286 @@
+#include "session.h"
+
+#include <algorithm>
+#include <limits>
+#include <queue>
+#include <shared_mutex>
+
+namespace suffixsvc {
+
+namespace {
+
+constexpr double kDecay = 0.99;          // of the running gain, per step
+constexpr int kChainWidth = 2;           // candidates considered per context
+constexpr int kTreeWidth = 3;
+constexpr std::size_t kTreeChildren = 4; // branches of one node at most
+
+// Shared locks of several indexes, in the order of their addresses.
+class ReadLocks {
+public:
+    explicit ReadLocks(const std::vector<std::shared_ptr<Index>>& indexes) {
+        std::array<const Index*, 16> order{};
+        std::size_t n = 0;
+        for (const auto& i : indexes) order[n++] = i.get();
+        std::sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n));
+        for (std::size_t i = 0; i < n; ++i) locks_[i] = std::shared_lock(order[i]->mutex);
+    }
+
+private:
+    std::array<std::shared_lock<std::shared_mutex>, 16> locks_;
+};
+
+}  // namespace
+
+Session::Session(std::shared_ptr<Index> own, std::vector<std::shared_ptr<Index>> reads, std::shared_ptr<Learner> learner,
+                 std::uint32_t writer, std::uint32_t tail_tokens)
+    : own_(std::move(own)), learner_(std::move(learner)), writer_(writer), tail_tokens_(tail_tokens) {
+    if (own_) namespaces_.push_back(own_);
+    for (auto& r : reads)
+        if (std::find(namespaces_.begin(), namespaces_.end(), r) == namespaces_.end()) namespaces_.push_back(std::move(r));
+    sources_.writer = writer;
+    sources_.indexes.push_back(&local_);
+    for (const auto& n : namespaces_) sources_.indexes.push_back(n.get());
+    view_.cursors.resize(sources_.indexes.size());
+    view_.run.fill(0);
+    epochs_.assign(namespaces_.size(), 0);
+    local_end_.epoch = local_.epoch();
+}
+
+// Removals elsewhere may have taken nodes away that our cursors stand on. Shared locks are held.
+void Session::sync_views() {
+    for (std::size_t i = 0; i < namespaces_.size(); ++i) {
+        if (epochs_[i] == namespaces_[i]->epoch()) continue;
+        view_.cursors[i + 1] = namespaces_[i]->find(text_);
+        epochs_[i] = namespaces_[i]->epoch();
+    }
+}
+
+void Session::append_context(std::span<const Token> tokens) {
+    std::scoped_lock lock(mutex_);
+    if (tokens.empty()) return;
+    for (Token token : tokens) {
+        text_.push_back(token);
+        local_.append(local_end_, token, true, 1, {});
+    }
+    view_.cursors[0] = local_end_.context;
+    in_output_ = false;
+    proposed_.clear();
+    last_width_ = 1;
+    view_.run.fill(0);
+    const ReadLocks read(namespaces_);
+    const std::size_t from = tokens.size() > 256 ? tokens.size() - 256 : 0;  // contexts are shorter than that
+    for (std::size_t i = 0; i < namespaces_.size(); ++i) {
+        if (from > 0 || epochs_[i] != namespaces_[i]->epoch()) {
+            view_.cursors[i + 1] = namespaces_[i]->find(text_);
+            epochs_[i] = namespaces_[i]->epoch();
+        } else {
+            for (Token token : tokens) namespaces_[i]->advance(view_.cursors[i + 1], token);
+        }
+    }
+}
+
+void Session::insert(Token token) {
+    if (!in_output_) {
+        const std::size_t tail = text_.size() > tail_tokens_ ? text_.size() - tail_tokens_ : 0;
+        runs_.push_back(Run{tail, text_.size(), text_.size(), TextEnd{}});
+        if (own_ && !retracted_) {
+            const std::unique_lock write(own_->mutex);
+            runs_.back().end.epoch = own_->epoch();
+            for (std::size_t i = tail; i < text_.size(); ++i) own_->append(runs_.back().end, text_[i], false, writer_, {});
+        }
+        in_output_ = true;
+    }
+    Run& run = runs_.back();
+    if (own_ && !retracted_) {
+        const std::unique_lock write(own_->mutex);
+        own_->append(run.end, token, true, writer_, std::span(text_).subspan(run.tail));
+    }
+    text_.push_back(token);
+    run.last = text_.size();
+    local_.append(local_end_, token, true, 1, {});
+}
+
+void Session::append(std::span<const Token> tokens, bool learns) {
+    std::scoped_lock lock(mutex_);
+    if (learns) learn_corrections(tokens);
+    proposed_.clear();
+    for (Token token : tokens) {
+        {
+            const ReadLocks read(namespaces_);
+            sync_views();
+            collect(sources_, view_, *learner_, kChainWidth, scratch_);
+            if (learns) learn(*learner_, scratch_, token);
+        }
+        insert(token);
+        const ReadLocks read(namespaces_);
+        sync_views();
+        if (epochs_.empty() || view_.cursors.size() == 1) {
+            for (std::size_t s = 0; s < kSources; ++s) view_.run[s] = scratch_.match[s] == token ? view_.run[s] + 1 : 0;
+            view_.cursors[0] = local_end_.context;
+        } else {
+            advance(sources_, view_, scratch_, token);
+            view_.cursors[0] = local_end_.context;
+        }
+    }
+}
+
+void Session::account(double step_cost, std::size_t tokens) {
+    std::scoped_lock lock(mutex_);
+    tokens_ = tokens_ * kDecay + static_cast<double>(tokens);
+    cost_ = cost_ * kDecay + step_cost;
+}
+
+void Session::learn_corrections(std::span<const Token> truth) {
+    // A proposed token is judged where everything before it in its path came true.
+    std::vector<std::int32_t> depth(proposed_.size(), -1);  // tokens of the path up to here that came true
+    for (std::size_t i = 0; i < proposed_.size(); ++i) {
+        const Proposed& p = proposed_[i];
+        const std::int32_t before = p.parent < 0 ? 0 : depth[static_cast<std::size_t>(p.parent)];
+        if (before < 0 || static_cast<std::size_t>(before) >= truth.size()) continue;
+        const bool right = truth[static_cast<std::size_t>(before)] == p.token;
+        learner_->learn_correction(p.key, right);
+        if (right) depth[i] = before + 1;
+    }
+}
+
+std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& cost, Shape shape) {
+    std::scoped_lock lock(mutex_);
+    proposed_.clear();
+    last_width_ = 1;
+    if (cost.empty() || max_tokens == 0) return {};
+    const std::size_t most = std::min(max_tokens, cost.size() - 1);
+    if (most == 0) return {};
+    const double gain = tokens_ / cost_;
+    // A token whose path is less likely than the cheapest step of the curve can never pay.
+    double cheapest = std::numeric_limits<double>::infinity();
+    for (std::size_t w = 1; w <= most; ++w) cheapest = std::min(cheapest, (cost[w] - cost[0]) / static_cast<double>(w));
+    const double floor = std::max(0.005, gain * std::max(0.0, cheapest));
+
+    struct Open {
+        double path;
+        std::int32_t proposed;  // its place in proposed_
+        std::int32_t parent;    // chosen node it hangs on
+        std::size_t sibling;    // its place among the parent's candidates
+        bool operator<(const Open& o) const { return path != o.path ? path < o.path : proposed > o.proposed; }
+    };
+    struct Chosen {
+        DraftToken out;
+        double path;
+        View view;
+        Evidence evidence;
+        std::int32_t proposed;
+        std::uint32_t depth;
+    };
+    std::vector<Chosen> chosen;
+    std::priority_queue<Open> open;
+    std::vector<DraftToken> candidate_of;  // parallel to proposed_
+    const ReadLocks read(namespaces_);
+    sync_views();
+
+    auto expand = [&](const View& view, Evidence& evidence, double path, std::int32_t parent_chosen, std::int32_t parent_proposed,
+                      std::uint32_t depth) {
+        collect(sources_, view, *learner_, shape == Shape::tree ? kTreeWidth : kChainWidth, evidence);
+        const std::size_t branches = shape == Shape::tree ? kTreeChildren : 1;
+        float rest = 1.f;
+        for (std::size_t r = 0; r < std::min(branches, evidence.candidates.size()); ++r) {
+            const Candidate& c = evidence.candidates[r];
+            const std::uint32_t key = Learner::correction_key(depth, c.p, static_cast<std::uint32_t>(r), evidence.match_len);
+            const float p = std::min(learner_->corrected(key, c.p), rest);
+            rest -= p;
+            if (path * static_cast<double>(p) < floor * 0.5) continue;
+            proposed_.push_back(Proposed{parent_proposed, c.token, key});
+            candidate_of.push_back(DraftToken{c.token, parent_chosen, p, c.source, c.match_len});
+            open.push(Open{path * static_cast<double>(p), static_cast<std::int32_t>(proposed_.size() - 1), parent_chosen, r});
+        }
+    };
+
+    Evidence root;
+    expand(view_, root, 1.0, -1, -1, 0);
+    while (!open.empty() && chosen.size() < most) {
+        const Open best = open.top();
+        open.pop();
+        if (best.path < floor) break;
+        const DraftToken& token = candidate_of[static_cast<std::size_t>(best.proposed)];
+        const bool at_root = best.parent < 0;
+        Chosen next;
+        next.out = token;
+        next.path = best.path;
+        next.proposed = best.proposed;
+        next.depth = at_root ? 1 : chosen[static_cast<std::size_t>(best.parent)].depth + 1;
+        next.view = at_root ? view_ : chosen[static_cast<std::size_t>(best.parent)].view;
+        advance(sources_, next.view, at_root ? root : chosen[static_cast<std::size_t>(best.parent)].evidence, token.token);
+        chosen.push_back(std::move(next));
+        Chosen& here = chosen.back();
+        // expand() grows proposed_, never chosen, so the reference holds.
+        expand(here.view, here.evidence, here.path, static_cast<std::int32_t>(chosen.size() - 1), here.proposed, here.depth);
+    }
+
+    // The prefix that maximises expected tokens minus what they cost at the running gain. Chosen tokens
+    // come in falling path probability, so every prefix is the best draft of its size.
+    std::size_t take = 0;
+    double expected = 0.0, best = 0.0;
+    for (std::size_t n = 1; n <= chosen.size(); ++n) {
+        expected += chosen[n - 1].path;
+        const double worth = expected - gain * (cost[n] - cost[0]);
+        if (worth > best) {
+            best = worth;
+            take = n;
+        }
+    }
+    std::vector<DraftToken> out;
+    out.reserve(take);
+    for (std::size_t i = 0; i < take; ++i) out.push_back(chosen[i].out);
+    last_width_ = take + 1;
+    return out;
+}
+
+std::int64_t Session::first_difference(std::size_t at, std::span<const Token> tokens) const {
+    std::scoped_lock lock(mutex_);
+    for (std::size_t i = 0; i < tokens.size() && at + i < text_.size(); ++i)
+        if (text_[at + i] != tokens[i]) return static_cast<std::int64_t>(at + i);
+    return -1;
+}
+
+std::size_t Session::length() const {
+    std::scoped_lock lock(mutex_);
+    return text_.size();
+}
+
+std::vector<Token> Session::text(std::size_t from, std::size_t to) const {
+    std::scoped_lock lock(mutex_);
+    to = std::min(to, text_.size());
+    if (from >= to) return {};
+    return {text_.begin() + static_cast<std::ptrdiff_t>(from), text_.begin() + static_cast<std::ptrdiff_t>(to)};
+}
+
+std::vector<std::pair<std::size_t, std::size_t>> Session::output_runs() const {
+    std::scoped_lock lock(mutex_);
+    std::vector<std::pair<std::size_t, std::size_t>> out;
+    for (const Run& r : runs_) out.emplace_back(r.first, r.last);
+    return out;
+}
+
+std::size_t Session::last_width() const {
+    std::scoped_lock lock(mutex_);
+    return last_width_;
+}
+
+double Session::gain() const {
+    std::scoped_lock lock(mutex_);
+    return tokens_ / cost_;
+}
+
+std::size_t Session::index_bytes() const {
+    std::scoped_lock lock(mutex_);
+    return static_cast<std::size_t>(local_.stats().bytes);
+}
+
+void Session::retract() {
+    std::scoped_lock lock(mutex_);
+    if (retracted_ || !own_) return;
+    retracted_ = true;
+    const std::unique_lock write(own_->mutex);
+    for (const Run& r : runs_) own_->remove(std::span(text_).subspan(r.tail, r.last - r.tail), r.first - r.tail);
+}
+
+}  // namespace suffixsvc

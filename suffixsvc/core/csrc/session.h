@@ -1,0 +1,102 @@
+// One generation: its own text and index, its growing text in its namespace, and the drafts it asks for.
+//
+// Threads: one call at a time per session (a mutex sees to that); sessions of one namespace run
+// concurrently. Locks: namespace indexes are read under their shared locks, and the session's own
+// namespace is locked exclusively only while a token is inserted.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "evidence.h"
+#include "index.h"
+#include "learner.h"
+
+namespace suffixsvc {
+
+struct DraftToken {
+    Token token;
+    std::int32_t parent;  // index in the draft, -1 = root
+    float p;              // P(accepted | parent accepted)
+    std::uint8_t source;  // 0 session, 1 namespace
+    std::uint32_t match_len;
+};
+
+enum class Shape { chain, tree };
+
+// The relative cost of a target step of w tokens; cost[w - 1], w = 1 .. size().
+using CostCurve = std::vector<double>;
+
+class Session {
+public:
+    // `own` may be null: the session then remembers nothing beyond itself. `writer` tells its own
+    // evidence from that of others and is never reused within a process.
+    Session(std::shared_ptr<Index> own, std::vector<std::shared_ptr<Index>> reads, std::shared_ptr<Learner> learner,
+            std::uint32_t writer, std::uint32_t tail_tokens);
+    ~Session() = default;
+    Session(const Session&) = delete;
+    Session& operator=(const Session&) = delete;
+
+    // Tokens the model did not write: prompt, tool results, turns.
+    void append_context(std::span<const Token> tokens);
+    // Tokens the model wrote. `learns` is false where they were learned from before (a resumed session).
+    void append(std::span<const Token> tokens, bool learns);
+    // What the step before this append cost and gave: called once a step, before append.
+    void account(double step_cost, std::size_t tokens);
+    std::vector<DraftToken> draft(std::size_t max_tokens, const CostCurve& cost, Shape shape);
+
+    // Position of the first token that differs from `tokens` laid at `at`, or -1; what lies behind the
+    // end does not differ.
+    std::int64_t first_difference(std::size_t at, std::span<const Token> tokens) const;
+    std::size_t length() const;
+    std::vector<Token> text(std::size_t from, std::size_t to) const;
+    // Runs of output, each [first, last) in the text.
+    std::vector<std::pair<std::size_t, std::size_t>> output_runs() const;
+    std::size_t last_width() const;
+    double gain() const;
+    std::size_t index_bytes() const;
+
+    // Takes what this session wrote out of its namespace again. Idempotent.
+    void retract();
+
+private:
+    struct Run {
+        std::size_t tail;  // where its context tail begins in text_
+        std::size_t first;
+        std::size_t last;
+        TextEnd end;
+    };
+    struct Proposed {  // what the last draft proposed or considered, to learn its correction from
+        std::int32_t parent;
+        Token token;
+        std::uint32_t key;
+    };
+
+    void sync_views();
+    void insert(Token token);
+    void learn_corrections(std::span<const Token> truth);
+
+    mutable std::mutex mutex_;
+    std::shared_ptr<Index> own_;
+    std::vector<std::shared_ptr<Index>> namespaces_;  // own first
+    std::shared_ptr<Learner> learner_;
+    std::uint32_t writer_;
+    std::uint32_t tail_tokens_;
+    Index local_;
+    TextEnd local_end_;
+    std::vector<Token> text_;
+    std::vector<Run> runs_;
+    bool in_output_ = false;
+    bool retracted_ = false;
+    Sources sources_;
+    View view_;
+    std::vector<std::uint64_t> epochs_;  // of namespaces_, that view_ is valid for
+    std::vector<Proposed> proposed_;
+    std::size_t last_width_ = 1;
+    double tokens_ = 1.0, cost_ = 1.0;  // decayed sums: their ratio is the running gain
+    Evidence scratch_;
+};
+
+}  // namespace suffixsvc

@@ -1,0 +1,370 @@
+"""The embedded engine: the index and the store wired together. The service wraps exactly this."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits, validate_labels, validate_namespace
+from suffixsvc.errors import (
+    InvalidTokensError,
+    LimitExceededError,
+    SessionClosedError,
+    TokenizerMismatchError,
+    UnknownNamespaceError,
+)
+from suffixsvc.index import NamespaceIndex, NamespaceStats, Session
+from suffixsvc.store import open_store
+from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, Store, TokenIds
+from suffixsvc.values import as_token_array
+
+__all__ = ["CacheStats", "Namespace", "NamespaceStats", "Session", "SuffixCache"]
+
+#: name of the learned tables in the store
+_LEARNER_STATE = "learner"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """A :class:`NamespaceStats` summed over all namespaces, and what the store holds."""
+
+    namespaces: int
+    outputs: int
+    tokens: int
+    sessions: int
+    index_bytes: int
+    index_nodes: int
+    num_steps: int
+    num_drafts: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    store_bytes: int
+    last_lsn: int
+
+
+class Namespace:
+    """Outputs that may be drafted from together: one model's tokens, one circle of readers."""
+
+    def __init__(self, cache: SuffixCache, record: NamespaceRecord, index: NamespaceIndex) -> None:
+        self._cache = cache
+        self._record = record
+        self._index = index
+
+    @property
+    def path(self) -> str:
+        return self._record.path
+
+    @property
+    def tokenizer(self) -> str:
+        """Fingerprint of the tokenizer, empty while none was given."""
+        return self._record.tokenizer
+
+    def open_session(
+        self,
+        prompt_token_ids: TokenIds,
+        output_token_ids: TokenIds | None = None,
+        labels: Labels | None = None,
+        reads: Sequence[str] | None = None,
+    ) -> Session:
+        """Begin a generation.
+
+        Args:
+            prompt_token_ids: int32[n] or a sequence of ints.
+            output_token_ids: what the model already wrote; resumes a generation without turning its
+                output into prompt.
+            labels: kept with the output, e.g. {"agent": .., "session": .., "principal": ..}.
+            reads: paths of further namespaces to draft from; what is written goes to this one only.
+
+        Raises:
+            InvalidTokensError, InvalidLabelsError, UnknownNamespaceError (in ``reads``),
+            TokenizerMismatchError (a namespace in ``reads`` has another tokenizer), LimitExceededError.
+        """
+        return self._cache._open_session(
+            self._record,
+            as_token_array(prompt_token_ids, "prompt_token_ids"),
+            as_token_array([] if output_token_ids is None else output_token_ids, "output_token_ids"),
+            validate_labels(labels),
+            reads or (),
+        )
+
+    def add_output(
+        self,
+        token_ids: TokenIds,
+        prompt_token_ids: TokenIds | None = None,
+        labels: Labels | None = None,
+        ttl_seconds: int = 0,
+    ) -> OutputId:
+        """Remember one finished output; returns once it is durable. See :meth:`add_outputs`."""
+        tokens = as_token_array(token_ids)
+        prompt = as_token_array([] if prompt_token_ids is None else prompt_token_ids, "prompt_token_ids")
+        output = NewOutput(
+            namespace=self.path,
+            token_ids=tokens,
+            segment_lens=(len(tokens),),
+            prompt_tail=prompt[-PROMPT_TAIL_TOKENS:],
+            labels=validate_labels(labels),
+            ttl_seconds=ttl_seconds,
+        )
+        return self.add_outputs([output])[0]
+
+    def add_outputs(self, outputs: Sequence[NewOutput]) -> list[OutputId]:
+        """Remember finished outputs of this namespace, all or none; returns once they are durable.
+
+        Raises:
+            InvalidTokensError: an output without tokens. LimitExceededError: one is too long.
+            StoreError: nothing was kept.
+        """
+        return self._cache._add_outputs(self._record, outputs)
+
+    def forget(self, output_id: OutputId) -> None:
+        """Delete one output from log and index. UnknownOutputError if it is not there."""
+        self._cache._forget(self._record, output_id)
+
+    def ngrams(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """All n-grams: int32[m, n] and uint64[m] counts. See ``NamespaceIndex.ngrams``."""
+        return self._index.ngrams(n)
+
+    def stats(self) -> NamespaceStats:
+        return self._index.stats()
+
+
+class SuffixCache:
+    """Remembers what models wrote and drafts what comes next, in this process.
+
+    Args:
+        path: a directory to keep the outputs in (created if missing), or None: memory only.
+        limits: what is refused.
+        progress: called with (outputs so far, outputs in all) while the index is rebuilt on open.
+
+    Raises:
+        StoreLockedError, StoreCorruptError, StoreForeignError: the directory cannot be used.
+
+    Thread-safe. Use as a context manager, or call :meth:`close`; what was acknowledged is safe either way.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        limits: Limits | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self._limits = Limits() if limits is None else limits
+        self._lock = threading.RLock()
+        self._closed = False
+        self._sessions = 0
+        self._indexes: dict[str, NamespaceIndex] = {}
+        self._records: dict[str, NamespaceRecord] = {}
+        self._store: Store = open_store(path, max_bytes=self._limits.max_store_bytes)
+        try:
+            self._recover(progress)
+        except BaseException:
+            self._store.close()
+            raise
+
+    # ------------------------------------------------------------------------------------- namespaces
+
+    def namespace(self, path: str, tokenizer: str | None = None) -> Namespace:
+        """The namespace at ``path``, created on first use.
+
+        Args:
+            path: segments joined by "/", at most 200 bytes.
+            tokenizer: fingerprint of the tokenizer (``suffixsvc.fingerprint``). Given once it binds the
+                namespace.
+
+        Raises:
+            InvalidNamespaceError, TokenizerMismatchError.
+        """
+        validate_namespace(path)
+        with self._lock:
+            self._require_open()
+            record = self._records.get(path)
+            if record is None or (tokenizer and record.tokenizer != tokenizer):
+                record = self._store.add_namespace(NamespaceRecord(path, tokenizer or ""))
+                self._records[path] = record
+            return Namespace(self, record, self._index_of(path))
+
+    def namespaces(self) -> list[NamespaceRecord]:
+        """All namespaces, ordered by path."""
+        with self._lock:
+            self._require_open()
+            return [self._records[path] for path in sorted(self._records)]
+
+    # ------------------------------------------------------------------------------------ maintenance
+
+    def expire(self, now: float | None = None) -> int:
+        """Forget the outputs whose time to live has passed; returns how many."""
+        with self._lock:
+            self._require_open()
+            gone = self._store.expire(time.time() if now is None else now)
+            for stored in gone:
+                self._index_of(stored.output.namespace).remove(stored.output)
+            return len(gone)
+
+    def stats(self) -> CacheStats:
+        with self._lock:
+            self._require_open()
+            store = self._store.stats()
+            sums = dict.fromkeys((f for f in NamespaceStats.__dataclass_fields__), 0)
+            for index in self._indexes.values():
+                for name, value in asdict(index.stats()).items():
+                    sums[name] += value
+            return CacheStats(
+                namespaces=len(self._records),
+                store_bytes=store.bytes_used,
+                last_lsn=store.last_lsn,
+                **sums,
+            )
+
+    def check(self) -> None:
+        """Walk the store and every index; IndexCorruptError or StoreCorruptError names what is broken."""
+        with self._lock:
+            self._require_open()
+            self._store.check()
+            for index in self._indexes.values():
+                index.check()
+
+    def close(self) -> None:
+        """Keep the learned tables and release the data folder. Open sessions are not committed. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                for path, index in self._indexes.items():
+                    self._store.put_state(path, _LEARNER_STATE, index.learner.save())
+            finally:
+                self._store.close()
+
+    def __enter__(self) -> SuffixCache:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -------------------------------------------------------------------------------------- internal
+
+    def _recover(self, progress: Callable[[int, int], None] | None) -> None:
+        for record in self._store.namespaces():
+            self._records[record.path] = record
+            learned = self._store.get_state(record.path, _LEARNER_STATE)
+            if learned is not None:
+                # Tables of another version are left alone: they are derived, and learned anew.
+                self._index_of(record.path).learner.load(learned)
+        total = self._store.stats().outputs
+        for done, stored in enumerate(self._store.scan(), start=1):
+            self._index_of(stored.output.namespace).insert(stored.output)
+            if progress is not None and (done % 64 == 0 or done == total):
+                progress(done, total)
+
+    def _index_of(self, path: str) -> NamespaceIndex:
+        index = self._indexes.get(path)
+        if index is None:
+            index = self._indexes[path] = NamespaceIndex(path)
+        return index
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise SessionClosedError("the cache is closed", remedy="Open a new SuffixCache.")
+
+    def _open_session(
+        self,
+        record: NamespaceRecord,
+        prompt: np.ndarray,
+        output: np.ndarray,
+        labels: Labels,
+        reads: Sequence[str],
+    ) -> Session:
+        with self._lock:
+            self._require_open()
+            if self._sessions >= self._limits.max_sessions:
+                raise LimitExceededError(
+                    "too many live sessions",
+                    expected=f"at most {self._limits.max_sessions} (Limits.max_sessions)",
+                    remedy="Close sessions that are done, or raise the limit.",
+                )
+            others = [self._readable(path, record) for path in reads]
+            index = self._index_of(record.path)
+            self._sessions += 1
+        try:
+            return Session(
+                index,
+                others,
+                prompt,
+                output,
+                labels=labels,
+                limits=self._limits,
+                commit=self._commit,
+                on_close=self._session_closed,
+            )
+        except BaseException:
+            self._session_closed()
+            raise
+
+    def _readable(self, path: str, reader: NamespaceRecord) -> NamespaceIndex:
+        record = self._records.get(validate_namespace(path))
+        if record is None:
+            raise UnknownNamespaceError(
+                f"no namespace {path!r} to read from",
+                expected="an existing namespace",
+                got=repr(path),
+                remedy="Create it by writing to it first.",
+            )
+        if record.tokenizer and reader.tokenizer and record.tokenizer != reader.tokenizer:
+            raise TokenizerMismatchError(
+                f"namespace {path!r} holds tokens of another tokenizer",
+                expected=reader.tokenizer,
+                got=record.tokenizer,
+                remedy="Read only namespaces of the same tokenizer.",
+            )
+        return self._index_of(path)
+
+    def _session_closed(self) -> None:
+        with self._lock:
+            self._sessions -= 1
+
+    def _commit(self, output: NewOutput, wait: bool) -> OutputId | None:
+        with self._lock:
+            self._require_open()
+            future = self._store.append([output])
+        return future.result()[0] if wait else None
+
+    def _add_outputs(self, record: NamespaceRecord, outputs: Sequence[NewOutput]) -> list[OutputId]:
+        for output in outputs:
+            if len(output.token_ids) == 0:
+                raise InvalidTokensError("an output has no tokens", expected="at least one token", got=0)
+            if len(output.token_ids) > self._limits.max_output_tokens:
+                raise LimitExceededError(
+                    "an output is too long",
+                    expected=f"at most {self._limits.max_output_tokens} tokens (Limits.max_output_tokens)",
+                    got=len(output.token_ids),
+                )
+            if output.namespace != record.path:
+                raise UnknownNamespaceError(
+                    "an output belongs to another namespace", expected=record.path, got=output.namespace
+                )
+        with self._lock:
+            self._require_open()
+            future = self._store.append(outputs)
+            index = self._index_of(record.path)
+        ids = future.result()
+        for output in outputs:
+            index.insert(output)
+        return ids
+
+    def _forget(self, record: NamespaceRecord, output_id: OutputId) -> None:
+        with self._lock:
+            self._require_open()
+            stored = self._store.forget(record.path, output_id)
+            self._index_of(record.path).remove(stored.output)

@@ -1,0 +1,264 @@
+"""One generation that appends what its model writes and asks for drafts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from suffixsvc import core
+from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits
+from suffixsvc.errors import (
+    AppendConflict,
+    AppendGap,
+    InvalidInputError,
+    LimitExceededError,
+    SessionClosedError,
+)
+from suffixsvc.index.namespace import NamespaceIndex, next_writer, texts_of
+from suffixsvc.types import Draft, Labels, NewOutput, OutputId, TokenArray, TokenIds, Verified, VerifyCost
+from suffixsvc.values import as_cost_curve, as_token_array, as_tree, as_verified
+
+__all__ = ["Session"]
+
+#: with "auto", trees up to this cost of a drafted token: above it branches rarely pay for themselves
+_AUTO_TREE_COST = 0.1
+
+#: stores an output; with wait=True returns its id once it is durable
+Commit = Callable[[NewOutput, bool], OutputId | None]
+
+
+class Session:
+    """A live session of the embedded engine; made by ``Namespace.open_session``.
+
+    Steps of one session take turns; sessions of one namespace run concurrently. Everything a session
+    writes can be drafted from by its siblings at once, until ``close(commit=False)`` retracts it.
+    """
+
+    def __init__(
+        self,
+        namespace: NamespaceIndex,
+        reads: Sequence[NamespaceIndex],
+        prompt: TokenArray,
+        output: TokenArray,
+        *,
+        labels: Labels,
+        limits: Limits,
+        commit: Commit,
+        on_close: Callable[[], None],
+    ) -> None:
+        self._namespace = namespace
+        self._labels = dict(labels)
+        self._limits = limits
+        self._commit = commit
+        self._on_close = on_close
+        self._lock = threading.Lock()
+        self._closed = False
+        self._output_id: OutputId | None = None
+        self._last = Draft.empty()
+        self._cost_of_width = np.ones(1)
+        self._native = core.Session(
+            namespace.index, [r.index for r in reads], namespace.learner, next_writer(), PROMPT_TAIL_TOKENS
+        )
+        self._require_room(len(prompt) + len(output))
+        self._native.append_context(prompt)
+        if len(output):
+            self._native.append(output, False)
+        namespace.count_session(1)
+
+    # ------------------------------------------------------------------------------------ a decode step
+
+    def step(
+        self,
+        new_token_ids: TokenIds,
+        max_draft_tokens: int = 16,
+        verify_cost: VerifyCost = 0.02,
+        tree: bool | str = False,
+        at: int | None = None,
+        verified: Verified | tuple[int, int, int] | None = None,
+    ) -> Draft:
+        """Append what the model really wrote since the last call, learn from it, and draft again.
+
+        Args:
+            new_token_ids: accepted tokens and the bonus token, int32[n] or a sequence of ints.
+            max_draft_tokens: at most so many; 0 only appends. Clamped to the engine's limit.
+            verify_cost: a float a (each drafted token costs the target a plain decode steps) or a curve
+                c, c[w] the relative cost of a step of w tokens (c[1] = 1, c[0] unused).
+            tree: True drafts a tree, "auto" decides by cost.
+            at: absolute position (prompt included) of new_token_ids[0]; None = next.
+            verified: what was really sent to the target last step; None = our own last draft, whole.
+
+        Raises:
+            InvalidTokensError, InvalidCostError, InvalidInputError: nothing was applied.
+            AppendConflict: ``at`` overlaps tokens that differ; AppendGap: it leaves tokens out.
+            SessionClosedError, LimitExceededError.
+        """
+        tokens = as_token_array(new_token_ids, "new_token_ids")
+        width = self._draft_limit(max_draft_tokens)
+        curve = as_cost_curve(verify_cost, width)
+        as_a_tree = self._use_tree(as_tree(tree), curve)
+        seen = None if verified is None else as_verified(verified)
+        with self._lock:
+            fresh = self._fresh_part(tokens, at)
+            accepted = 0
+            if len(fresh):
+                accepted = _agreeing(self._last, fresh) if seen is None else seen.accepted
+                sent = self._native.last_width if seen is None else seen.width
+                last = self._cost_of_width
+                self._native.account(float(last[min(sent, len(last)) - 1]), len(fresh))
+                self._native.append(fresh, True)
+            if width == 0:
+                self._last = Draft.empty()
+                return self._last
+            tokens_, parents, probs, sources, match_lens = self._native.draft(width, curve, as_a_tree)
+            self._cost_of_width = curve
+            self._last = (
+                Draft(tokens_, parents, probs, core.SOURCES[sources], match_lens)
+                if len(tokens_)
+                else Draft.empty()
+            )
+            self._namespace.count_step(len(self._last), accepted)
+            return self._last
+
+    def append_context(self, token_ids: TokenIds) -> None:
+        """Append tokens the model did not write: tool results, the next user turn."""
+        tokens = as_token_array(token_ids)
+        with self._lock:
+            self._require_open()
+            self._require_room(len(tokens))
+            self._native.append_context(tokens)
+            self._last = Draft.empty()
+
+    # --------------------------------------------------------------------------------------- its end
+
+    def close(self, commit: bool = True, *, incomplete: bool = False, wait: bool = True) -> OutputId | None:
+        """End the session: keep what it wrote, or (``commit=False``) retract it.
+
+        Args:
+            incomplete: mark the output as one whose model had not finished.
+            wait: return after the output is durable. False returns None at once.
+
+        Returns:
+            The output's id; None when nothing was written, ``commit=False`` or ``wait=False``. A second
+            call returns the same.
+
+        Raises:
+            StoreError: the output could not be stored; the session stays open.
+        """
+        with self._lock:
+            if self._closed:
+                return self._output_id
+            output = self._output(incomplete) if commit else None
+            if output is None:
+                self._native.retract()
+            else:
+                self._output_id = self._commit(output, wait)
+                if len(output.segment_lens) > 1:
+                    # Live runs carry the context before each of them; the log keeps the first one's
+                    # only. From here on the index holds what a restart would rebuild.
+                    self._native.retract()
+                    writer = next_writer()
+                    for text, context in texts_of(output):
+                        self._namespace.index.add(text, context, writer)
+                self._namespace.count_output(output)
+            self._closed = True
+            self._namespace.count_session(-1)
+            self._on_close()
+            return self._output_id
+
+    @property
+    def length(self) -> int:
+        """Tokens so far: prompt, context and output. Where the next append starts."""
+        return len(self._native)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def token_ids(self) -> TokenArray:
+        """Everything so far, int32[length]."""
+        return self._native.text(0, len(self._native))
+
+    # -------------------------------------------------------------------------------------- internal
+
+    def _fresh_part(self, tokens: TokenArray, at: int | None) -> TokenArray:
+        """The part of an append that is not there yet; raises where it cannot be placed."""
+        self._require_open()
+        have = len(self._native)
+        if at is None:
+            fresh = tokens
+        else:
+            if isinstance(at, bool) or not isinstance(at, (int, np.integer)) or at < 0:
+                raise InvalidInputError("at is no position", expected="an int >= 0", got=repr(at)[:80])
+            if at > have:
+                raise AppendGap(expected=have, got=int(at))
+            differs = self._native.first_difference(int(at), tokens)
+            if differs >= 0:
+                raise AppendConflict(
+                    differs,
+                    expected=f"token {int(self._native.text(differs, differs + 1)[0])}",
+                    got=f"token {int(tokens[differs - at])}",
+                )
+            fresh = tokens[have - at :]
+        self._require_room(len(fresh))
+        return np.ascontiguousarray(fresh)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise SessionClosedError(
+                "the session is closed", expected="a live session", remedy="Open a new session."
+            )
+
+    def _require_room(self, more: int) -> None:
+        limit = self._limits.max_session_tokens
+        if len(self._native) + more > limit:
+            raise LimitExceededError(
+                "the session would hold too many tokens",
+                expected=f"at most {limit} (Limits.max_session_tokens)",
+                got=len(self._native) + more,
+                remedy="Open it with a shorter prompt, or raise the limit.",
+            )
+
+    def _draft_limit(self, max_draft_tokens: int) -> int:
+        if (
+            isinstance(max_draft_tokens, bool)
+            or not isinstance(max_draft_tokens, (int, np.integer))
+            or max_draft_tokens < 0
+        ):
+            raise InvalidInputError(
+                "max_draft_tokens makes no sense", expected="an int >= 0", got=repr(max_draft_tokens)[:80]
+            )
+        return min(int(max_draft_tokens), self._limits.max_draft_tokens)
+
+    def _use_tree(self, tree: bool | str, curve: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
+        if isinstance(tree, bool):
+            return tree
+        if len(curve) < 2:
+            return False
+        return float((curve[1:] - curve[0]).min() / len(curve[1:])) <= _AUTO_TREE_COST
+
+    def _output(self, incomplete: bool) -> NewOutput | None:
+        runs = [(first, last) for first, last in self._native.output_runs() if last > first]
+        if not runs:
+            return None
+        first = runs[0][0]
+        return NewOutput(
+            namespace=self._namespace.path,
+            token_ids=np.concatenate([self._native.text(a, b) for a, b in runs]),
+            segment_lens=tuple(b - a for a, b in runs),
+            prompt_tail=self._native.text(max(0, first - PROMPT_TAIL_TOKENS), first),
+            labels=self._labels,
+            incomplete=incomplete,
+        )
+
+
+def _agreeing(draft: Draft, truth: TokenArray) -> int:
+    """Tokens of the longest path of a draft that came true."""
+    at, node = 0, -1
+    for i in range(len(draft)):
+        if at >= len(truth):
+            break
+        if draft.parents[i] == node and draft.token_ids[i] == truth[at]:
+            node, at = i, at + 1
+    return at

@@ -1,0 +1,124 @@
+"""Callers' values checked at the door: tokens, costs, feedback.
+
+The embedded engine and the wire use the same functions, so that a mistake gives the same typed error
+wherever it is made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from suffixsvc.errors import InvalidCostError, InvalidInputError, InvalidTokensError
+from suffixsvc.types import DraftSource, TokenArray, TokenIds, Verified, VerifyCost
+
+__all__ = ["MAX_TOKEN_ID", "as_cost_curve", "as_token_array", "as_tree", "as_verified"]
+
+#: the largest token id: tokens are int32 and negative ids mean nothing
+MAX_TOKEN_ID = 2**31 - 1
+
+
+def as_token_array(value: TokenIds, name: str = "token_ids") -> TokenArray:
+    """A caller's tokens as contiguous int32[n].
+
+    Raises:
+        InvalidTokensError: not 1-D, not integers, or an id outside 0 .. 2**31 - 1.
+    """
+    if isinstance(value, np.ndarray) and value.dtype == np.int32 and value.ndim == 1:
+        array: npt.NDArray[Any] = value
+    elif isinstance(value, (str, bytes, bytearray)):
+        raise _bad_tokens(name, "a 1-D integer array or a sequence of ints", type(value).__name__)
+    else:
+        try:
+            array = np.asarray(value)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise _bad_tokens(name, "a 1-D integer array or a sequence of ints", repr(error)[:80]) from None
+    if array.ndim != 1:
+        raise _bad_tokens(name, "one dimension", f"{array.ndim} dimensions")
+    if array.size == 0:
+        return np.empty(0, np.int32)
+    if array.dtype.kind not in "iu":
+        raise _bad_tokens(name, "an integer dtype", str(array.dtype))
+    low, high = int(array.min()), int(array.max())
+    if low < 0 or high > MAX_TOKEN_ID:
+        raise _bad_tokens(name, f"ids in 0 .. {MAX_TOKEN_ID}", low if low < 0 else high)
+    return np.ascontiguousarray(array, dtype=np.int32)
+
+
+def as_cost_curve(cost: VerifyCost, max_draft_tokens: int) -> npt.NDArray[np.float64]:
+    """A verify cost as float64[w]: entry i is the relative cost of a target step of i + 1 tokens.
+
+    A float a becomes 1 + a * i up to ``max_draft_tokens`` drafted tokens. A curve c is c[1:], not made
+    longer: past its end nothing is drafted. It need not be monotone.
+
+    Raises:
+        InvalidCostError: NaN, infinite, negative, an empty curve, or not numbers.
+    """
+    if isinstance(cost, bool):
+        raise InvalidCostError("verify_cost is not a cost", expected="a number or a curve", got=repr(cost))
+    try:
+        curve = np.asarray(cost, dtype=np.float64)
+    except (ValueError, TypeError, OverflowError):
+        raise InvalidCostError(
+            "verify_cost is not a cost", expected="a number or a curve of numbers", got=repr(cost)[:80]
+        ) from None
+    if curve.ndim == 0:
+        per_token = float(curve)
+        if not (np.isfinite(per_token) and per_token >= 0):
+            raise InvalidCostError("verify_cost is not a cost", expected="a finite number >= 0", got=per_token)
+        return 1.0 + per_token * np.arange(max_draft_tokens + 1, dtype=np.float64)
+    if curve.ndim != 1 or curve.size < 2:
+        raise InvalidCostError(
+            "verify_cost is not a curve",
+            expected="one dimension, two entries or more (entry 0 is unused)",
+            got=f"shape {curve.shape}",
+        )
+    used = curve[1:]
+    right = np.isfinite(used) & (used >= 0)
+    if not bool(right.all()):
+        raise InvalidCostError(
+            "verify_cost is not a curve", expected="finite numbers >= 0", got=float(used[~right][0])
+        )
+    return np.ascontiguousarray(used)
+
+
+def as_tree(tree: bool | str) -> bool | str:
+    """False, True or "auto"; InvalidInputError otherwise."""
+    if isinstance(tree, (bool, np.bool_)):
+        return bool(tree)
+    if tree == "auto":
+        return tree
+    raise InvalidInputError("tree is no tree mode", expected='False, True or "auto"', got=repr(tree)[:80])
+
+
+def as_verified(verified: Verified | tuple[int, int, int]) -> Verified:
+    """Feedback with width >= 1, 0 <= accepted < width and a known source; InvalidInputError otherwise."""
+    try:
+        width, accepted, source = (
+            (verified.width, verified.accepted, verified.source)
+            if isinstance(verified, Verified)
+            else verified
+        )
+        checked = Verified(int(width), int(accepted), DraftSource(int(source)))
+    except (TypeError, ValueError):
+        raise InvalidInputError(
+            "verified is malformed", expected="(width, accepted, source)", got=repr(verified)[:80]
+        ) from None
+    if not (1 <= checked.width <= MAX_TOKEN_ID and 0 <= checked.accepted < checked.width):
+        raise InvalidInputError(
+            "verified is malformed",
+            expected="width >= 1 and 0 <= accepted < width",
+            got=f"width {checked.width}, accepted {checked.accepted}",
+        )
+    return checked
+
+
+def _bad_tokens(name: str, expected: object, got: object) -> InvalidTokensError:
+    return InvalidTokensError(
+        f"{name} are not token ids",
+        expected=expected,
+        got=got,
+        remedy="Pass a list of ints or a 1-D numpy integer array.",
+    )
