@@ -60,6 +60,7 @@ class Begin:
         context_size: tokens the target can hold, prompt included.
         vocab_size: ids at or above it are junk.
         eog_ids: ids that end a generation.
+        max_width: tokens the target can verify at once.
     """
 
     prompt_length: int
@@ -67,6 +68,7 @@ class Begin:
     context_size: int
     vocab_size: int
     eog_ids: frozenset[int] = frozenset()
+    max_width: int = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -190,9 +190,13 @@ class Driver:
 
     # -- asking
 
-    def _room(self) -> int:
-        """The widest batch the context has room for: the last token is not in the KV cache yet."""
+    def _context_left(self) -> int:
+        """Tokens that still fit, the newest one included: it is not in the KV cache yet."""
         return self._begin.context_size - self._begin.prompt_length - self._written + 1
+
+    def _room(self) -> int:
+        """The widest batch possible."""
+        return min(self._begin.max_width, self._context_left())
 
     def _limit(self) -> int:
         """Drafted tokens that can still be of use: the target adds one of its own."""
@@ -356,6 +360,6 @@ class Driver:
             return FinishReason.STOP
         if self._written >= self._begin.max_tokens:
             return FinishReason.LENGTH
-        if self._room() < 1:
+        if self._context_left() < 1:
             return FinishReason.CONTEXT
         return None

@@ -1,0 +1,35 @@
+"""Drafting layers: what the loop asks, in the order of their price."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from suffixsvc.types import Draft
+from suffixsvc_driver.config import LayerSpec
+from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.events import Feedback
+
+__all__ = ["Layer"]
+
+
+class Layer(Protocol):
+    """A source of drafts for one generation. Whatever it raises counts as an empty draft."""
+
+    @property
+    def spec(self) -> LayerSpec: ...
+
+    def begin(self, prompt_ids: Sequence[int], curve: CostCurve) -> None:
+        """A generation starts behind this prompt."""
+
+    def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:
+        """At most ``budget`` tokens that follow; 0 asks for nothing.
+
+        Args:
+            new_token_ids: written since this layer was last told, possibly none. A call that raised
+                counts as told: the layer itself must remember what it could not pass on.
+            verified: what the target really got in the last step; None before the first.
+        """
+
+    def end(self, new_token_ids: Sequence[int]) -> None:
+        """The generation is over; these tokens were not told yet."""

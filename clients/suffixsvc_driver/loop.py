@@ -1,0 +1,242 @@
+"""The loop around the state machine: asks layers, runs the target, keeps the book.
+
+The clock in here is for accounting and for the price of asking; nothing waits on it. A layer that could
+block (a remote one) brings its own timer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from suffixsvc.errors import InvalidConfigError
+from suffixsvc.types import DraftSource, TokenIds
+from suffixsvc_driver.accounting import Stats
+from suffixsvc_driver.config import DriverConfig
+from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.events import (
+    AskLayer,
+    Begin,
+    Event,
+    Finish,
+    FinishReason,
+    LayerAnswer,
+    LayerFailed,
+    Verified,
+)
+from suffixsvc_driver.layers import Layer
+from suffixsvc_driver.sampling import GREEDY, Sampling
+from suffixsvc_driver.state import Driver
+from suffixsvc_driver.targets import Prefilled, StopRule, Target
+from suffixsvc_driver.trust import Trust
+
+__all__ = ["Result", "StepRecord", "generate"]
+
+_log = structlog.get_logger(__name__)
+#: a curve for targets nobody measured: a mid-sized model on a machine with some width to spare
+_GUESSED_COST_PER_TOKEN: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One target step.
+
+    Attributes:
+        start: absolute position of the batch's first token.
+        token_ids: the batch: the last real token, then what was drafted, padding included.
+        sources: DraftSource of each drafted token.
+        probs: what the driver believed of each.
+        layer: whose draft it was, empty for a plain step.
+        accepted: drafted tokens the target agreed with.
+        emitted: the tokens written.
+        ask_seconds: spent in layers before the step.
+        target_seconds: spent in the target.
+    """
+
+    start: int
+    token_ids: tuple[int, ...]
+    sources: tuple[int, ...]
+    probs: tuple[float, ...]
+    layer: str
+    accepted: int
+    emitted: tuple[int, ...]
+    ask_seconds: float
+    target_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a generation wrote and how.
+
+    Attributes:
+        prompt_ids, token_ids: the prompt, and what was written, an end token included.
+        sources: DraftSource of every written token; NONE = the target's own.
+        finish: why it ended.
+        stats: counts per layer and per kind of evidence.
+        steps: every target step, in order.
+        prefill: what the prompt took.
+        sampling: how tokens were chosen.
+        prefill_seconds, decode_seconds: wall time; decoding includes asking the layers.
+    """
+
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    sources: tuple[int, ...]
+    finish: FinishReason
+    stats: Stats
+    steps: tuple[StepRecord, ...]
+    prefill: Prefilled
+    sampling: Sampling
+    prefill_seconds: float
+    decode_seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of decoding alone."""
+        return len(self.token_ids) / self.decode_seconds if self.decode_seconds else 0.0
+
+
+@dataclass(slots=True)
+class _Told:
+    """How much of the output each layer has been told, and which layers have complained already."""
+
+    layers: dict[str, Layer]
+    told: dict[str, int] = field(default_factory=dict)
+    complained: set[str] = field(default_factory=set)
+
+    def complain(self, name: str, err: Exception) -> None:
+        if name not in self.complained:
+            self.complained.add(name)
+            _log.warning("a drafting layer failed; going on without its drafts", layer=name, error=repr(err))
+
+
+def generate(
+    target: Target,
+    prompt_ids: TokenIds,
+    config: DriverConfig | None = None,
+    layers: Sequence[Layer] = (),
+    max_tokens: int = 256,
+    *,
+    sampling: Sampling = GREEDY,
+    curve: CostCurve | None = None,
+    trust: Trust | None = None,
+    stop: StopRule | None = None,
+    on_step: Callable[[StepRecord], None] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Result:
+    """Write up to ``max_tokens`` tokens behind a prompt.
+
+    The tokens are the target's own choices, whatever the layers say; without layers this is plain
+    decoding.
+
+    Args:
+        target: the model.
+        prompt_ids: 1-D, at least one token.
+        config: policy and its settings.
+        layers: in the order in which they are asked, cheapest first.
+        curve: the target's measured cost curve; without one a linear guess.
+        trust: what earlier generations learned about these layers; it learns on.
+        stop: ends the generation where it holds.
+        on_step: called after every step, before the next one starts.
+        clock: seconds; for accounting only.
+
+    Raises:
+        InvalidTokensError, LimitExceededError: the prompt.
+        ModelError: the target. Whatever a layer raises is counted, logged once and goes no further.
+    """
+    by_name = {layer.spec.name: layer for layer in layers}
+    curve = curve or CostCurve.linear(_GUESSED_COST_PER_TOKEN, max(1, min(16, target.max_width)))
+    if curve.max_width > target.max_width:
+        raise InvalidConfigError(
+            "the cost curve is wider than the target's batches",
+            expected=f"at most {target.max_width}",
+            got=curve.max_width,
+        )
+    driver = Driver(config or DriverConfig(), curve, [layer.spec for layer in layers], trust)
+    told = _Told(by_name, dict.fromkeys(by_name, 0))
+    began = clock()
+    prefill = target.begin(prompt_ids)
+    prompt = tuple(int(t) for t in prompt_ids)
+    for layer in layers:
+        try:
+            layer.begin(prompt, curve)
+        except Exception as err:  # a layer can never hurt
+            told.complain(layer.spec.name, err)
+    prefilled = clock()
+
+    written: list[int] = []
+    sources: list[int] = []
+    steps: list[StepRecord] = []
+    ask_seconds = 0.0
+    event: Event = Begin(
+        len(prompt), max_tokens, target.context_size, target.vocab_size, target.eog_ids, target.max_width
+    )
+    while True:
+        decision = driver.on(event)
+        if isinstance(decision, AskLayer):
+            event = _ask(told, decision, written, clock)
+            ask_seconds += event.seconds
+        elif isinstance(decision, Finish):
+            break
+        else:
+            start = len(prompt) + len(written) - 1
+            last = written[-1] if written else prompt[-1]
+            before = clock()
+            seen = target.verify(decision.token_ids, sampling, max_tokens - len(written), stop)
+            seconds = clock() - before
+            record = StepRecord(
+                start,
+                (last, *decision.token_ids),
+                decision.sources,
+                decision.probs,
+                decision.layer,
+                seen.accepted,
+                seen.emitted,
+                ask_seconds,
+                seconds,
+            )
+            written.extend(seen.emitted)
+            own = len(seen.emitted) - min(seen.accepted, len(seen.emitted))
+            sources.extend(decision.sources[: len(seen.emitted) - own])
+            sources.extend([int(DraftSource.NONE)] * own)
+            steps.append(record)
+            ask_seconds = 0.0
+            if on_step is not None:
+                on_step(record)
+            event = Verified(seen.emitted, seen.accepted, len(decision.token_ids) + 1, seen.stopped)
+    decoded = clock()
+    for name, layer in by_name.items():
+        try:
+            layer.end(written[told.told[name] :])
+        except Exception as err:  # a layer can never hurt
+            told.complain(name, err)
+    return Result(
+        prompt,
+        tuple(written),
+        tuple(sources),
+        decision.reason,
+        driver.stats,
+        tuple(steps),
+        prefill,
+        sampling,
+        prefilled - began,
+        decoded - prefilled,
+    )
+
+
+def _ask(
+    told: _Told, ask: AskLayer, written: list[int], clock: Callable[[], float]
+) -> LayerAnswer | LayerFailed:
+    new = written[told.told[ask.layer] :]
+    told.told[ask.layer] = len(written)
+    before = clock()
+    try:
+        draft = told.layers[ask.layer].draft(new, ask.budget, ask.verified)
+    except Exception as err:  # a layer can never hurt
+        told.complain(ask.layer, err)
+        return LayerFailed(ask.layer, type(err).__name__, clock() - before)
+    return LayerAnswer(ask.layer, draft, clock() - before)

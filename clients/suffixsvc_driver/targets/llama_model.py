@@ -1,0 +1,190 @@
+"""A GGUF model file: weights, vocabulary, tokenizing, chat template. Through llama.cpp's C API."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from suffixsvc.errors import InvalidTokensError, ModelCorruptError, ModelError
+from suffixsvc.fingerprint import tokenizer_fingerprint
+from suffixsvc.types import TokenIds
+from suffixsvc_driver.targets.gguf_check import check_gguf
+from suffixsvc_driver.targets.llama_binding import llama, recent_log
+from suffixsvc_driver.vocabulary import Vocabulary
+
+__all__ = ["LlamaModel"]
+
+_VOCAB_KINDS: Final = ("NONE", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLAMO2")
+
+
+class LlamaModel:
+    """A loaded model. Close it, or use it as a context manager; contexts on it go first.
+
+    Args:
+        path: a GGUF file.
+        vocab_only: load the tokenizer without the weights.
+
+    Raises:
+        ModelNotFoundError, ModelCorruptError: before llama.cpp sees the file.
+        ModelError: llama.cpp refuses it (an unknown architecture, say).
+    """
+
+    def __init__(self, path: str | Path, *, vocab_only: bool = False) -> None:
+        self.path = check_gguf(path)
+        self._lib = llama()
+        params = self._lib.llama_model_default_params()
+        params.n_gpu_layers = 0
+        params.vocab_only = vocab_only
+        self._handle = self._lib.llama_model_load_from_file(str(self.path).encode(), params)
+        if not self._handle:
+            raise ModelCorruptError(
+                f"llama.cpp cannot load {self.path.name}",
+                got=recent_log() or "no reason given",
+                remedy="Is it a text model that this version of llama.cpp knows?",
+            )
+        self._vocab = self._lib.llama_model_get_vocab(self._handle)
+        self.vocab_size: int = self._lib.llama_vocab_n_tokens(self._vocab)
+
+    def __enter__(self) -> LlamaModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the weights. Idempotent."""
+        if self._handle:
+            self._lib.llama_model_free(self._handle)
+            self._handle = None
+
+    @property
+    def handle(self) -> Any:
+        """The C pointer, for contexts.
+
+        Raises ModelError once the model is closed."""
+        if not self._handle:
+            raise ModelError(f"{self.path.name} was closed", remedy="Load it again.")
+        return self._handle
+
+    @cached_property
+    def parameters(self) -> int:
+        """How many weights it has."""
+        return int(self._lib.llama_model_n_params(self.handle))
+
+    @cached_property
+    def trained_context(self) -> int:
+        """Context length it was trained for, tokens."""
+        return int(self._lib.llama_model_n_ctx_train(self.handle))
+
+    @cached_property
+    def eog_ids(self) -> frozenset[int]:
+        """Every id that ends a generation."""
+        is_eog = self._lib.llama_vocab_is_eog
+        return frozenset(i for i in range(self.vocab_size) if is_eog(self._vocab, i))
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """Texts, special ids and fingerprint; takes a moment for a large vocabulary."""
+        lib, vocab = self._lib, self._vocab
+        kind = lib.llama_vocab_type(vocab)
+        bos, eos = lib.llama_vocab_bos(vocab), lib.llama_vocab_eos(vocab)
+        texts = tuple(self.token_bytes(i) for i in range(self.vocab_size))
+        return Vocabulary(
+            kind=_VOCAB_KINDS[kind] if kind < len(_VOCAB_KINDS) else f"type {kind}",
+            size=self.vocab_size,
+            bos_id=bos,
+            eos_id=eos,
+            add_bos=bool(lib.llama_vocab_get_add_bos(vocab)),
+            add_eos=bool(lib.llama_vocab_get_add_eos(vocab)),
+            fingerprint=tokenizer_fingerprint(enumerate(texts), {"bos": bos, "eos": eos}),
+            texts=texts,
+        )
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes a token stands for, special tokens spelled out; empty for an unused id."""
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            n = self._lib.llama_token_to_piece(self._vocab, token, buffer, size, 0, True)
+            if n >= 0:
+                return buffer.raw[:n]
+            size = -n
+
+    def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
+        """Token ids of a text. ``parse_special`` reads spelled-out special tokens (chat templates)."""
+        data = text.encode()
+        room = len(data) + 8
+        while True:
+            ids = (ctypes.c_int32 * room)()
+            args = (self._vocab, data, len(data), ids, room, add_special, parse_special)
+            n = self._lib.llama_tokenize(*args)
+            if n >= 0:
+                return list(ids[:n])
+            room = -n
+
+    def detokenize(self, token_ids: TokenIds, *, special: bool = False) -> str:
+        """The text of tokens; bytes that are no whole character become U+FFFD."""
+        ids = check_ids(token_ids, self.vocab_size)
+        array = (ctypes.c_int32 * max(1, len(ids)))(*ids)
+        room = 16 * len(ids) + 64
+        while True:
+            buffer = ctypes.create_string_buffer(room)
+            n = self._lib.llama_detokenize(self._vocab, array, len(ids), buffer, room, False, special)
+            if n >= 0:
+                return buffer.raw[:n].decode("utf-8", "replace")
+            room = -n
+
+    def chat(self, messages: Sequence[Mapping[str, str]], *, add_assistant: bool = True) -> str:
+        """The model's own chat template applied to messages ({"role": .., "content": ..}); ChatML where
+        the file names none. Tokenize the result with ``parse_special``.
+
+        Raises:
+            ModelError: a template that llama.cpp does not know.
+        """
+        template = self._lib.llama_model_chat_template(self.handle, None) or b"chatml"
+        pairs = [(m["role"].encode(), m["content"].encode()) for m in messages]
+        struct = self._lib.llama_chat_message
+        array = (struct * max(1, len(pairs)))(*(struct(role=r, content=c) for r, c in pairs))
+        room = 2 * sum(len(r) + len(c) for r, c in pairs) + 256
+        while True:
+            buffer = ctypes.create_string_buffer(room)
+            args = (template, array, len(pairs), add_assistant, buffer, room)
+            n = self._lib.llama_chat_apply_template(*args)
+            if n < 0:
+                raise ModelError(
+                    f"the chat template of {self.path.name} is not one llama.cpp can apply",
+                    got=template[:60].decode("utf-8", "replace"),
+                    remedy="Build the prompt yourself and tokenize it.",
+                )
+            if n <= room:
+                return buffer.raw[:n].decode("utf-8", "replace")
+            room = n
+
+
+def check_ids(token_ids: TokenIds, vocab_size: int) -> list[int]:
+    """Token ids as a list of ints, each inside the vocabulary.
+
+    Raises:
+        InvalidTokensError: not a 1-D sequence of integers, or an id outside.
+    """
+    array = np.asarray(token_ids)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InvalidTokensError(
+            "token ids are a 1-D sequence of integers",
+            expected="integers, rank 1",
+            got=f"{array.dtype}, rank {array.ndim}",
+        )
+    if array.size:
+        low, high = int(array.min()), int(array.max())
+        if low < 0 or high >= vocab_size:
+            raise InvalidTokensError(
+                "a token id is outside the model's vocabulary",
+                expected=f"0 .. {vocab_size - 1}",
+                got=low if low < 0 else high,
+            )
+    return [int(i) for i in array.tolist()]

@@ -1,0 +1,97 @@
+"""Which KV sequence a prompt goes to: a small prefix cache, pure bookkeeping.
+
+Agents of a pipeline share a system prompt and differ behind it. A new prompt goes to the slot with the
+longest common prefix; where using it would destroy what an agent still needs, its prefix is copied to
+the slot unused for longest, which is far cheaper than prefilling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from suffixsvc_driver.targets import Batch
+
+__all__ = ["Placement", "Slot", "SlotCache", "common_prefix"]
+
+#: a slot whose tail behind the common prefix is at most this long is simply cut: it is cheap to lose
+_CHEAP_TAIL = 32
+
+
+@dataclass(slots=True)
+class Slot:
+    """One sequence: the tokens in its KV, and the batches they were computed in."""
+
+    index: int
+    tokens: list[int] = field(default_factory=list)
+    history: list[Batch] = field(default_factory=list)
+    last_used: int = 0
+
+    def truncate(self, keep: int) -> None:
+        """Forget everything from position ``keep`` on."""
+        del self.tokens[keep:]
+        while self.history and self.history[-1].start >= keep:
+            self.history.pop()
+
+    def extend(self, batch: Batch, keep: int) -> None:
+        """A batch was computed at the slot's end; its first ``keep`` tokens stay."""
+        self.history.append(batch)
+        self.tokens.extend(batch.token_ids[:keep])
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a prompt goes: ``keep`` tokens are there already, once copied from slot ``copy_from``."""
+
+    slot: int
+    keep: int
+    copy_from: int | None = None
+
+
+class SlotCache:
+    """A fixed number of slots, the least recently used one being replaced."""
+
+    def __init__(self, count: int) -> None:
+        self.slots = [Slot(i) for i in range(count)]
+        self._clock = 0
+
+    def place(self, prompt: Sequence[int]) -> Placement:
+        """Choose the slot for a prompt. At least its last token is left to be computed. Only decides;
+        the slots change when the caller carries it out."""
+        most = len(prompt) - 1
+        shared = [min(most, common_prefix(slot.tokens, prompt)) for slot in self.slots]
+        best = max(range(len(self.slots)), key=lambda i: (shared[i], self.slots[i].last_used))
+        keep = shared[best]
+        tail = len(self.slots[best].tokens) - keep
+        oldest = min(range(len(self.slots)), key=lambda i: (self.slots[i].last_used, i))
+        if keep == 0:
+            return Placement(oldest, 0)
+        if tail > _CHEAP_TAIL and oldest != best:
+            return Placement(oldest, keep, copy_from=best)
+        return Placement(best, keep)
+
+    def carry_out(self, placement: Placement) -> Slot:
+        """Update the book for a placement; the KV itself is the caller's."""
+        slot = self.slots[placement.slot]
+        if placement.copy_from is not None:
+            source = self.slots[placement.copy_from]
+            slot.tokens, slot.history = list(source.tokens), list(source.history)
+        slot.truncate(placement.keep)
+        self._clock += 1
+        slot.last_used = self._clock
+        return slot
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the longest common prefix."""
+    limit = min(len(a), len(b))
+    if list(a[:limit]) == list(b[:limit]):
+        return limit
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if list(a[:middle]) == list(b[:middle]):
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,91 @@
+"""The output never depends on what the layers say: bit-identical where arithmetic allows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.layers import ScriptedLayer, chain, hostile_drafter
+from support.targets import WIDTH_INDEPENDENT
+from support.tiny_gguf import write_tiny_llama
+
+from suffixsvc_driver.config import DriverConfig
+from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.exactness import check_exactness
+from suffixsvc_driver.loop import generate
+from suffixsvc_driver.sampling import GREEDY, Sampling
+from suffixsvc_driver.targets.llama import LlamaTarget
+
+#: almost free drafts: the widest and most careless driver
+CARELESS = CostCurve.linear(0.001, 32)
+SAMPLINGS = [
+    GREEDY,
+    Sampling(temperature=1.0, seed=11),
+    Sampling(temperature=0.8, top_k=20, seed=12),
+    Sampling(temperature=1.3, top_k=40, top_p=0.9, seed=13),
+]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "sampled", "top-k", "top-k-top-p"])
+@pytest.mark.parametrize("model_seed", [1, 2, 3])
+def test_hostile_drafts_never_change_the_output(tmp_path: Path, model_seed: int, sampling: Sampling) -> None:
+    """Form (c): F32 weights and KV, no flash attention: bit-identical to plain decoding."""
+    rng = np.random.default_rng(model_seed)
+    path = write_tiny_llama(tmp_path / "t.gguf", seed=model_seed)
+    with LlamaTarget(path, WIDTH_INDEPENDENT) as target:
+        for _ in range(4):
+            prompt = rng.integers(0, 256, size=int(rng.integers(1, 80))).tolist()
+            plain = generate(target, prompt, max_tokens=60, sampling=sampling)
+            truth = [*prompt, *plain.token_ids]
+            accepted = 0
+            for policy in ("expected-gain", "first-match"):
+                layer = ScriptedLayer(hostile_drafter(rng, truth, target.vocab_size))
+                drafted = generate(
+                    target,
+                    prompt,
+                    DriverConfig(policy=policy),
+                    [layer],
+                    max_tokens=60,
+                    sampling=sampling,
+                    curve=CARELESS,
+                )
+                assert drafted.token_ids == plain.token_ids
+                assert drafted.finish == plain.finish
+                assert layer.text == truth
+                accepted += drafted.stats.accepted
+            assert accepted > 0 or len(plain.token_ids) < 3
+
+
+def test_same_batches_again_and_one_at_a_time(tiny_target: LlamaTarget) -> None:
+    """(a) and (b), with a prompt whose KV comes from an earlier generation's drafted batches."""
+    rng = np.random.default_rng(5)
+    prompt = tiny_target.model.tokenize("SELECT name FROM users")
+    for sampling in SAMPLINGS[:2]:
+        first = generate(tiny_target, prompt, max_tokens=40, sampling=sampling)
+        layer = ScriptedLayer(hostile_drafter(rng, [*prompt, *first.token_ids], tiny_target.vocab_size))
+        again = generate(tiny_target, prompt, None, [layer], 40, sampling=sampling, curve=CARELESS)
+        longer = [*prompt, *again.token_ids, *tiny_target.model.tokenize("; SELECT")]
+        layer = ScriptedLayer(lambda text, budget: chain([text[-1]] * 4))
+        result = generate(tiny_target, longer, None, [layer], 40, sampling=sampling, curve=CARELESS)
+        assert result.prefill.reused >= len(prompt)
+        report = check_exactness(tiny_target, result)
+        assert report.ok, report.describe()
+        assert report.flips == ()
+        assert report.positions == len(result.token_ids)
+
+
+def test_a_wrong_token_is_noticed(tiny_target: LlamaTarget) -> None:
+    """The check can fail: one written token is replaced behind its back."""
+    from dataclasses import replace
+
+    prompt = tiny_target.model.tokenize("abc")
+    result = generate(tiny_target, prompt, max_tokens=10)
+    step = result.steps[4]
+    wrong = (step.emitted[0] + 1) % 256
+    steps = (*result.steps[:4], replace(step, emitted=(wrong,)), *result.steps[5:])
+    tokens = (*result.token_ids[:4], wrong, *result.token_ids[5:])
+    report = check_exactness(tiny_target, replace(result, steps=steps, token_ids=tokens))
+    assert not report.same_shapes_exact
+    assert not report.ok
+    assert report.flips[0].position == len(prompt) + 4
