@@ -1,0 +1,143 @@
+"""check(): walk every record of every database and hold them against each other.
+
+    log row ── names a namespace ─────────────── namespaces
+       ├───── refers to a payload ────────────── payloads: its content has the hash of its key
+       ├───── is counted ─────────────────────── refs: exactly as many rows as it says
+       ├───── is listed by namespace ─────────── by_namespace: nothing else is
+       └───── is listed by expiry if it has one  expiry: nothing else is
+
+The first broken invariant is raised. Pages were verified before (``datafile.verify_pages``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import lmdb
+
+from suffixsvc.errors import StoreCorruptError
+from suffixsvc.store.environment import SCHEMA_KEY
+from suffixsvc.store.records import (
+    LogRecord,
+    PayloadKey,
+    content_hash,
+    decode_log,
+    decode_payload,
+    decode_refs,
+    decode_schema,
+    decode_state,
+    expiry_key,
+    namespace_row_key,
+    payload_key,
+)
+from suffixsvc.store.snapshot import COUNTERS_KEY, load_snapshot
+from suffixsvc.store.tables import ReadView
+
+__all__ = ["check_view"]
+
+
+def check_view(view: ReadView) -> None:
+    """Check everything that one transaction sees against itself and against the view's snapshot."""
+    _check_meta(view)
+    rows = 0
+    tokens = 0
+    expiring = 0
+    references: Counter[PayloadKey] = Counter()
+    for key, value in _items(view, view.dbs.log, 8):
+        lsn = int.from_bytes(key, "big")
+        record = decode_log(value, lsn)
+        _check_row(view, record)
+        rows += 1
+        tokens += record.token_count
+        expiring += record.expires_us is not None
+        references[record.payload] += 1
+    _check_payloads(view, references)
+    _check_state(view)
+    for what, expected, got in (
+        ("outputs", view.counters.outputs, rows),
+        ("tokens", view.counters.tokens, tokens),
+        ("payloads", view.counters.payloads, len(references)),
+        ("rows of by_namespace", rows, _entries(view, view.dbs.by_namespace)),
+        ("rows of expiry", expiring, _entries(view, view.dbs.expiry)),
+        ("rows of refs", len(references), _entries(view, view.dbs.refs)),
+    ):
+        if expected != got:
+            raise _broken(f"the number of {what} is wrong", expected, got)
+
+
+def _check_meta(view: ReadView) -> None:
+    raw = view.txn.get(SCHEMA_KEY, db=view.dbs.meta)
+    if raw is None:
+        raise _broken("the schema record is missing")
+    decode_schema(raw)
+    for key, _ in _items(view, view.dbs.meta):
+        if key not in (SCHEMA_KEY, COUNTERS_KEY):
+            raise _broken(f"meta holds an unknown key {key!r}")
+    found = load_snapshot(view.txn, view.dbs.meta, view.dbs.namespaces)
+    if found.counters != view.counters:
+        raise _broken("the counters on disk are not those in memory", view.counters, found.counters)
+    if found.names != view.names:
+        raise _broken("the namespaces on disk are not those in memory")
+
+
+def _check_row(view: ReadView, record: LogRecord) -> None:
+    lsn, number = record.lsn, record.payload.namespace_id
+    if not 0 < lsn <= view.counters.last_lsn:
+        raise _broken(f"log record {lsn} has an LSN never given", f"1 .. {view.counters.last_lsn}", lsn)
+    if number not in view.names.by_id:
+        raise _broken(f"log record {lsn} is of an unknown namespace", got=number)
+    if view.txn.get(namespace_row_key(number, lsn), db=view.dbs.by_namespace) != b"":
+        raise _broken(f"log record {lsn} is not listed by its namespace")
+    expires_us = record.expires_us
+    if expires_us is not None and view.txn.get(expiry_key(expires_us, lsn), db=view.dbs.expiry) != b"":
+        raise _broken(f"log record {lsn} is not listed by its expiry time")
+
+
+def _check_payloads(view: ReadView, references: Counter[PayloadKey]) -> None:
+    found = 0
+    for raw_key, value in _items(view, view.dbs.payloads, 24):
+        number, digest = int.from_bytes(raw_key[:4], "big"), raw_key[4:20]
+        key = PayloadKey(number, digest, int.from_bytes(raw_key[20:], "big"))
+        payload = decode_payload(value, key)
+        if content_hash(payload.content()) != digest:
+            raise _broken(f"payload {raw_key.hex()} is not what its hash says")
+        refs = view.txn.get(raw_key, db=view.dbs.refs)
+        counted = 0 if refs is None else decode_refs(refs, key)
+        if counted != references[key]:
+            raise _broken(f"reference count of payload {raw_key.hex()} is wrong", references[key], counted)
+        if not counted:
+            raise _broken(f"payload {raw_key.hex()} belongs to no log record")
+        found += 1
+    if found != len(references):
+        kept = view.txn
+        lost = next(k for k in references if kept.get(payload_key(k), db=view.dbs.payloads) is None)
+        raise _broken(f"payload {payload_key(lost).hex()} is missing but referred to", references[lost], 0)
+
+
+def _check_state(view: ReadView) -> None:
+    for key, value in _items(view, view.dbs.state):
+        number, raw_name = int.from_bytes(key[:4], "big"), key[4:]
+        if number not in view.names.by_id:
+            raise _broken(f"state {key.hex()} is of an unknown namespace", got=number)
+        decode_state(value, number, raw_name.decode("utf-8", "surrogatepass"))
+
+
+def _items(
+    view: ReadView, database: lmdb._Database, key_bytes: int | None = None
+) -> Iterator[tuple[bytes, bytes]]:
+    with view.txn.cursor(db=database) as cursor:
+        for key, value in cursor:
+            if key_bytes is not None and len(key) != key_bytes:
+                raise _broken(f"key {key.hex()} has a wrong length", key_bytes, len(key))
+            yield key, value
+
+
+def _entries(view: ReadView, database: lmdb._Database) -> int:
+    return view.txn.stat(db=database)["entries"]
+
+
+def _broken(what: str, expected: object = None, got: object = None) -> StoreCorruptError:
+    return StoreCorruptError(
+        what, expected=expected, got=got, remedy="Restore the data folder from a backup and check it again."
+    )

@@ -1,0 +1,195 @@
+"""LMDB's data file before LMDB sees it.
+
+LMDB trusts its file: it maps it and follows page numbers, so a truncated file ends in SIGBUS and a
+damaged one anywhere. So every open first reads the two meta pages and walks all pages from outside:
+
+    page 0  meta of the even transactions ┐ the one with the higher transaction number is current;
+    page 1  meta of the odd transactions  ┘ they are always neighbours, or one of them was damaged
+    page 2  ...
+
+and the file is always as long as the map that its meta page names, all of it allocated (see ``extend``):
+"too short" is exact, and a full disk shows when the map grows, not in the middle of a commit.
+Layout: LMDB 0.9 data version 1, 64 bit, little endian.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import lmdb
+from lmdb import verify as lmdb_verify
+
+from suffixsvc.errors import StoreCorruptError, StoreError, StoreForeignError
+from suffixsvc.store.folder import DATA_FILE, disk_error, sync_folder
+
+__all__ = ["PAGE_MULTIPLE", "DataFileInfo", "create", "extend", "inspect", "verify_pages"]
+
+#: map sizes are multiples of this; every page size in use divides it
+PAGE_MULTIPLE: Final = 64 << 10
+
+_MAGIC: Final = 0xBEEFC0DE
+_DATA_VERSION: Final = 1
+_CREATING: Final = ".creating"
+_META_FLAG: Final = 0x08
+#: page number, padding, flags, two words; magic, version, address, map size, page size; ...; last page, txn
+_META: Final = struct.Struct("<QHHIIIQQI92xQQ")
+
+_REMEDY: Final = (
+    "Restore the folder from a backup, or move it away and start with an empty one; "
+    "the file is left as it is."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFileInfo:
+    """What the current meta page says."""
+
+    file_bytes: int
+    map_bytes: int
+    used_bytes: int
+    page_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Meta:
+    page: int
+    flags: int
+    magic: int
+    version: int
+    map_bytes: int
+    page_bytes: int
+    last_page: int
+    txn: int
+
+
+def create(
+    folder: str,
+    map_bytes: int,
+    fill: Callable[[lmdb.Environment], None],
+    hook: Callable[[str], None] | None = None,
+) -> None:
+    """Make the data file of a new store: built beside its place, synced, then renamed into it.
+
+    A crash leaves either no data file or a whole one. ``fill`` writes the first transaction.
+    """
+    building = os.path.join(folder, _CREATING)
+    path = os.path.join(building, DATA_FILE)
+    try:
+        shutil.rmtree(building, ignore_errors=True)
+        os.mkdir(building, 0o700)
+        # lib_version: an environment variable of py-lmdb must not choose our file format
+        env = lmdb.open(building, map_size=map_bytes, max_dbs=16, mode=0o600, lib_version=0)
+        try:
+            fill(env)
+        finally:
+            env.close()
+        extend(path, map_bytes)
+        if hook:
+            hook("create-built")
+        os.rename(path, os.path.join(folder, DATA_FILE))
+        if hook:
+            hook("create-renamed")
+        sync_folder(folder)
+        shutil.rmtree(building, ignore_errors=True)
+    except OSError as e:
+        raise disk_error(e, folder, "creating a store in") from e
+    except lmdb.Error as e:
+        code = getattr(e, "code", 0)
+        raise disk_error(OSError(code, str(e)), folder, "creating a store in") from e
+
+
+def extend(path: str, size: int) -> None:
+    """Make the file at least ``size`` bytes long, its blocks allocated, durably. OSError if there is no
+    room; the file then has its old length."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        before = os.fstat(fd).st_size
+        if before >= size:
+            return
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError:
+            os.ftruncate(fd, before)
+            raise
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def inspect(path: str) -> DataFileInfo:
+    """Read the meta pages and decide whether LMDB may map the file.
+
+    Raises:
+        StoreForeignError: not an LMDB file of our kind.
+        StoreCorruptError: truncated, or its meta pages do not fit together.
+    """
+    if sys.byteorder != "little":
+        raise StoreError("data files are little endian", expected="a little-endian machine", got="big endian")
+    try:
+        with open(path, "rb") as f:
+            size = os.fstat(f.fileno()).st_size
+            first = _read_meta(f.read(_META.size), 0, path, size)
+            f.seek(first.page_bytes)
+            second = _read_meta(f.read(_META.size), 1, path, size)
+    except OSError as e:
+        raise disk_error(e, path, "reading") from e
+    for page, meta in enumerate((first, second)):
+        wrong_slot = meta.txn > 0 and meta.txn % 2 != page
+        if meta.magic != _MAGIC or meta.page != page or not meta.flags & _META_FLAG or wrong_slot:
+            raise _corrupt(path, f"meta page {page} is damaged")
+        if meta.version != _DATA_VERSION:
+            raise StoreForeignError(
+                f"{path} has another LMDB data format",
+                expected=f"data version {_DATA_VERSION}",
+                got=meta.version,
+                remedy="Name another data folder, or move this one away.",
+            )
+    if first.page_bytes != second.page_bytes:
+        raise _corrupt(path, "meta pages disagree on the page size", first.page_bytes, second.page_bytes)
+    if abs(first.txn - second.txn) > 1:
+        # LMDB would quietly take the other one, and the last transactions would be gone
+        raise _corrupt(path, "meta pages are not neighbours", first.txn, second.txn)
+    current = max(first, second, key=lambda m: m.txn)
+    used = (current.last_page + 1) * current.page_bytes
+    needed = max(current.map_bytes, used)
+    if size < needed:
+        raise _corrupt(path, "the file is truncated", f"at least {needed} bytes", f"{size} bytes")
+    return DataFileInfo(size, current.map_bytes, used, current.page_bytes)
+
+
+def verify_pages(path: str) -> None:
+    """Walk every page of a file that nobody writes to; StoreCorruptError names the first fault."""
+    try:
+        faults: list[str] = lmdb_verify.verify(path, subdir=False)  # type: ignore[no-untyped-call]  # no types
+    except lmdb_verify.VerifyError as e:
+        raise _corrupt(path, str(e)) from e
+    except OSError as e:
+        raise disk_error(e, path, "reading") from e
+    if faults:
+        raise _corrupt(path, faults[0], got=f"{len(faults)} faults")
+
+
+def _read_meta(raw: bytes, page: int, path: str, size: int) -> _Meta:
+    if len(raw) < _META.size:
+        raise _corrupt(path, f"the file ends before meta page {page}", got=f"{size} bytes")
+    number, _, flags, _, magic, version, _, map_bytes, page_bytes, last_page, txn = _META.unpack(raw)
+    if page == 0 and magic != _MAGIC:
+        raise StoreForeignError(
+            f"{path} is not an LMDB file",
+            expected=f"magic {_MAGIC:08x}",
+            got=f"{magic:08x}",
+            remedy="Name another data folder, or move the file away; it is left as it is.",
+        )
+    if page_bytes < 512 or page_bytes > PAGE_MULTIPLE or page_bytes & (page_bytes - 1):
+        raise _corrupt(path, f"meta page {page} has an impossible page size", got=page_bytes)
+    return _Meta(number, flags, magic, version, map_bytes, page_bytes, last_page, txn)
+
+
+def _corrupt(path: str, what: str, expected: object = None, got: object = None) -> StoreCorruptError:
+    return StoreCorruptError(f"{path}: {what}", expected=expected, got=got, remedy=_REMEDY)

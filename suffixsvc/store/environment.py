@@ -1,0 +1,334 @@
+"""The LMDB environment of a store: its databases, short read transactions, and growth of the map.
+
+LMDB replaces the whole memory map when it grows, which invalidates every open transaction. So reads
+are short, counted at a gate, and growth waits until none is under way:
+
+    readers   ──┐  enter ... leave                 (any thread; never nested, never across a yield)
+                ├── gate
+    growth    ──┘  close, wait for the last reader, remap, open   (the writer thread only)
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import lmdb
+
+from suffixsvc.errors import StoreClosedError, StoreCorruptError, StoreError, StoreForeignError
+from suffixsvc.store import datafile
+from suffixsvc.store.folder import DATA_FILE, FULL_ERRNOS, FolderLock, disk_error
+from suffixsvc.store.records import SCHEMA_VERSION, Counters, decode_schema, encode_counters, encode_schema
+from suffixsvc.store.snapshot import COUNTERS_KEY, Snapshot, load_snapshot
+
+__all__ = [
+    "COUNTERS_KEY",
+    "SCHEMA_KEY",
+    "Databases",
+    "Environment",
+    "full_or_store_error",
+    "is_full",
+    "rounded_up",
+]
+
+SCHEMA_KEY: Final = b"schema"
+#: simultaneous short reads; each takes a slot of LMDB's reader table
+_MAX_READERS: Final = 1024
+#: less than this free and an I/O error of a write means a full disk
+_ROOM_BYTES: Final = 1 << 20
+
+Hook = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Databases:
+    """Handles of the named databases; docs/format.md says what their keys and values are."""
+
+    meta: lmdb._Database
+    namespaces: lmdb._Database
+    log: lmdb._Database
+    payloads: lmdb._Database
+    refs: lmdb._Database
+    by_namespace: lmdb._Database
+    expiry: lmdb._Database
+    state: lmdb._Database
+
+
+_NAMES: Final = tuple(Databases.__dataclass_fields__)
+
+
+class _Gate:
+    """Many short readers or one remap. A waiting remap holds new readers back."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._readers = 0
+        self._closed = False
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    def enter(self) -> None:
+        with self._condition:
+            while self._closed:
+                self._condition.wait()
+            self._readers += 1
+
+    def leave(self) -> None:
+        with self._condition:
+            self._readers -= 1
+            self._condition.notify_all()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        with self._condition:
+            self._closed = True
+            while self._readers:
+                self._condition.wait()
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._closed = False
+                self._condition.notify_all()
+
+
+class Environment:
+    """An open data folder: lock, LMDB environment, databases. Closed once; never used after a fork.
+
+    Write transactions and :meth:`resize` belong to one thread (the writer); :meth:`read` to any.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        *,
+        map_bytes_initial: int,
+        map_bytes_cap: int,
+        sync: bool,
+        created_us: int,
+        progress: Callable[[int, int], None] | None,
+        hook: Hook | None,
+    ) -> None:
+        self.pid = os.getpid()
+        self.path = os.path.join(folder, DATA_FILE)
+        self._hook = hook
+        self._gate = _Gate()
+        #: held while a commit and the snapshot that belongs to it change together
+        self.commit_lock = threading.Lock()
+        self._closed = False
+        self._lock = FolderLock(folder)
+        try:
+            if not os.path.lexists(self.path):
+                datafile.create(folder, map_bytes_initial, lambda env: _fill(env, created_us), hook)
+            info = datafile.inspect(self.path)
+            if progress:
+                progress(0, info.used_bytes)
+            datafile.verify_pages(self.path)
+            if progress:
+                progress(info.used_bytes, info.used_bytes)
+            wanted = min(map_bytes_cap, max(map_bytes_initial, rounded_up(info.file_bytes)))
+            # a limit below what is used already cannot shrink the file, only stop its growth
+            self.map_bytes = max(wanted, rounded_up(info.used_bytes))
+            self._env = self._open(folder, sync)
+            try:
+                self.dbs = self._databases()
+                with self._env.begin() as txn:
+                    self.snapshot = load_snapshot(txn, self.dbs.meta, self.dbs.namespaces)
+            except BaseException:
+                self._env.close()
+                raise
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(self, folder: str, sync: bool) -> lmdb.Environment:
+        try:
+            if self.map_bytes > os.stat(self.path).st_size:
+                datafile.extend(self.path, self.map_bytes)
+            return lmdb.open(
+                folder,
+                map_size=self.map_bytes,
+                max_dbs=len(_NAMES) + 1,
+                max_readers=_MAX_READERS,
+                sync=sync,
+                create=False,
+                mode=0o600,
+                lib_version=0,
+            )
+        except OSError as e:
+            raise disk_error(e, self.path, "opening") from e
+        except lmdb.Error as e:
+            raise full_or_store_error(e, f"opening {self.path}") from e
+
+    def _databases(self) -> Databases:
+        try:
+            meta = self._env.open_db(b"meta", create=False)
+        except lmdb.Error as e:
+            raise _foreign(self.path, "no database named 'meta'") from e
+        with self._env.begin() as txn:
+            raw = txn.get(SCHEMA_KEY, db=meta)
+        if raw is None:
+            raise _foreign(self.path, "no schema record")
+        try:
+            schema, _ = decode_schema(raw)
+        except StoreCorruptError as e:
+            if raw[:4] == b"SXHD":
+                raise
+            raise _foreign(self.path, "no schema record") from e
+        if schema != SCHEMA_VERSION:
+            raise StoreForeignError(
+                f"{self.path} has another schema version",
+                expected=SCHEMA_VERSION,
+                got=schema,
+                remedy="Open it with the release of suffixsvc that wrote it, or a newer one.",
+            )
+        handles = [meta]
+        for name in _NAMES[1:]:
+            try:
+                handles.append(self._env.open_db(name.encode(), create=False))
+            except lmdb.Error as e:
+                raise StoreCorruptError(
+                    f"{self.path}: database {name!r} is missing", remedy="Restore the folder from a backup."
+                ) from e
+        for name, handle in zip(_NAMES, handles, strict=True):
+            flags = [flag for flag, is_set in handle.flags().items() if is_set]
+            if flags:
+                raise StoreCorruptError(
+                    f"{self.path}: database {name!r} has flags it was not made with",
+                    got=", ".join(flags),
+                    remedy="Restore the folder from a backup.",
+                )
+        return Databases(*handles)
+
+    def require_usable(self) -> None:
+        """StoreClosedError after close() and in a forked child."""
+        if self.pid != os.getpid():
+            raise StoreClosedError(
+                "a store does not survive a fork",
+                expected=f"process {self.pid}",
+                got=f"process {os.getpid()}",
+                remedy="Open the store after forking, in one process.",
+            )
+        if self._closed:
+            raise StoreClosedError("the store is closed", remedy="Open it again.")
+
+    @contextmanager
+    def read(self) -> Iterator[tuple[lmdb.Transaction[bytes], Snapshot]]:
+        """A short read transaction and what belongs to it. Do not nest it, and do not hand control to
+        callers inside."""
+        self.require_usable()
+        with self._gate.shared():
+            self.require_usable()
+            try:
+                with self.commit_lock:
+                    txn, snapshot = self._env.begin(), self.snapshot
+                with txn:
+                    yield txn, snapshot
+            except lmdb.Error as e:
+                raise full_or_store_error(e, "reading") from e
+
+    def begin_write(self) -> lmdb.Transaction[bytes]:
+        """The writer thread's transaction."""
+        return self._env.begin(write=True)
+
+    def begin_long_read(self) -> tuple[lmdb.Transaction[bytes], Callable[[], None]]:
+        """A read transaction that another thread ends with the function returned (check() needs one
+        view of everything). The map cannot grow while it is open. Called by the writer thread."""
+        self._gate.enter()
+        txn = self._env.begin()
+
+        def finish() -> None:
+            txn.abort()
+            self._gate.leave()
+
+        return txn, finish
+
+    def resize(self, size: int) -> None:
+        """Give the map this size. Writer thread, no transaction of its own open. OSError if the file
+        cannot be made that long."""
+        if size > self.map_bytes:
+            datafile.extend(self.path, size)
+            self._call_hook("grow-extended")
+        with self._gate.exclusive():
+            self._env.set_mapsize(size)
+        self.map_bytes = size
+        self._call_hook("grown")
+
+    def disk_bytes(self) -> int:
+        """What the data file takes on disk."""
+        return os.stat(self.path).st_blocks * 512
+
+    def close(self) -> None:
+        """Wait for reads, sync, close, unlock. Idempotent; in a forked child it does nothing."""
+        if self._closed or self.pid != os.getpid():
+            return
+        with self._gate.exclusive():
+            self._closed = True
+            try:
+                self._env.sync(True)
+            except lmdb.Error as e:
+                raise full_or_store_error(e, "flushing at close") from e
+            finally:
+                self._env.close()
+                self._lock.release()
+
+    def _call_hook(self, point: str) -> None:
+        if self._hook:
+            self._hook(point)
+
+
+def is_full(error: lmdb.Error, folder: str) -> bool:
+    """True for no room: in the map, on the disk, in the quota or in the process's file size limit."""
+    if isinstance(error, lmdb.MapFullError | lmdb.DiskError) or error.code in FULL_ERRNOS:
+        return True
+    # LMDB reports a short write, which is how most disks run full, as a plain I/O error
+    return error.code == errno.EIO and not _has_room(folder)
+
+
+def full_or_store_error(error: lmdb.Error, doing: str) -> StoreError:
+    """The typed error for one of LMDB's."""
+    if isinstance(error, lmdb.DiskError) or error.code in FULL_ERRNOS:
+        return disk_error(OSError(error.code, str(error)), "the store", doing)
+    if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError):
+        return StoreCorruptError(
+            f"LMDB found damage while {doing}", got=str(error), remedy="Restore the folder from a backup."
+        )
+    return StoreError(
+        f"LMDB failed while {doing}", got=str(error), remedy="Close the store and open it again."
+    )
+
+
+def _has_room(folder: str) -> bool:
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize >= _ROOM_BYTES
+
+
+def _fill(env: lmdb.Environment, created_us: int) -> None:
+    handles = {name: env.open_db(name.encode()) for name in _NAMES}
+    with env.begin(write=True) as txn:
+        txn.put(SCHEMA_KEY, encode_schema(SCHEMA_VERSION, created_us), db=handles["meta"])
+        txn.put(COUNTERS_KEY, encode_counters(Counters()), db=handles["meta"])
+
+
+def _foreign(path: str, why: str) -> StoreForeignError:
+    return StoreForeignError(
+        f"{path} is an LMDB file of another program",
+        got=why,
+        remedy="Name another data folder, or move the file away; it is left as it is.",
+    )
+
+
+def rounded_up(size: int) -> int:
+    """The next size a map may have."""
+    return -(-size // datafile.PAGE_MULTIPLE) * datafile.PAGE_MULTIPLE

@@ -1,0 +1,215 @@
+"""The durable store: LMDB, one folder, one process."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Final, TypeVar
+
+from suffixsvc.config import Limits
+from suffixsvc.errors import InvalidConfigError, StoreFullError, SuffixError
+from suffixsvc.store import datafile
+from suffixsvc.store.checker import check_view
+from suffixsvc.store.environment import Environment, rounded_up
+from suffixsvc.store.folder import prepare_folder
+from suffixsvc.store.records import decode_state, state_key
+from suffixsvc.store.scans import Scans
+from suffixsvc.store.tables import ReadView, WriteView
+from suffixsvc.store.validation import check_namespace, check_now, check_output, check_state_name
+from suffixsvc.store.writer import Operation, Writer
+from suffixsvc.types import NamespaceRecord, NewOutput, OutputId, StoredOutput, StoreStats
+
+__all__ = ["MIN_LIMIT_BYTES", "LmdbStore"]
+
+T = TypeVar("T")
+
+#: an empty store needs a few dozen pages, and forgetting needs room to work in
+MIN_LIMIT_BYTES: Final = 1 << 20
+_DEFAULT_MAP_BYTES: Final = 4 << 20
+#: rows of one transaction when many expire at once
+_EXPIRE_ROWS: Final = 256
+
+
+class LmdbStore:
+    """A :class:`suffixsvc.types.Store` in a folder.
+
+    Thread-safe. Belongs to the process that opened it: after a fork the child gets StoreClosedError.
+    Futures resolve on the writer thread; their callbacks must not call the store and wait.
+
+    Args:
+        path: the folder; made where it is missing.
+        map_bytes_initial: the file's first size; it doubles as needed.
+        limit_bytes: the file never grows beyond this; then appends raise StoreFullError. A small
+            part is kept back so that forgetting always works. At least ``MIN_LIMIT_BYTES``.
+        sync: False acknowledges before the data is on the disk: what was acknowledged then survives
+            the end of the process, but a power cut can destroy the whole file.
+        progress: called with (done, total) bytes while an existing file is verified.
+        clock: seconds since the epoch.
+        crash_hook: called at named points; tests end the process there.
+
+    Raises:
+        StoreLockedError: the folder is open already.
+        StoreForeignError: there is a file that is not ours, or of another schema version.
+        StoreCorruptError: there is a file that is torn or damaged.
+        StoreFullError, StoreError: the folder cannot be made or written.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        map_bytes_initial: int = _DEFAULT_MAP_BYTES,
+        limit_bytes: int = Limits().max_store_bytes,
+        sync: bool = True,
+        progress: Callable[[int, int], None] | None = None,
+        clock: Callable[[], float] = time.time,
+        crash_hook: Callable[[str], None] | None = None,
+    ) -> None:
+        for name, value, smallest in (
+            ("limit_bytes", limit_bytes, MIN_LIMIT_BYTES),
+            ("map_bytes_initial", map_bytes_initial, 1),
+        ):
+            if type(value) is not int or value < smallest:
+                raise InvalidConfigError(
+                    f"{name} makes no sense", expected=f"an integer >= {smallest}", got=repr(value)
+                )
+        folder = os.path.abspath(os.fspath(path))
+        limit = limit_bytes - limit_bytes % datafile.PAGE_MULTIPLE
+        append_cap = limit - _reserve(limit)
+        prepare_folder(folder)
+        self._clock = clock
+        self._limit = limit_bytes
+        environment = Environment(
+            folder,
+            map_bytes_initial=min(rounded_up(max(map_bytes_initial, 256 << 10)), append_cap),
+            map_bytes_cap=append_cap,
+            sync=sync,
+            created_us=self._now_us(),
+            progress=progress,
+            hook=crash_hook,
+        )
+        scans = Scans(environment)
+        writer = Writer(
+            environment,
+            append_cap=append_cap,
+            free_cap=limit,
+            on_deleted=scans.hand_over,
+            hook=crash_hook,
+        )
+        self._environment, self._scans, self._writer = environment, scans, writer
+        # also runs at interpreter exit, while the (daemon) writer thread still does
+        self._finalizer = weakref.finalize(self, _shut_down, environment, writer)
+
+    def add_namespace(self, record: NamespaceRecord) -> NamespaceRecord:
+        check_namespace(record)
+        return self._writer.call(Operation(lambda view: view.add_namespace(record)))
+
+    def namespaces(self) -> list[NamespaceRecord]:
+        self._environment.require_usable()
+        rows = self._environment.snapshot.names.by_path.values()
+        return sorted((NamespaceRecord(r.path, r.tokenizer) for r in rows), key=lambda r: r.path)
+
+    def append(self, outputs: Sequence[NewOutput]) -> Future[list[OutputId]]:
+        try:
+            checked = [check_output(output) for output in outputs]
+            written_us = self._now_us()
+        except SuffixError as e:
+            failed: Future[list[OutputId]] = Future()
+            failed.set_exception(e)
+            return failed
+        size = sum(len(output.content) + 1024 for output in checked)
+        return self._writer.submit(Operation(lambda view: view.append(checked, written_us), size))
+
+    def forget(self, namespace: str, output_id: OutputId) -> StoredOutput:
+        return self._writer.call(Operation(lambda view: view.delete(output_id, namespace), frees=True))
+
+    def expire(self, now: float) -> list[StoredOutput]:
+        now_us = check_now(now)
+        gone: list[StoredOutput] = []
+        rows = _EXPIRE_ROWS
+        while True:
+            try:
+                part = self._writer.call(Operation(_deletion_of_expired(now_us, rows), frees=True))
+            except StoreFullError:
+                if rows == 1:
+                    raise
+                rows //= 2
+                continue
+            gone += part
+            if len(part) < rows:
+                return sorted(gone, key=lambda stored: stored.output_id)
+
+    def get(self, output_id: OutputId) -> StoredOutput:
+        with self._environment.read() as (txn, snapshot):
+            return ReadView(txn, self._environment.dbs, snapshot).output(output_id)
+
+    def scan(self, namespace: str | None = None, *, from_lsn: int = 0) -> Iterator[StoredOutput]:
+        self._environment.require_usable()
+        names = self._environment.snapshot.names
+        number = None if namespace is None else names.require(namespace).namespace_id
+        return self._scans.run(number, from_lsn)
+
+    def put_state(self, namespace: str, name: str, value: bytes) -> None:
+        check_state_name(name)
+        blob = bytes(value)
+        self._writer.call(Operation(lambda view: view.put_state(namespace, name, blob), len(blob)))
+
+    def get_state(self, namespace: str, name: str) -> bytes | None:
+        check_state_name(name)
+        with self._environment.read() as (txn, snapshot):
+            number = snapshot.names.require(namespace).namespace_id
+            raw = txn.get(state_key(number, name), db=self._environment.dbs.state)
+            return None if raw is None else decode_state(raw, number, name)
+
+    def stats(self) -> StoreStats:
+        self._environment.require_usable()
+        counters = self._environment.snapshot.counters
+        return StoreStats(
+            outputs=counters.outputs,
+            payloads=counters.payloads,
+            tokens=counters.tokens,
+            bytes_used=self._environment.disk_bytes(),
+            bytes_limit=self._limit,
+            last_lsn=counters.last_lsn,
+        )
+
+    def check(self) -> None:
+        """Walk every page, then every record. Writes wait for the first part."""
+        view, finish = self._writer.call_idle(self._verified_view)
+        try:
+            check_view(view)
+        finally:
+            finish()
+
+    def close(self) -> None:
+        self._finalizer()
+
+    def _verified_view(self) -> tuple[ReadView, Callable[[], None]]:
+        """The last commit, its pages walked while nobody writes, and how to let go of it."""
+        environment = self._environment
+        datafile.inspect(environment.path)
+        datafile.verify_pages(environment.path)
+        txn, finish = environment.begin_long_read()
+        return ReadView(txn, environment.dbs, environment.snapshot), finish
+
+    def _now_us(self) -> int:
+        return check_now(self._clock())
+
+
+def _deletion_of_expired(now_us: int, rows: int) -> Callable[[WriteView], list[StoredOutput]]:
+    return lambda view: view.delete_expired(now_us, rows)
+
+
+def _reserve(limit: int) -> int:
+    """Bytes that only operations which make room may use."""
+    share = limit // 32
+    return rounded_up(min(max(share, 256 << 10), 4 << 20))
+
+
+def _shut_down(environment: Environment, writer: Writer) -> None:
+    if environment.pid == os.getpid():
+        writer.close()
+        environment.close()

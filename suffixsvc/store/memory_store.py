@@ -1,0 +1,292 @@
+"""The store that forgets at the end of the process: the same contract, nothing on disk."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import numpy as np
+
+from suffixsvc.config import Limits
+from suffixsvc.errors import (
+    StoreClosedError,
+    StoreCorruptError,
+    StoreFullError,
+    SuffixError,
+    TokenizerMismatchError,
+    UnknownNamespaceError,
+    UnknownOutputError,
+)
+from suffixsvc.store.records import Payload
+from suffixsvc.store.validation import (
+    CheckedOutput,
+    check_namespace,
+    check_now,
+    check_output,
+    check_state_name,
+)
+from suffixsvc.types import NamespaceRecord, NewOutput, OutputId, StoredOutput, StoreStats
+
+__all__ = ["MemoryStore"]
+
+_PayloadKey = tuple[str, bytes]  # namespace, content
+
+
+@dataclass(slots=True)
+class _Shared:
+    """A payload and how many rows have it."""
+
+    payload: Payload
+    references: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    stored: StoredOutput
+    key: _PayloadKey
+    expires_us: int | None
+
+
+class MemoryStore:
+    """A :class:`suffixsvc.types.Store` in memory. Thread-safe; futures are done when they are returned.
+
+    Args:
+        limit_bytes: arrays, labels and states together never take more; appends raise StoreFullError.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        *,
+        limit_bytes: int = Limits().max_store_bytes,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._limit = limit_bytes
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._closed = False
+        self._namespaces: dict[str, NamespaceRecord] = {}
+        self._rows: dict[OutputId, _Row] = {}  # in LSN order: rows are only ever added at the end
+        self._payloads: dict[_PayloadKey, _Shared] = {}
+        self._states: dict[tuple[str, str], bytes] = {}
+        self._last_lsn = 0
+        self._bytes = 0
+        self._tokens = 0
+
+    def add_namespace(self, record: NamespaceRecord) -> NamespaceRecord:
+        check_namespace(record)
+        with self._lock:
+            self._require_open()
+            known = self._namespaces.get(record.path)
+            if known is not None and known.tokenizer and record.tokenizer not in ("", known.tokenizer):
+                raise TokenizerMismatchError(
+                    f"namespace {record.path} holds tokens of another tokenizer",
+                    expected=known.tokenizer,
+                    got=record.tokenizer,
+                    remedy="Use another namespace for this model.",
+                )
+            if known is None or (record.tokenizer and not known.tokenizer):
+                self._namespaces[record.path] = known = NamespaceRecord(record.path, record.tokenizer)
+            return known
+
+    def namespaces(self) -> list[NamespaceRecord]:
+        with self._lock:
+            self._require_open()
+            return sorted(self._namespaces.values(), key=lambda record: record.path)
+
+    def append(self, outputs: Sequence[NewOutput]) -> Future[list[OutputId]]:
+        future: Future[list[OutputId]] = Future()
+        try:
+            future.set_result(self._append([check_output(output) for output in outputs]))
+        except SuffixError as e:
+            future.set_exception(e)
+        return future
+
+    def _append(self, outputs: Sequence[CheckedOutput]) -> list[OutputId]:
+        written_us = check_now(self._clock())
+        with self._lock:
+            self._require_open()
+            for output in outputs:
+                self._require_namespace(output.namespace)
+            # bytes of payloads that are new, each once
+            fresh = {(o.namespace, o.content): len(o.content) for o in outputs}
+            needed = sum(size for key, size in fresh.items() if key not in self._payloads)
+            self._require_room(needed + sum(_row_bytes(o) for o in outputs))
+            return [self._append_one(output, written_us) for output in outputs]
+
+    def _append_one(self, output: CheckedOutput, written_us: int) -> OutputId:
+        key = (output.namespace, output.content)
+        shared = self._payloads.get(key)
+        if shared is None:
+            shared = self._payloads[key] = _Shared(_payload_view(output), 0)
+            self._bytes += len(output.content)
+        shared.references += 1
+        self._last_lsn += 1
+        stored = StoredOutput(
+            self._last_lsn,
+            written_us / 1_000_000,
+            NewOutput(
+                namespace=output.namespace,
+                token_ids=shared.payload.token_ids,
+                segment_lens=shared.payload.segment_lens,
+                prompt_tail=output.prompt_tail,
+                labels=output.labels,
+                incomplete=output.incomplete,
+                ttl_seconds=output.ttl_seconds,
+                corpus=output.corpus,
+            ),
+        )
+        expires_us = written_us + output.ttl_seconds * 1_000_000 if output.ttl_seconds else None
+        self._rows[self._last_lsn] = _Row(stored, key, expires_us)
+        self._bytes += _row_bytes(output)
+        self._tokens += len(output.payload.token_ids)
+        return self._last_lsn
+
+    def forget(self, namespace: str, output_id: OutputId) -> StoredOutput:
+        with self._lock:
+            self._require_open()
+            row = self._rows.get(output_id)
+            if row is None or row.stored.output.namespace != namespace:
+                raise _unknown_output(output_id, namespace)
+            return self._delete(row)
+
+    def _delete(self, row: _Row) -> StoredOutput:
+        del self._rows[row.stored.output_id]
+        self._bytes -= _row_bytes(row.stored.output)
+        self._tokens -= len(row.stored.output.token_ids)
+        shared = self._payloads[row.key]
+        shared.references -= 1
+        if not shared.references:
+            del self._payloads[row.key]
+            self._bytes -= len(row.key[1])
+        return row.stored
+
+    def expire(self, now: float) -> list[StoredOutput]:
+        now_us = check_now(now)
+        with self._lock:
+            self._require_open()
+            due = [r for r in self._rows.values() if r.expires_us is not None and r.expires_us <= now_us]
+            return [self._delete(row) for row in due]
+
+    def get(self, output_id: OutputId) -> StoredOutput:
+        with self._lock:
+            self._require_open()
+            row = self._rows.get(output_id)
+            if row is None:
+                raise _unknown_output(output_id, None)
+            return row.stored
+
+    def scan(self, namespace: str | None = None, *, from_lsn: int = 0) -> Iterator[StoredOutput]:
+        with self._lock:
+            self._require_open()
+            if namespace is not None:
+                self._require_namespace(namespace)
+        return self._scan(namespace, from_lsn)
+
+    def _scan(self, namespace: str | None, from_lsn: int) -> Iterator[StoredOutput]:
+        with self._lock:
+            self._require_open()
+            rows = [row.stored for lsn, row in self._rows.items() if lsn >= from_lsn]
+        for stored in rows:
+            if namespace is None or stored.output.namespace == namespace:
+                self._require_open()
+                yield stored
+
+    def put_state(self, namespace: str, name: str, value: bytes) -> None:
+        check_state_name(name)
+        blob = bytes(value)
+        with self._lock:
+            self._require_open()
+            self._require_namespace(namespace)
+            growth = len(blob) - len(self._states.get((namespace, name), b""))
+            self._require_room(growth)
+            self._states[namespace, name] = blob
+            self._bytes += growth
+
+    def get_state(self, namespace: str, name: str) -> bytes | None:
+        check_state_name(name)
+        with self._lock:
+            self._require_open()
+            self._require_namespace(namespace)
+            return self._states.get((namespace, name))
+
+    def stats(self) -> StoreStats:
+        with self._lock:
+            self._require_open()
+            return StoreStats(
+                outputs=len(self._rows),
+                payloads=len(self._payloads),
+                tokens=self._tokens,
+                bytes_used=self._bytes,
+                bytes_limit=self._limit,
+                last_lsn=self._last_lsn,
+            )
+
+    def check(self) -> None:
+        with self._lock:
+            self._require_open()
+            references = Counter(row.key for row in self._rows.values())
+            counted = {key: shared.references for key, shared in self._payloads.items()}
+            contents = sum(len(key[1]) for key in self._payloads)
+            total = contents + sum(_row_bytes(row.stored.output) for row in self._rows.values())
+            total += sum(len(blob) for blob in self._states.values())
+            tokens = sum(len(row.stored.output.token_ids) for row in self._rows.values())
+            for what, expected, got in (
+                ("reference counts", dict(references), counted),
+                (
+                    "contents",
+                    list(self._payloads),
+                    [(k[0], s.payload.content()) for k, s in self._payloads.items()],
+                ),
+                ("order of rows", sorted(self._rows), list(self._rows)),
+                ("the last LSN", True, max(self._rows, default=0) <= self._last_lsn),
+                ("bytes", total, self._bytes),
+                ("tokens", tokens, self._tokens),
+            ):
+                if expected != got:
+                    raise StoreCorruptError(f"the memory store's {what} are wrong", remedy="Report this bug.")
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError("the store is closed", remedy="Open another one.")
+
+    def _require_namespace(self, path: str) -> None:
+        if path not in self._namespaces:
+            raise UnknownNamespaceError(f"no namespace {path}", remedy="Create it with add_namespace first.")
+
+    def _require_room(self, size: int) -> None:
+        if size > 0 and self._bytes + size > self._limit:
+            raise StoreFullError(
+                "the store is full",
+                expected=f"at most {self._limit} bytes",
+                got=f"{self._bytes} bytes and {size} more",
+                remedy="Forget outputs or raise Limits.max_store_bytes; nothing of this was kept.",
+            )
+
+
+def _payload_view(output: CheckedOutput) -> Payload:
+    """The payload with its ids inside the content bytes, which are the key anyway: no second copy."""
+    segments = output.payload.segment_lens
+    ids = np.frombuffer(output.content, dtype="<i4", offset=4 + 4 * len(segments))
+    return Payload(ids.astype(np.int32, copy=False), segments)
+
+
+def _row_bytes(output: CheckedOutput | NewOutput) -> int:
+    """Bytes of what a row has for itself."""
+    labels = sum(len(name) + len(value) for name, value in output.labels.items())
+    return output.prompt_tail.nbytes + labels
+
+
+def _unknown_output(output_id: int, namespace: str | None) -> UnknownOutputError:
+    where = "" if namespace is None else f" in namespace {namespace}"
+    return UnknownOutputError(
+        f"no output {output_id}{where}", remedy="It was never written, was forgotten, or has expired."
+    )

@@ -1,0 +1,406 @@
+"""The bytes of every record in the store; ``docs/format.md`` is their contract.
+
+Integers in values are little endian, integers in keys big endian (so that LMDB's byte order is number
+order). Every value starts with a four-byte magic and a version and ends with the xxh3-64 of all bytes
+before it:
+
+    +-------+---------+----------------- ... ----+----------+
+    | magic | version | fields, variable parts   | checksum |
+    |  4    |  u16    |                          |  u64     |
+    +-------+---------+----------------- ... ----+----------+
+
+A decoder trusts nothing: lengths are checked before they are used, and whatever does not add up is a
+:class:`StoreCorruptError` that names the record and the reason. Nothing here touches LMDB.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import xxhash
+
+from suffixsvc.config import PROMPT_TAIL_TOKENS
+from suffixsvc.errors import StoreCorruptError
+from suffixsvc.types import TokenArray
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Counters",
+    "LogRecord",
+    "NamespaceRow",
+    "Payload",
+    "PayloadKey",
+    "content_hash",
+    "decode_counters",
+    "decode_log",
+    "decode_namespace",
+    "decode_payload",
+    "decode_refs",
+    "decode_schema",
+    "decode_state",
+    "encode_counters",
+    "encode_log",
+    "encode_namespace",
+    "encode_payload",
+    "encode_refs",
+    "encode_schema",
+    "encode_state",
+    "expiry_key",
+    "log_key",
+    "namespace_row_key",
+    "payload_key",
+    "state_key",
+]
+
+#: of the whole folder: which databases there are and what their keys mean
+SCHEMA_VERSION: Final = 1
+#: of a single record's layout
+RECORD_VERSION: Final = 1
+
+_FLAG_INCOMPLETE: Final = 1
+_FLAG_CORPUS: Final = 2
+
+_CHECKSUM = struct.Struct("<Q")
+_PREFIX = struct.Struct("<4sH")
+_SCHEMA = struct.Struct("<4sHHIQ")
+_COUNTERS = struct.Struct("<4sHHIQQQQ")
+_NAMESPACE = struct.Struct("<4sHHIHH")
+_LOG = struct.Struct("<4sHHQIIQ16sIIHHI")
+_PAYLOAD = struct.Struct("<4sHHII16sII")
+_REFS = struct.Struct("<4sHHII16sQ")
+_STATE = struct.Struct("<4sHHIHHQ")
+_LABEL = struct.Struct("<HH")
+
+_LSN_KEY = struct.Struct(">Q")
+_NS_LSN_KEY = struct.Struct(">IQ")
+_PAYLOAD_KEY = struct.Struct(">I16sI")
+_NS_KEY = struct.Struct(">I")
+
+_REMEDY: Final = "Restore the data folder from a backup; 'suffixsvc check' names everything that is damaged."
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PayloadKey:
+    """Where a payload lives. ``slot`` tells apart contents of one namespace with equal hashes."""
+
+    namespace_id: int
+    digest: bytes  #: 16 bytes, xxh3-128 of the content
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One occurrence of an output. Times are whole microseconds since the epoch; TTL 0 = never."""
+
+    lsn: int
+    payload: PayloadKey
+    token_count: int
+    written_us: int
+    ttl_seconds: int
+    incomplete: bool
+    corpus: bool
+    prompt_tail: TokenArray
+    labels: dict[str, str]
+
+    @property
+    def expires_us(self) -> int | None:
+        """When its TTL has passed, or None."""
+        return self.written_us + self.ttl_seconds * 1_000_000 if self.ttl_seconds else None
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What all occurrences of one output share; the arrays are read-only."""
+
+    token_ids: TokenArray
+    segment_lens: tuple[int, ...]
+
+    def content(self) -> bytes:
+        """Canonical bytes: segment count, segment lengths, token ids."""
+        lens = np.asarray(self.segment_lens, dtype="<u4")
+        return struct.pack("<I", len(lens)) + lens.tobytes() + self.token_ids.astype("<i4").tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceRow:
+    """A namespace and the number its keys use."""
+
+    namespace_id: int
+    path: str
+    tokenizer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Totals that are written with every transaction. ``last_lsn`` never goes back."""
+
+    last_lsn: int = 0
+    last_namespace_id: int = 0
+    outputs: int = 0
+    payloads: int = 0
+    tokens: int = 0  #: of all occurrences
+
+
+def content_hash(content: bytes) -> bytes:
+    """xxh3-128 (canonical, 16 bytes) of :meth:`Payload.content`."""
+    return xxhash.xxh3_128_digest(content)
+
+
+# --- keys -------------------------------------------------------------------------------------------
+
+
+def log_key(lsn: int) -> bytes:
+    return _LSN_KEY.pack(lsn)
+
+
+def namespace_row_key(namespace_id: int, lsn: int) -> bytes:
+    return _NS_LSN_KEY.pack(namespace_id, lsn)
+
+
+def expiry_key(expires_us: int, lsn: int) -> bytes:
+    return log_key(expires_us) + log_key(lsn)
+
+
+def payload_key(key: PayloadKey) -> bytes:
+    return _PAYLOAD_KEY.pack(key.namespace_id, key.digest, key.slot)
+
+
+def state_key(namespace_id: int, name: str) -> bytes:
+    return _NS_KEY.pack(namespace_id) + name.encode("utf-8", "surrogatepass")
+
+
+# --- framing ----------------------------------------------------------------------------------------
+
+
+def _seal(body: bytes) -> bytes:
+    return body + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body))
+
+
+def _corrupt(where: str, what: str, expected: object = None, got: object = None) -> StoreCorruptError:
+    return StoreCorruptError(f"{where}: {what}", expected=expected, got=got, remedy=_REMEDY)
+
+
+def _open(raw: bytes, layout: struct.Struct, magic: bytes, where: str) -> tuple[Any, ...]:
+    """Check frame and checksum; the header's fields behind magic, version and flags word."""
+    smallest = layout.size + _CHECKSUM.size
+    if len(raw) < smallest:
+        raise _corrupt(where, "record is too short", f"at least {smallest} bytes", f"{len(raw)} bytes")
+    found, version = _PREFIX.unpack_from(raw)
+    if found != magic:
+        raise _corrupt(where, "wrong magic", magic, found)
+    body = raw[: -_CHECKSUM.size]
+    (stored,) = _CHECKSUM.unpack_from(raw, len(body))
+    actual = xxhash.xxh3_64_intdigest(body)
+    if stored != actual:
+        raise _corrupt(where, "checksum does not match", f"{stored:016x}", f"{actual:016x}")
+    if version != RECORD_VERSION:
+        raise _corrupt(where, "unknown record version", RECORD_VERSION, version)
+    return layout.unpack_from(raw)[2:]
+
+
+def _exact(raw: bytes, expected: int, where: str) -> None:
+    if len(raw) != expected:
+        raise _corrupt(where, "record has a wrong length", f"{expected} bytes", f"{len(raw)} bytes")
+
+
+def _same(where: str, what: str, expected: object, got: object) -> None:
+    if expected != got:
+        raise _corrupt(where, f"{what} is not the one its key says", expected, got)
+
+
+def _no_flags(where: str, flags: object) -> None:
+    if flags != 0:
+        raise _corrupt(where, "reserved bits are set", 0, flags)
+
+
+def _text(raw: bytes, where: str, what: str) -> str:
+    try:
+        return raw.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as e:
+        raise _corrupt(where, f"{what} is not UTF-8") from e
+
+
+def _tokens(raw: bytes, offset: int, count: int, where: str) -> TokenArray:
+    ids: TokenArray = np.frombuffer(raw, dtype="<i4", count=count, offset=offset).astype(np.int32, copy=False)
+    if count and int(ids.min()) < 0:
+        raise _corrupt(where, "negative token id", "ids in 0 .. 2**31 - 1", int(ids.min()))
+    ids.flags.writeable = False
+    return ids
+
+
+# --- records ----------------------------------------------------------------------------------------
+
+
+def encode_schema(schema: int, created_us: int) -> bytes:
+    return _seal(_SCHEMA.pack(b"SXHD", RECORD_VERSION, 0, schema, created_us))
+
+
+def decode_schema(raw: bytes) -> tuple[int, int]:
+    """(schema version, creation time in microseconds)."""
+    where = "schema record"
+    flags, schema, created_us = _open(raw, _SCHEMA, b"SXHD", where)
+    _exact(raw, _SCHEMA.size + _CHECKSUM.size, where)
+    _no_flags(where, flags)
+    return schema, created_us
+
+
+def encode_counters(c: Counters) -> bytes:
+    fields = (c.last_namespace_id, c.last_lsn, c.outputs, c.payloads, c.tokens)
+    return _seal(_COUNTERS.pack(b"SXCT", RECORD_VERSION, 0, *fields))
+
+
+def decode_counters(raw: bytes) -> Counters:
+    where = "counters record"
+    flags, namespace_id, lsn, outputs, payloads, tokens = _open(raw, _COUNTERS, b"SXCT", where)
+    _exact(raw, _COUNTERS.size + _CHECKSUM.size, where)
+    _no_flags(where, flags)
+    return Counters(lsn, namespace_id, outputs, payloads, tokens)
+
+
+def encode_namespace(row: NamespaceRow) -> bytes:
+    path = row.path.encode("utf-8", "surrogatepass")
+    tokenizer = row.tokenizer.encode("utf-8", "surrogatepass")
+    head = _NAMESPACE.pack(b"SXNS", RECORD_VERSION, 0, row.namespace_id, len(path), len(tokenizer))
+    return _seal(head + path + tokenizer)
+
+
+def decode_namespace(raw: bytes, path_key: bytes) -> NamespaceRow:
+    where = f"namespace record {path_key!r}"
+    flags, namespace_id, path_len, tokenizer_len = _open(raw, _NAMESPACE, b"SXNS", where)
+    start, middle = _NAMESPACE.size, _NAMESPACE.size + path_len
+    _exact(raw, middle + tokenizer_len + _CHECKSUM.size, where)
+    _no_flags(where, flags)
+    _same(where, "path", path_key, raw[start:middle])
+    path = _text(raw[start:middle], where, "path")
+    return NamespaceRow(namespace_id, path, _text(raw[middle : middle + tokenizer_len], where, "tokenizer"))
+
+
+def encode_log(r: LogRecord) -> bytes:
+    tail = r.prompt_tail.astype("<i4").tobytes()
+    labels = bytearray()
+    for name, value in sorted(r.labels.items()):
+        raw_name, raw_value = name.encode("utf-8", "surrogatepass"), value.encode("utf-8", "surrogatepass")
+        labels += _LABEL.pack(len(raw_name), len(raw_value)) + raw_name + raw_value
+    head = _LOG.pack(
+        b"SXLG",
+        RECORD_VERSION,
+        _FLAG_INCOMPLETE * r.incomplete | _FLAG_CORPUS * r.corpus,
+        r.lsn,
+        r.payload.namespace_id,
+        r.ttl_seconds,
+        r.written_us,
+        r.payload.digest,
+        r.payload.slot,
+        r.token_count,
+        len(r.prompt_tail),
+        len(r.labels),
+        len(labels),
+    )
+    return _seal(head + tail + labels)
+
+
+def decode_log(raw: bytes, lsn: int) -> LogRecord:
+    where = f"log record {lsn}"
+    fields = _open(raw, _LOG, b"SXLG", where)
+    flags, own_lsn, namespace_id, ttl, written_us, digest, slot, token_count = fields[:8]
+    tail_count, label_count, labels_len = fields[8:]
+    tail_end = _LOG.size + 4 * tail_count
+    _exact(raw, tail_end + labels_len + _CHECKSUM.size, where)
+    _no_flags(where, flags & ~(_FLAG_INCOMPLETE | _FLAG_CORPUS))
+    _same(where, "LSN", lsn, own_lsn)
+    if tail_count > PROMPT_TAIL_TOKENS:
+        raise _corrupt(where, "prompt tail is too long", f"<= {PROMPT_TAIL_TOKENS} tokens", tail_count)
+    if token_count == 0:
+        raise _corrupt(where, "output is empty", "at least one token", 0)
+    return LogRecord(
+        lsn=lsn,
+        payload=PayloadKey(namespace_id, digest, slot),
+        token_count=token_count,
+        written_us=written_us,
+        ttl_seconds=ttl,
+        incomplete=bool(flags & _FLAG_INCOMPLETE),
+        corpus=bool(flags & _FLAG_CORPUS),
+        prompt_tail=_tokens(raw, _LOG.size, tail_count, where),
+        labels=_decode_labels(raw[tail_end : tail_end + labels_len], label_count, where),
+    )
+
+
+def _decode_labels(raw: bytes, count: int, where: str) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    at = 0
+    for _ in range(count):
+        if at + _LABEL.size > len(raw):
+            raise _corrupt(where, "labels end early", f"{count} labels", len(labels))
+        name_len, value_len = _LABEL.unpack_from(raw, at)
+        middle = at + _LABEL.size + name_len
+        if middle + value_len > len(raw):
+            raise _corrupt(where, "a label runs past the end", f"{count} labels", len(labels))
+        name = _text(raw[at + _LABEL.size : middle], where, "label name")
+        labels[name] = _text(raw[middle : middle + value_len], where, "label value")
+        at = middle + value_len
+    if at != len(raw) or len(labels) != count:
+        raise _corrupt(where, "labels do not fill their space", f"{count} labels", len(labels))
+    return labels
+
+
+def encode_payload(key: PayloadKey, payload: Payload) -> bytes:
+    head = _PAYLOAD.pack(
+        b"SXPL",
+        RECORD_VERSION,
+        0,
+        key.namespace_id,
+        key.slot,
+        key.digest,
+        len(payload.token_ids),
+        len(payload.segment_lens),
+    )
+    lens = np.asarray(payload.segment_lens, dtype="<u4").tobytes()
+    return _seal(head + lens + payload.token_ids.astype("<i4").tobytes())
+
+
+def decode_payload(raw: bytes, key: PayloadKey) -> Payload:
+    where = f"payload record {payload_key(key).hex()}"
+    flags, namespace_id, slot, digest, tokens, segments = _open(raw, _PAYLOAD, b"SXPL", where)
+    tokens_at = _PAYLOAD.size + 4 * segments
+    _exact(raw, tokens_at + 4 * tokens + _CHECKSUM.size, where)
+    _no_flags(where, flags)
+    _same(where, "payload", key, PayloadKey(namespace_id, digest, slot))
+    lens = tuple(np.frombuffer(raw, dtype="<u4", count=segments, offset=_PAYLOAD.size).tolist())
+    if tokens == 0 or 0 in lens or sum(lens) != tokens:
+        raise _corrupt(where, "segment lengths do not add up", f"{tokens} tokens", f"{sum(lens)} tokens")
+    return Payload(_tokens(raw, tokens_at, tokens, where), lens)
+
+
+def encode_refs(key: PayloadKey, count: int) -> bytes:
+    return _seal(_REFS.pack(b"SXRC", RECORD_VERSION, 0, key.namespace_id, key.slot, key.digest, count))
+
+
+def decode_refs(raw: bytes, key: PayloadKey) -> int:
+    where = f"reference count {payload_key(key).hex()}"
+    flags, namespace_id, slot, digest, count = _open(raw, _REFS, b"SXRC", where)
+    _exact(raw, _REFS.size + _CHECKSUM.size, where)
+    _no_flags(where, flags)
+    _same(where, "payload", key, PayloadKey(namespace_id, digest, slot))
+    if count == 0:
+        raise _corrupt(where, "count of a kept payload is zero", "at least 1", 0)
+    return int(count)
+
+
+def encode_state(namespace_id: int, name: str, value: bytes) -> bytes:
+    raw_name = name.encode("utf-8", "surrogatepass")
+    head = _STATE.pack(b"SXST", RECORD_VERSION, 0, namespace_id, len(raw_name), 0, len(value))
+    return _seal(head + raw_name + value)
+
+
+def decode_state(raw: bytes, namespace_id: int, name: str) -> bytes:
+    where = f"state record {name!r} of namespace {namespace_id}"
+    flags, own_id, name_len, reserved, value_len = _open(raw, _STATE, b"SXST", where)
+    middle = _STATE.size + name_len
+    _exact(raw, middle + value_len + _CHECKSUM.size, where)
+    _no_flags(where, flags | reserved)
+    _same(where, "namespace", namespace_id, own_id)
+    _same(where, "name", name, _text(raw[_STATE.size : middle], where, "name"))
+    return raw[middle : middle + value_len]

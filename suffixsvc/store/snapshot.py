@@ -1,0 +1,66 @@
+"""What readers need to know beside the database: namespaces and totals, as of one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import lmdb
+
+from suffixsvc.errors import StoreCorruptError, UnknownNamespaceError
+from suffixsvc.store.records import Counters, NamespaceRow, decode_counters, decode_namespace
+
+__all__ = ["COUNTERS_KEY", "Names", "Snapshot", "load_snapshot", "unknown_namespace"]
+
+COUNTERS_KEY = b"counters"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """All namespaces, by path and by number. Replaced as a whole when one is added."""
+
+    by_path: Mapping[str, NamespaceRow] = field(default_factory=dict)
+    by_id: Mapping[int, NamespaceRow] = field(default_factory=dict)
+
+    def plus(self, row: NamespaceRow) -> Names:
+        return Names({**self.by_path, row.path: row}, {**self.by_id, row.namespace_id: row})
+
+    def require(self, path: str) -> NamespaceRow:
+        try:
+            return self.by_path[path]
+        except KeyError:
+            raise unknown_namespace(path) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the last commit left. Replaced as a whole, so whoever holds one needs no lock."""
+
+    names: Names = field(default_factory=Names)
+    counters: Counters = field(default_factory=Counters)
+
+
+def load_snapshot(txn: lmdb.Transaction[bytes], meta: lmdb._Database, namespaces: lmdb._Database) -> Snapshot:
+    """Read it back at open; StoreCorruptError names the record that is damaged."""
+    raw = txn.get(COUNTERS_KEY, db=meta)
+    if raw is None:
+        raise StoreCorruptError("the counters record is missing", remedy="Restore the folder from a backup.")
+    counters = decode_counters(raw)
+    by_path: dict[str, NamespaceRow] = {}
+    by_id: dict[int, NamespaceRow] = {}
+    with txn.cursor(db=namespaces) as cursor:
+        for key, value in cursor:
+            row = decode_namespace(value, key)
+            if row.namespace_id in by_id or not 0 < row.namespace_id <= counters.last_namespace_id:
+                raise StoreCorruptError(
+                    f"namespace {row.path} has a number that is taken or was never given",
+                    expected=f"a free one in 1 .. {counters.last_namespace_id}",
+                    got=row.namespace_id,
+                    remedy="Restore the folder from a backup.",
+                )
+            by_path[row.path] = by_id[row.namespace_id] = row
+    return Snapshot(Names(by_path, by_id), counters)
+
+
+def unknown_namespace(path: str) -> UnknownNamespaceError:
+    return UnknownNamespaceError(f"no namespace {path}", remedy="Create it with add_namespace first.")

@@ -1,0 +1,288 @@
+"""What one transaction does to the databases: append, delete, look up.
+
+    namespaces    path                  -> number, fingerprint
+    log           LSN                   -> one occurrence, refers to a payload         (the truth)
+    payloads      namespace, hash, slot -> token ids and segment lengths, once
+    refs          namespace, hash, slot -> how many log rows refer to the payload
+    by_namespace  namespace, LSN        -> nothing    (index of log)
+    expiry        expiry time, LSN      -> nothing    (index of log rows that have a TTL)
+    state         namespace, name       -> a blob
+    meta          "schema", "counters"
+
+Writers run on the store's writer thread only. Whatever an operation refuses, it refuses before its
+first write; the writer relies on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import lmdb
+
+from suffixsvc.errors import (
+    StoreCorruptError,
+    TokenizerMismatchError,
+    UnknownOutputError,
+)
+from suffixsvc.store.environment import Databases
+from suffixsvc.store.records import (
+    LogRecord,
+    NamespaceRow,
+    PayloadKey,
+    decode_log,
+    decode_payload,
+    decode_refs,
+    encode_counters,
+    encode_log,
+    encode_namespace,
+    encode_payload,
+    encode_refs,
+    encode_state,
+    expiry_key,
+    log_key,
+    namespace_row_key,
+    payload_key,
+    state_key,
+)
+from suffixsvc.store.snapshot import COUNTERS_KEY, Snapshot
+from suffixsvc.store.validation import CheckedOutput
+from suffixsvc.types import NamespaceRecord, NewOutput, OutputId, StoredOutput
+
+__all__ = ["ReadView", "WriteView", "unknown_output"]
+
+_MICROSECONDS: Final = 1_000_000
+_LSN_END: Final = 2**64
+
+
+class ReadView:
+    """Reads of one transaction."""
+
+    def __init__(self, txn: lmdb.Transaction[bytes], dbs: Databases, snapshot: Snapshot) -> None:
+        self.txn = txn
+        self.dbs = dbs
+        self.names = snapshot.names
+        self.counters = snapshot.counters
+
+    def log_record(self, lsn: int) -> LogRecord | None:
+        if not 0 < lsn < _LSN_END:
+            return None
+        raw = self.txn.get(log_key(lsn), db=self.dbs.log)
+        return None if raw is None else decode_log(raw, lsn)
+
+    def output(self, lsn: int) -> StoredOutput:
+        """UnknownOutputError if the log has no such row."""
+        record = self.log_record(lsn)
+        if record is None:
+            raise unknown_output(lsn)
+        return self.assemble(record)
+
+    def assemble(self, record: LogRecord) -> StoredOutput:
+        """The row with its payload and the path of its namespace."""
+        row = self.names.by_id.get(record.payload.namespace_id)
+        raw = self.txn.get(payload_key(record.payload), db=self.dbs.payloads)
+        if row is None or raw is None:
+            what = "namespace" if row is None else "payload"
+            raise StoreCorruptError(
+                f"log record {record.lsn} refers to a {what} that is not there",
+                remedy="Restore the data folder from a backup.",
+            )
+        payload = decode_payload(raw, record.payload)
+        if len(payload.token_ids) != record.token_count:
+            raise StoreCorruptError(
+                f"log record {record.lsn} and its payload disagree",
+                expected=f"{record.token_count} tokens",
+                got=f"{len(payload.token_ids)} tokens",
+                remedy="Restore the data folder from a backup.",
+            )
+        return StoredOutput(
+            record.lsn,
+            record.written_us / _MICROSECONDS,
+            NewOutput(
+                namespace=row.path,
+                token_ids=payload.token_ids,
+                segment_lens=payload.segment_lens,
+                prompt_tail=record.prompt_tail,
+                labels=record.labels,
+                incomplete=record.incomplete,
+                ttl_seconds=record.ttl_seconds,
+                corpus=record.corpus,
+            ),
+        )
+
+    def lsns(self, namespace_id: int | None, after: int, upto: int, limit: int) -> list[int]:
+        """At most ``limit`` LSNs with after < LSN <= upto, ascending."""
+        found: list[int] = []
+        if namespace_id is None:
+            database, prefix = self.dbs.log, b""
+        else:
+            database, prefix = self.dbs.by_namespace, namespace_row_key(namespace_id, 0)[:4]
+        with self.txn.cursor(db=database) as cursor:
+            positioned = cursor.set_range(prefix + log_key(after + 1))
+            while positioned and len(found) < limit:
+                key = cursor.key()
+                lsn = int.from_bytes(key[len(prefix) :], "big")
+                if not key.startswith(prefix) or lsn > upto:
+                    break
+                found.append(lsn)
+                positioned = cursor.next()
+        return found
+
+    def expired(self, now_us: int, limit: int) -> list[int]:
+        """At most ``limit`` LSNs whose time is up, the longest overdue first."""
+        found: list[int] = []
+        with self.txn.cursor(db=self.dbs.expiry) as cursor:
+            positioned = cursor.first()
+            while positioned and len(found) < limit:
+                key = cursor.key()
+                if int.from_bytes(key[:8], "big") > now_us:
+                    break
+                found.append(int.from_bytes(key[8:], "big"))
+                positioned = cursor.next()
+        return found
+
+
+class WriteView(ReadView):
+    """Writes of one transaction. ``writes`` counts them, ``deleted`` holds what rows were."""
+
+    def __init__(self, txn: lmdb.Transaction[bytes], dbs: Databases, snapshot: Snapshot) -> None:
+        super().__init__(txn, dbs, snapshot)
+        self.writes = 0
+        self.deleted: list[StoredOutput] = []
+
+    def finish(self) -> None:
+        """The last write before the commit."""
+        if self.writes:
+            self.txn.put(COUNTERS_KEY, encode_counters(self.counters), db=self.dbs.meta)
+
+    def _put(self, key: bytes, value: bytes, db: lmdb._Database) -> None:
+        self.writes += 1
+        self.txn.put(key, value, db=db)
+
+    def _delete(self, key: bytes, db: lmdb._Database) -> None:
+        self.writes += 1
+        self.txn.delete(key, db=db)
+
+    def add_namespace(self, record: NamespaceRecord) -> NamespaceRecord:
+        known = self.names.by_path.get(record.path)
+        if known is not None:
+            if not record.tokenizer or record.tokenizer == known.tokenizer:
+                return NamespaceRecord(known.path, known.tokenizer)
+            if known.tokenizer:
+                raise TokenizerMismatchError(
+                    f"namespace {record.path} holds tokens of another tokenizer",
+                    expected=known.tokenizer,
+                    got=record.tokenizer,
+                    remedy="Use another namespace for this model.",
+                )
+            row = replace(known, tokenizer=record.tokenizer)
+        else:
+            number = self.counters.last_namespace_id + 1
+            row = NamespaceRow(number, record.path, record.tokenizer)
+            self.counters = replace(self.counters, last_namespace_id=number)
+        self._put(row.path.encode("utf-8", "surrogatepass"), encode_namespace(row), self.dbs.namespaces)
+        self.names = self.names.plus(row)
+        return NamespaceRecord(row.path, row.tokenizer)
+
+    def append(self, outputs: Sequence[CheckedOutput], written_us: int) -> list[OutputId]:
+        rows = [self.names.require(output.namespace) for output in outputs]
+        ids = []
+        for output, row in zip(outputs, rows, strict=True):
+            key, is_new = self._intern(row.namespace_id, output)
+            lsn = self.counters.last_lsn + 1
+            record = LogRecord(
+                lsn=lsn,
+                payload=key,
+                token_count=len(output.payload.token_ids),
+                written_us=written_us,
+                ttl_seconds=output.ttl_seconds,
+                incomplete=output.incomplete,
+                corpus=output.corpus,
+                prompt_tail=output.prompt_tail,
+                labels=output.labels,
+            )
+            self._put(log_key(lsn), encode_log(record), self.dbs.log)
+            self._put(namespace_row_key(row.namespace_id, lsn), b"", self.dbs.by_namespace)
+            if record.expires_us is not None:
+                self._put(expiry_key(record.expires_us, lsn), b"", self.dbs.expiry)
+            self.counters = replace(
+                self.counters,
+                last_lsn=lsn,
+                outputs=self.counters.outputs + 1,
+                payloads=self.counters.payloads + is_new,
+                tokens=self.counters.tokens + record.token_count,
+            )
+            ids.append(lsn)
+        return ids
+
+    def _intern(self, namespace_id: int, output: CheckedOutput) -> tuple[PayloadKey, bool]:
+        """Store the payload or count one more reference to it; (its key, whether it is new)."""
+        taken: set[int] = set()
+        start = PayloadKey(namespace_id, output.digest, 0)
+        prefix = payload_key(start)[:20]
+        with self.txn.cursor(db=self.dbs.payloads) as cursor:
+            positioned = cursor.set_range(prefix)
+            while positioned and cursor.key().startswith(prefix):
+                key = replace(start, slot=int.from_bytes(cursor.key()[20:], "big"))
+                if decode_payload(cursor.value(), key).content() == output.content:
+                    self._put(payload_key(key), encode_refs(key, self._refs(key) + 1), self.dbs.refs)
+                    return key, False
+                taken.add(key.slot)
+                positioned = cursor.next()
+        # other contents with this hash keep their slots; a forgotten one leaves a hole
+        key = replace(start, slot=next(slot for slot in range(len(taken) + 1) if slot not in taken))
+        self._put(payload_key(key), encode_payload(key, output.payload), self.dbs.payloads)
+        self._put(payload_key(key), encode_refs(key, 1), self.dbs.refs)
+        return key, True
+
+    def _refs(self, key: PayloadKey) -> int:
+        raw = self.txn.get(payload_key(key), db=self.dbs.refs)
+        if raw is None:
+            raise StoreCorruptError(
+                f"payload {payload_key(key).hex()} has no reference count",
+                remedy="Restore the data folder from a backup.",
+            )
+        return decode_refs(raw, key)
+
+    def delete(self, lsn: int, namespace: str | None = None) -> StoredOutput:
+        """Remove a row, and its payload with the last reference to it."""
+        record = self.log_record(lsn)
+        if record is None:
+            raise unknown_output(lsn, namespace)
+        stored = self.assemble(record)
+        if namespace is not None and stored.output.namespace != namespace:
+            raise unknown_output(lsn, namespace)
+        key, raw_key = record.payload, payload_key(record.payload)
+        refs = self._refs(key)
+        self._delete(log_key(lsn), self.dbs.log)
+        self._delete(namespace_row_key(key.namespace_id, lsn), self.dbs.by_namespace)
+        if record.expires_us is not None:
+            self._delete(expiry_key(record.expires_us, lsn), self.dbs.expiry)
+        if refs > 1:
+            self._put(raw_key, encode_refs(key, refs - 1), self.dbs.refs)
+        else:
+            self._delete(raw_key, self.dbs.payloads)
+            self._delete(raw_key, self.dbs.refs)
+        self.counters = replace(
+            self.counters,
+            outputs=self.counters.outputs - 1,
+            payloads=self.counters.payloads - (refs == 1),
+            tokens=self.counters.tokens - record.token_count,
+        )
+        self.deleted.append(stored)
+        return stored
+
+    def delete_expired(self, now_us: int, limit: int) -> list[StoredOutput]:
+        return [self.delete(lsn) for lsn in self.expired(now_us, limit)]
+
+    def put_state(self, namespace: str, name: str, value: bytes) -> None:
+        number = self.names.require(namespace).namespace_id
+        self._put(state_key(number, name), encode_state(number, name, value), self.dbs.state)
+
+
+def unknown_output(output_id: int, namespace: str | None = None) -> UnknownOutputError:
+    where = "" if namespace is None else f" in namespace {namespace}"
+    return UnknownOutputError(
+        f"no output {output_id}{where}", remedy="It was never written, was forgotten, or has expired."
+    )
