@@ -22,14 +22,13 @@ from suffixsvc.errors import (
     SuffixError,
     error_from_wire,
 )
-from suffixsvc.types import Draft, DraftSource, FloatArray, TokenArray, TokenIds, Verified, VerifyCost
+from suffixsvc.types import Draft, DraftSource, FloatArray, TokenArray, Verified, VerifyCost
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
+from suffixsvc.values import MAX_TOKEN_ID, as_cost_curve, as_tree, as_verified
 
 __all__ = [
     "ERROR_METADATA_KEY",
-    "MAX_TOKEN_ID",
-    "as_token_array",
     "cost_from_proto",
     "cost_to_proto",
     "detail_from_error",
@@ -47,7 +46,6 @@ __all__ = [
 
 #: trailing metadata of a failed call: a serialised ErrorDetail
 ERROR_METADATA_KEY: Final = "suffixsvc-error-bin"
-MAX_TOKEN_ID: Final = 2**31 - 1
 
 _INT32: Final = np.dtype("<i4")
 _FLOAT32: Final = np.dtype("<f4")
@@ -59,26 +57,6 @@ _TREE_MODES: Final[dict[bool | str, pb.TreeMode]] = {
 
 
 # --------------------------------------------------------------------------------------------- tokens
-
-
-def as_token_array(value: TokenIds, name: str = "token_ids") -> TokenArray:
-    """A caller's tokens as int32[n]; InvalidTokensError unless 1-D, integral, 0 .. 2**31 - 1."""
-    if isinstance(value, (str, bytes, bytearray)):
-        raise _bad_tokens(name, "a 1-D integer array or a sequence of ints", type(value).__name__)
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise _bad_tokens(name, "a 1-D integer array or a sequence of ints", repr(error)) from None
-    if array.ndim != 1:
-        raise _bad_tokens(name, "one dimension", f"{array.ndim} dimensions")
-    if array.size == 0:
-        return np.empty(0, np.int32)
-    if array.dtype.kind not in "iu":
-        raise _bad_tokens(name, "an integer dtype", str(array.dtype))
-    low, high = int(array.min()), int(array.max())
-    if low < 0 or high > MAX_TOKEN_ID:
-        raise _bad_tokens(name, f"ids in 0 .. {MAX_TOKEN_ID}", low if low < 0 else high)
-    return np.ascontiguousarray(array, dtype=np.int32)
 
 
 def pack_tokens(tokens: TokenArray) -> bytes:
@@ -163,32 +141,20 @@ def _require(holds: bool, expected: str, got: object) -> None:
 
 
 def cost_to_proto(cost: VerifyCost) -> types_pb2.VerifyCost:
-    """A checked verify cost for the wire. InvalidCostError: NaN, infinite, negative, empty or not numbers."""
-    if isinstance(cost, (int, float)) and not isinstance(cost, bool):
-        if not (np.isfinite(cost) and cost >= 0):
-            raise InvalidCostError("verify_cost is not a cost", expected="a finite number >= 0", got=cost)
-        return types_pb2.VerifyCost(per_token=float(cost))
-    try:
-        curve = np.asarray(cost, dtype=np.float64)
-    except (ValueError, TypeError, OverflowError):
-        raise InvalidCostError(
-            "verify_cost is not a cost", expected="a number or a curve of numbers", got=repr(cost)[:80]
-        ) from None
-    if curve.ndim == 0 and not isinstance(cost, (str, bytes, bool)):
-        return cost_to_proto(float(curve))
-    check_curve(curve)
-    return types_pb2.VerifyCost(curve=types_pb2.CostCurve(cost=curve.astype(_FLOAT32).tobytes()))
+    """A verify cost for the wire. InvalidCostError: NaN, infinite, negative, empty or not numbers."""
+    as_cost_curve(cost, 0)
+    array = np.asarray(cost)
+    if array.ndim == 0:
+        return types_pb2.VerifyCost(per_token=float(array))
+    return types_pb2.VerifyCost(curve=types_pb2.CostCurve(cost=array.astype(_FLOAT32).tobytes()))
 
 
 def cost_from_proto(message: types_pb2.VerifyCost) -> float | FloatArray | None:
-    """A verify cost from the wire; None where none was sent."""
+    """A verify cost from the wire, checked; None where none was sent."""
+    cost: float | FloatArray
     match message.WhichOneof("kind"):
         case "per_token":
-            if not (np.isfinite(message.per_token) and message.per_token >= 0):
-                raise InvalidCostError(
-                    "verify_cost is not a cost", expected="a finite number >= 0", got=message.per_token
-                )
-            return float(message.per_token)
+            cost = message.per_token
         case "curve":
             if len(message.curve.cost) % 4:
                 raise InvalidCostError(
@@ -196,30 +162,15 @@ def cost_from_proto(message: types_pb2.VerifyCost) -> float | FloatArray | None:
                     expected="packed float32: a multiple of 4 bytes",
                     got=f"{len(message.curve.cost)} bytes",
                 )
-            curve = np.frombuffer(message.curve.cost, _FLOAT32).astype(np.float32, copy=False)
-            check_curve(curve)
-            return curve
-    return None
-
-
-def check_curve(curve: npt.NDArray[Any]) -> None:
-    """A cost curve is 1-D, has entries for widths 0 and 1, and is finite and >= 0 from width 1 on."""
-    if curve.ndim != 1 or curve.size < 2:
-        raise InvalidCostError(
-            "verify_cost is not a curve",
-            expected="one dimension, two entries or more",
-            got=f"shape {curve.shape}",
-        )
-    used = curve[1:]
-    if not bool(np.all(np.isfinite(used) & (used >= 0))):
-        bad = used[~(np.isfinite(used) & (used >= 0))][0]
-        raise InvalidCostError("verify_cost is not a curve", expected="finite numbers >= 0", got=bad)
+            cost = np.frombuffer(message.curve.cost, _FLOAT32).astype(np.float32, copy=False)
+        case _:
+            return None
+    as_cost_curve(cost, 0)
+    return cost
 
 
 def tree_to_proto(tree: bool | str) -> pb.TreeMode:
-    if not isinstance(tree, (bool, str)) or tree not in _TREE_MODES:
-        raise InvalidInputError("tree is no tree mode", expected='False, True or "auto"', got=repr(tree)[:80])
-    return _TREE_MODES[tree]
+    return _TREE_MODES[as_tree(tree)]
 
 
 def tree_from_proto(mode: int) -> bool | str:
@@ -230,36 +181,14 @@ def tree_from_proto(mode: int) -> bool | str:
 
 
 def verified_to_proto(verified: Verified | tuple[int, int, int]) -> pb.Verified:
-    """Checked feedback for the wire: width >= 1, 0 <= accepted < width, a known source."""
-    try:
-        width, accepted, source = (
-            (verified.width, verified.accepted, verified.source)
-            if isinstance(verified, Verified)
-            else verified
-        )
-        width, accepted, source = int(width), int(accepted), DraftSource(int(source))
-    except (TypeError, ValueError):
-        raise InvalidInputError(
-            "verified is malformed", expected="(width, accepted, source)", got=repr(verified)[:80]
-        ) from None
-    _check_verified(width, accepted)
-    return pb.Verified(width=width, accepted=accepted, source=cast(types_pb2.DraftSource, int(source)))
+    """Feedback for the wire; InvalidInputError unless width >= 1, 0 <= accepted < width, a known source."""
+    checked = as_verified(verified)
+    source = cast(types_pb2.DraftSource, int(checked.source))
+    return pb.Verified(width=checked.width, accepted=checked.accepted, source=source)
 
 
 def verified_from_proto(message: pb.Verified) -> Verified:
-    if int(message.source) not in {int(source) for source in DraftSource}:
-        raise InvalidInputError("verified is malformed", expected="a known source", got=message.source)
-    _check_verified(message.width, message.accepted)
-    return Verified(message.width, message.accepted, DraftSource(message.source))
-
-
-def _check_verified(width: int, accepted: int) -> None:
-    if not (1 <= width <= MAX_TOKEN_ID and 0 <= accepted < width):
-        raise InvalidInputError(
-            "verified is malformed",
-            expected="width >= 1 and 0 <= accepted < width",
-            got=f"width {width}, accepted {accepted}",
-        )
+    return as_verified((message.width, message.accepted, int(message.source)))
 
 
 # --------------------------------------------------------------------------------------------- errors

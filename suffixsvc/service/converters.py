@@ -138,11 +138,24 @@ def _new_output(namespace: str, item: pb.OutputItem, limits: Limits) -> NewOutpu
     return NewOutput(
         namespace=namespace,
         token_ids=tokens,
-        segment_lens=(len(tokens),),
+        segment_lens=_segment_lens(item, len(tokens)),
         prompt_tail=prompt[-PROMPT_TAIL_TOKENS:],
         labels=validate_labels(_mapping(item.labels)),
+        incomplete=item.incomplete,
         ttl_seconds=item.ttl_seconds,
+        corpus=item.corpus,
     )
+
+
+def _segment_lens(item: pb.OutputItem, tokens: int) -> tuple[int, ...]:
+    lens = tuple(item.segment_lens) or (tokens,)
+    if min(lens) < 1 or sum(lens) != tokens:
+        raise InvalidInputError(
+            "segment_lens do not divide the output",
+            expected=f"positive lengths that sum to {tokens}",
+            got=str(lens)[:80],
+        )
+    return lens
 
 
 def namespace_to_proto(record: NamespaceRecord, outputs: int, tokens: int) -> pb.NamespaceInfo:

@@ -48,7 +48,12 @@ class Handlers:
         return self.sessions.append_context(converters.append_args(request))
 
     def close_session(self, request: pb.CloseSessionRequest) -> pb.CloseSessionReply:
-        output_id = self.sessions.close(request.session_id, discard=request.discard, wait=not request.no_wait)
+        output_id = self.sessions.close(
+            request.session_id,
+            commit=not request.discard,
+            incomplete=request.incomplete,
+            wait=not request.no_wait,
+        )
         return pb.CloseSessionReply(session_id=request.session_id, output_id=output_id)
 
     # --------------------------------------------------------------------------------------- the stream
@@ -109,8 +114,7 @@ class Handlers:
         if not outputs:
             return
         ids = self._cache.namespace(request.namespace, request.tokenizer or None).add_outputs(outputs)
-        reply.first_output_id = reply.first_output_id or ids[0]
-        reply.last_output_id = ids[-1]
+        reply.output_ids.extend(ids)
         reply.outputs += len(outputs)
         reply.tokens += sum(len(output.token_ids) for output in outputs)
 

@@ -191,14 +191,14 @@ class SessionRegistry:
             entry.answered(args.seq, reply)
             return reply
 
-    def close(self, session_id: str, *, discard: bool, wait: bool) -> OutputId | None:
+    def close(self, session_id: str, *, commit: bool, incomplete: bool, wait: bool) -> OutputId | None:
         """End a session; a repeated close answers the same. The session stays open when the store fails."""
         with self._lock:
             closed = self._recent.get(session_id)
         if closed is not None and not closed.expired:
             return closed.output_id
         with self._use(session_id) as (entry, session):
-            output_id = session.close(commit=not discard, wait=wait)
+            output_id = session.close(commit, incomplete=incomplete, wait=wait)
             self._retire(entry, _Closed(output_id, expired=False))
             return output_id
 

@@ -13,9 +13,9 @@ from importlib import metadata
 from pathlib import Path
 
 import structlog
-from suffixsvc.engine import SuffixCache
 
 from suffixsvc.config import Limits
+from suffixsvc.engine import SuffixCache
 from suffixsvc.errors import ListenError
 from suffixsvc.service.listen import parse_address, prepare
 from suffixsvc.service.logs import LogFormat, configure_logs

@@ -116,14 +116,16 @@ class AppendContextReply(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., seq: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
 
 class CloseSessionRequest(_message.Message):
-    __slots__ = ("session_id", "discard", "no_wait")
+    __slots__ = ("session_id", "discard", "no_wait", "incomplete")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     DISCARD_FIELD_NUMBER: _ClassVar[int]
     NO_WAIT_FIELD_NUMBER: _ClassVar[int]
+    INCOMPLETE_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     discard: bool
     no_wait: bool
-    def __init__(self, session_id: _Optional[str] = ..., discard: bool = ..., no_wait: bool = ...) -> None: ...
+    incomplete: bool
+    def __init__(self, session_id: _Optional[str] = ..., discard: bool = ..., no_wait: bool = ..., incomplete: bool = ...) -> None: ...
 
 class CloseSessionReply(_message.Message):
     __slots__ = ("session_id", "output_id")
@@ -204,7 +206,7 @@ class AddOutputsRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., tokenizer: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[OutputItem, _Mapping]]] = ...) -> None: ...
 
 class OutputItem(_message.Message):
-    __slots__ = ("token_ids", "prompt_token_ids", "labels", "ttl_seconds")
+    __slots__ = ("token_ids", "prompt_token_ids", "labels", "ttl_seconds", "segment_lens", "incomplete", "corpus")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -216,23 +218,27 @@ class OutputItem(_message.Message):
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     TTL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_LENS_FIELD_NUMBER: _ClassVar[int]
+    INCOMPLETE_FIELD_NUMBER: _ClassVar[int]
+    CORPUS_FIELD_NUMBER: _ClassVar[int]
     token_ids: bytes
     prompt_token_ids: bytes
     labels: _containers.ScalarMap[str, str]
     ttl_seconds: int
-    def __init__(self, token_ids: _Optional[bytes] = ..., prompt_token_ids: _Optional[bytes] = ..., labels: _Optional[_Mapping[str, str]] = ..., ttl_seconds: _Optional[int] = ...) -> None: ...
+    segment_lens: _containers.RepeatedScalarFieldContainer[int]
+    incomplete: bool
+    corpus: bool
+    def __init__(self, token_ids: _Optional[bytes] = ..., prompt_token_ids: _Optional[bytes] = ..., labels: _Optional[_Mapping[str, str]] = ..., ttl_seconds: _Optional[int] = ..., segment_lens: _Optional[_Iterable[int]] = ..., incomplete: bool = ..., corpus: bool = ...) -> None: ...
 
 class AddOutputsReply(_message.Message):
-    __slots__ = ("outputs", "tokens", "first_output_id", "last_output_id")
+    __slots__ = ("outputs", "tokens", "output_ids")
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
-    FIRST_OUTPUT_ID_FIELD_NUMBER: _ClassVar[int]
-    LAST_OUTPUT_ID_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_IDS_FIELD_NUMBER: _ClassVar[int]
     outputs: int
     tokens: int
-    first_output_id: int
-    last_output_id: int
-    def __init__(self, outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., first_output_id: _Optional[int] = ..., last_output_id: _Optional[int] = ...) -> None: ...
+    output_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., output_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ForgetRequest(_message.Message):
     __slots__ = ("namespace", "output_id")

@@ -81,7 +81,7 @@ class SuffixCacheServicer(object):
         """One long-lived stream carries any number of sessions. The server answers every request message
         with exactly one reply message, in order. A problem of one session is an ErrorDetail in its item;
         the stream itself ends only with
-        UNAVAILABLE (draining; reconnect and go on: sessions outlive streams),
+        UNAVAILABLE or CANCELLED (draining; reconnect and go on: sessions outlive streams),
         RESOURCE_EXHAUSTED (message over the size limit), INTERNAL.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -121,8 +121,8 @@ class SuffixCacheServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AddOutputs(self, request_iterator, context):
-        """Bulk load: outputs of any namespaces, without sessions. All messages acknowledged together, after
-        the last one is durable; a failure names how many were kept.
+        """Bulk load: outputs of any namespaces, without sessions. Each message is kept whole or not at all;
+        all are acknowledged together, after the last one is durable; a failure says how many were kept.
         INVALID_ARGUMENT, FAILED_PRECONDITION (tokenizer), RESOURCE_EXHAUSTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -32,7 +32,7 @@ class SuffixCacheStub:
     """One long-lived stream carries any number of sessions. The server answers every request message
     with exactly one reply message, in order. A problem of one session is an ErrorDetail in its item;
     the stream itself ends only with
-      UNAVAILABLE (draining; reconnect and go on: sessions outlive streams),
+      UNAVAILABLE or CANCELLED (draining; reconnect and go on: sessions outlive streams),
       RESOURCE_EXHAUSTED (message over the size limit), INTERNAL.
     """
 
@@ -70,8 +70,8 @@ class SuffixCacheStub:
         suffixsvc.v1.suffix_cache_pb2.AddOutputsRequest,
         suffixsvc.v1.suffix_cache_pb2.AddOutputsReply,
     ]
-    """Bulk load: outputs of any namespaces, without sessions. All messages acknowledged together, after
-    the last one is durable; a failure names how many were kept.
+    """Bulk load: outputs of any namespaces, without sessions. Each message is kept whole or not at all;
+    all are acknowledged together, after the last one is durable; a failure says how many were kept.
     INVALID_ARGUMENT, FAILED_PRECONDITION (tokenizer), RESOURCE_EXHAUSTED.
     """
 
@@ -111,7 +111,7 @@ class SuffixCacheAsyncStub:
     """One long-lived stream carries any number of sessions. The server answers every request message
     with exactly one reply message, in order. A problem of one session is an ErrorDetail in its item;
     the stream itself ends only with
-      UNAVAILABLE (draining; reconnect and go on: sessions outlive streams),
+      UNAVAILABLE or CANCELLED (draining; reconnect and go on: sessions outlive streams),
       RESOURCE_EXHAUSTED (message over the size limit), INTERNAL.
     """
 
@@ -149,8 +149,8 @@ class SuffixCacheAsyncStub:
         suffixsvc.v1.suffix_cache_pb2.AddOutputsRequest,
         suffixsvc.v1.suffix_cache_pb2.AddOutputsReply,
     ]
-    """Bulk load: outputs of any namespaces, without sessions. All messages acknowledged together, after
-    the last one is durable; a failure names how many were kept.
+    """Bulk load: outputs of any namespaces, without sessions. Each message is kept whole or not at all;
+    all are acknowledged together, after the last one is durable; a failure says how many were kept.
     INVALID_ARGUMENT, FAILED_PRECONDITION (tokenizer), RESOURCE_EXHAUSTED.
     """
 
@@ -192,7 +192,7 @@ class SuffixCacheServicer(metaclass=abc.ABCMeta):
         """One long-lived stream carries any number of sessions. The server answers every request message
         with exactly one reply message, in order. A problem of one session is an ErrorDetail in its item;
         the stream itself ends only with
-          UNAVAILABLE (draining; reconnect and go on: sessions outlive streams),
+          UNAVAILABLE or CANCELLED (draining; reconnect and go on: sessions outlive streams),
           RESOURCE_EXHAUSTED (message over the size limit), INTERNAL.
         """
 
@@ -240,8 +240,8 @@ class SuffixCacheServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[suffixsvc.v1.suffix_cache_pb2.AddOutputsRequest],
         context: _ServicerContext,
     ) -> typing.Union[suffixsvc.v1.suffix_cache_pb2.AddOutputsReply, collections.abc.Awaitable[suffixsvc.v1.suffix_cache_pb2.AddOutputsReply]]:
-        """Bulk load: outputs of any namespaces, without sessions. All messages acknowledged together, after
-        the last one is durable; a failure names how many were kept.
+        """Bulk load: outputs of any namespaces, without sessions. Each message is kept whole or not at all;
+        all are acknowledged together, after the last one is durable; a failure says how many were kept.
         INVALID_ARGUMENT, FAILED_PRECONDITION (tokenizer), RESOURCE_EXHAUSTED.
         """
 

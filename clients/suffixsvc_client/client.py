@@ -1,0 +1,286 @@
+"""The blocking client: the embedded engine's API over a service."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, TypeVar
+
+from suffixsvc.errors import SuffixError
+from suffixsvc.types import (
+    Draft,
+    Labels,
+    NamespaceRecord,
+    NewOutput,
+    OutputId,
+    TokenIds,
+    Verified,
+    VerifyCost,
+)
+from suffixsvc_client import questions
+from suffixsvc_client.config import ClientConfig
+from suffixsvc_client.counters import ClientStats
+from suffixsvc_client.effects import Background, Effect, Exchange, Pause, Post, Procedure, Unary, Upload
+from suffixsvc_client.grpc_sync import GrpcTransport
+from suffixsvc_client.procedures import Procedures
+from suffixsvc_client.questions import ServerInfo, ServiceStats
+from suffixsvc_client.state import Closing, Phase, SessionState, StepArgs
+from suffixsvc_client.transport import Transport
+
+__all__ = ["ClientNamespace", "ClientSession", "SuffixClient"]
+
+T = TypeVar("T")
+
+
+class SuffixClient:
+    """A ``suffixsvc.types.Backend`` over a service.
+
+    Args:
+        target: ``unix:PATH`` or ``HOST:PORT``. Nothing is connected before the first call.
+        config: timers and the circuit breaker.
+        step_timeout_s: shorthand for the setting one changes most; see :class:`ClientConfig`.
+        transport: instead of gRPC to ``target``.
+
+    Steps never raise for the service's sake and never wait longer than their timer: what goes wrong is an
+    empty draft, counted in :attr:`counts`. What must not get lost (close, add_outputs, forget) raises.
+    Thread-safe; one session belongs to one thread at a time.
+    """
+
+    def __init__(
+        self,
+        target: str = "",
+        config: ClientConfig | None = None,
+        *,
+        step_timeout_s: float | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        settings = config or ClientConfig()
+        if step_timeout_s is not None:
+            settings = replace(settings, step_timeout_s=step_timeout_s)
+        self._transport = transport or GrpcTransport(target)
+        self._procedures = Procedures(settings, time.monotonic)
+        self._background = _Worker(self._carry_out)
+
+    def namespace(self, path: str, tokenizer: str | None = None) -> ClientNamespace:
+        """The namespace at ``path``. Nothing is sent: what the service has against it shows later."""
+        return ClientNamespace(self, questions.checked_namespace(path), tokenizer)
+
+    def step_many(self, steps: Sequence[tuple[ClientSession, dict[str, Any]]]) -> list[Draft]:
+        """A step of many sessions in one message, for engines with continuous batching.
+
+        Args:
+            steps: (session, keyword arguments of its ``step``), each session at most once.
+
+        Returns:
+            A draft per step, in order. A session's trouble empties its own draft only.
+        """
+        accepted = [(session.state, session.accept(**arguments)) for session, arguments in steps]
+        return self.run(self._procedures.steps(accepted))
+
+    def namespaces(self, prefix: str = "") -> list[NamespaceRecord]:
+        return questions.namespaces(self.run(self._procedures.ask(questions.list_namespaces(prefix))))
+
+    def stats(self) -> ServiceStats:
+        return questions.stats(self.run(self._procedures.ask(questions.get_stats(""))))
+
+    def server_info(self) -> ServerInfo:
+        return questions.server_info(self.run(self._procedures.ask(questions.get_server_info())))
+
+    @property
+    def counts(self) -> ClientStats:
+        """What this client has counted so far."""
+        return self._procedures.counters.snapshot(self._transport.late_replies)
+
+    def close(self) -> None:
+        """Let go of the connection. Open sessions stay on the service until they expire. Idempotent."""
+        self._background.stop()
+        self._transport.close()
+
+    def __enter__(self) -> SuffixClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------------------- for this package only
+
+    @property
+    def procedures(self) -> Procedures:
+        return self._procedures
+
+    def run(self, procedure: Procedure[T]) -> T:
+        """Drive a procedure to its end in this thread."""
+        try:
+            effect = next(procedure)
+            while True:
+                try:
+                    answer = self._perform(effect)
+                except SuffixError as error:
+                    effect = procedure.throw(error)
+                except BaseException as error:  # a KeyboardInterrupt must find the state in order
+                    procedure.throw(error)
+                    raise
+                else:
+                    effect = procedure.send(answer)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    def _perform(self, effect: Effect) -> Any:
+        match effect:
+            case Exchange(requests, timeout_s):
+                return self._transport.exchange(requests, timeout_s)
+            case Unary(method, request, timeout_s):
+                return self._transport.unary(method, request, timeout_s)
+            case Upload(method, requests, timeout_s):
+                return self._transport.upload(method, requests, timeout_s)
+            case Post(requests):
+                return self._transport.post(requests)
+            case Background(procedure):
+                return self._background.add(procedure)
+            case Pause(seconds):
+                return time.sleep(seconds)
+
+    def _carry_out(self, procedure: Procedure[None]) -> None:
+        self.run(procedure)
+
+
+class ClientNamespace:
+    """One namespace of a service; see the embedded engine's ``Namespace``."""
+
+    def __init__(self, client: SuffixClient, path: str, tokenizer: str | None) -> None:
+        self._client = client
+        self._path = path
+        self._tokenizer = tokenizer
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def open_session(
+        self,
+        prompt_token_ids: TokenIds,
+        output_token_ids: TokenIds | None = None,
+        labels: Labels | None = None,
+        reads: Sequence[str] | None = None,
+    ) -> ClientSession:
+        """Begin a generation; see the embedded engine's ``Namespace.open_session``.
+
+        Raises what the service refuses (limits, tokenizer, unknown namespaces in ``reads``). A service that
+        cannot be reached is no error: the session opens later, and drafts nothing until then.
+        """
+        state = SessionState(self._path, self._tokenizer, prompt_token_ids, output_token_ids, labels, reads)
+        self._client.run(self._client.procedures.open(state))
+        return ClientSession(self._client, state)
+
+    def add_output(
+        self,
+        token_ids: TokenIds,
+        prompt_token_ids: TokenIds | None = None,
+        labels: Labels | None = None,
+        ttl_seconds: int = 0,
+    ) -> OutputId:
+        """Remember one finished output; returns once it is durable."""
+        output = questions.new_output(self._path, token_ids, prompt_token_ids, labels, ttl_seconds)
+        return self.add_outputs([output])[0]
+
+    def add_outputs(self, outputs: Sequence[NewOutput]) -> list[OutputId]:
+        """Remember finished outputs; returns once they are durable. Sent in messages of about 1 MiB, each
+        kept whole or not at all; an error says how many outputs were kept."""
+        checked = questions.checked_outputs(self._path, outputs)
+        return self._client.run(self._client.procedures.add_outputs(self._path, self._tokenizer, checked))
+
+    def forget(self, output_id: OutputId) -> None:
+        """Delete one output. UnknownOutputError if it is not there."""
+        self._client.run(self._client.procedures.ask(questions.forget(self._path, output_id)))
+
+    def stats(self) -> ServiceStats:
+        return questions.stats(self._client.run(self._client.procedures.ask(questions.get_stats(self._path))))
+
+
+class ClientSession:
+    """One generation; see the embedded engine's ``Session``. Made by :meth:`ClientNamespace.open_session`."""
+
+    def __init__(self, client: SuffixClient, state: SessionState) -> None:
+        self._client = client
+        self.state = state
+
+    def step(  # noqa: PLR0917 - the embedded engine's signature
+        self,
+        new_token_ids: TokenIds,
+        max_draft_tokens: int = 16,
+        verify_cost: VerifyCost = 0.02,
+        tree: bool | str = False,
+        at: int | None = None,
+        verified: Verified | tuple[int, int, int] | None = None,
+    ) -> Draft:
+        """Append what the model wrote, draft again; an empty draft when the service does not answer in time.
+
+        Raises only for the caller's own arguments: InvalidInputError, AppendError, SessionClosedError.
+        """
+        args = self.accept(new_token_ids, max_draft_tokens, verify_cost, tree, at, verified)
+        return self._client.run(self._client.procedures.steps([(self.state, args)]))[0]
+
+    def accept(  # noqa: PLR0917 - the embedded engine's signature
+        self,
+        new_token_ids: TokenIds,
+        max_draft_tokens: int = 16,
+        verify_cost: VerifyCost = 0.02,
+        tree: bool | str = False,
+        at: int | None = None,
+        verified: Verified | tuple[int, int, int] | None = None,
+    ) -> StepArgs:
+        """Check a step and note its tokens without sending anything; for this package only."""
+        return self.state.accept(new_token_ids, max_draft_tokens, verify_cost, tree, at, verified)
+
+    def append_context(self, token_ids: TokenIds) -> None:
+        """Append tokens the model did not write. Sent at once, not waited for; it cannot get lost."""
+        self.state.accept_context(token_ids)
+        self._client.run(self._client.procedures.append_context(self.state))
+
+    def close(self, commit: bool = True, *, incomplete: bool = False, wait: bool = True) -> OutputId | None:
+        """End the session and wait until what it wrote is durable (``wait``); the id of the output kept.
+
+        Raises ServiceError and StoreError: the session then stays open, and close can be called again.
+        """
+        how = Closing(commit, incomplete, wait)
+        return self._client.run(self._client.procedures.close(self.state, how))
+
+    @property
+    def length(self) -> int:
+        """Tokens so far: prompt, context and output."""
+        return len(self.state)
+
+    @property
+    def closed(self) -> bool:
+        return self.state.phase is Phase.CLOSED
+
+
+class _Worker:
+    """A daemon thread for what must not cost a caller time; started when first needed."""
+
+    def __init__(self, carry_out: Any) -> None:
+        self._carry_out = carry_out
+        self._queue: queue.SimpleQueue[Procedure[None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def add(self, procedure: Procedure[None]) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="suffixsvc-background", daemon=True)
+                self._thread.start()
+        self._queue.put(procedure)
+
+    def stop(self) -> None:
+        self._queue.put(None)
+
+    def _work(self) -> None:
+        while (procedure := self._queue.get()) is not None:
+            self._carry_out(procedure)

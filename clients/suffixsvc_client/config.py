@@ -1,0 +1,43 @@
+"""Settings of a client, checked once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from suffixsvc.errors import InvalidConfigError
+
+__all__ = ["ClientConfig"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """How long a client waits, and when it stops asking.
+
+    A step that is not answered in time costs its caller ``step_timeout_s`` and nothing else, so set it
+    below what one decode step of the target takes.
+    """
+
+    #: what one step may cost its caller; then the draft is empty and the late answer is dropped
+    step_timeout_s: float = 0.05
+    #: what opening a session may cost its caller; then it opens in the background
+    open_timeout_s: float = 1.0
+    #: closing, bulk loading, questions: calls whose answer matters
+    call_timeout_s: float = 30.0
+    #: consecutive failures after which nobody asks the service any more
+    breaker_failures: int = 5
+    #: first pause of the breaker; it doubles with every failed probe, up to the next
+    breaker_pause_s: float = 0.25
+    breaker_max_pause_s: float = 8.0
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, (int, float))
+                or not (math.isfinite(value) and value > 0)
+            ):
+                raise InvalidConfigError(
+                    f"{f.name} makes no sense", expected="a positive number", got=repr(value)
+                )

@@ -1,0 +1,175 @@
+"""The transport over gRPC, blocking: unary calls, and one long-lived stream for all sessions.
+
+    caller ──SimpleQueue──> gRPC's sender thread ──> service ──> reader thread ──per-call SimpleQueue──> caller
+
+The caller waits on its own timer. A reply whose caller has given up finds nobody and is dropped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from suffixsvc.errors import ProtocolError, ServiceTimeoutError, ServiceUnavailableError, SuffixError
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc_client.effects import Method
+from suffixsvc_client.transport import CHANNEL_OPTIONS, STREAM, error_from_rpc, grpc_target, path_of
+
+__all__ = ["GrpcTransport"]
+
+_Answers = queue.SimpleQueue[pb.StreamReply | SuffixError]
+
+
+class GrpcTransport:
+    """A :class:`~suffixsvc_client.transport.Transport`. Connects when first used; survives restarts."""
+
+    def __init__(self, target: str) -> None:
+        self._channel = grpc.insecure_channel(grpc_target(target), options=CHANNEL_OPTIONS)
+        self._calls: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._stream: _Stream | None = None
+        self._ids = itertools.count(1)
+        self._closed = False
+        self.late_replies = 0
+
+    def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any:
+        return self._call(self._channel.unary_unary, method, request, timeout_s)
+
+    def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any:
+        return self._call(self._channel.stream_unary, method, iter(requests), timeout_s)
+
+    def _call(self, kind: Any, method: Method[Any, Any], payload: Any, timeout_s: float) -> Any:
+        self._require_open()
+        call = self._calls.get(method.name)
+        if call is None:
+            call = self._calls[method.name] = kind(
+                path_of(method),
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.reply.FromString,
+            )
+        try:
+            return call(payload, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from None
+        except ValueError as error:  # the channel was closed by another thread
+            raise ServiceUnavailableError("the client is closed", got=error) from None
+
+    def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
+        answers: _Answers = queue.SimpleQueue()
+        ids = self._send(requests, answers)
+        deadline = time.monotonic() + timeout_s
+        try:
+            return [self._answer(answers, expected, deadline, timeout_s) for expected in ids]
+        except SuffixError:
+            self._give_up(ids)
+            raise
+
+    def post(self, requests: Sequence[pb.StreamRequest]) -> None:
+        self._send(requests, None)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.end()
+        self._channel.close()
+
+    def _send(self, requests: Sequence[pb.StreamRequest], answers: _Answers | None) -> list[int]:
+        with self._lock:
+            self._require_open()
+            if self._stream is None or self._stream.ended:
+                self._stream = _Stream(self._channel, self)
+            ids = [next(self._ids) for _ in requests]
+            for number, request in zip(ids, requests, strict=True):
+                request.id = number
+                self._stream.send(request, answers)
+        return ids
+
+    @staticmethod
+    def _answer(answers: _Answers, expected: int, deadline: float, timeout_s: float) -> pb.StreamReply:
+        try:
+            answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            raise ServiceTimeoutError(
+                "the service did not answer in time", expected=f"an answer within {timeout_s} s"
+            ) from None
+        if isinstance(answer, SuffixError):
+            raise answer
+        if answer.id != expected:
+            raise ProtocolError("answers come out of order", expected=f"id {expected}", got=answer.id)
+        return answer
+
+    def _give_up(self, ids: Sequence[int]) -> None:
+        with self._lock:
+            if self._stream is not None:
+                self._stream.give_up(ids)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ServiceUnavailableError("the client is closed", remedy="Make a new client.")
+
+
+class _Stream:
+    """One gRPC stream with its reader thread. ``send`` and ``give_up`` need the transport's lock."""
+
+    def __init__(self, channel: grpc.Channel, owner: GrpcTransport) -> None:
+        self.ended = False
+        self._owner = owner
+        self._outbox: queue.SimpleQueue[pb.StreamRequest | None] = queue.SimpleQueue()
+        self._waiting: dict[int, _Answers] = {}
+        self._abandoned: set[int] = set()
+        open_stream = channel.stream_stream(
+            path_of(STREAM),
+            request_serializer=pb.StreamRequest.SerializeToString,
+            response_deserializer=pb.StreamReply.FromString,
+        )
+        self._call: Any = open_stream(iter(self._outbox.get, None))
+        threading.Thread(target=self._read, name="suffixsvc-stream", daemon=True).start()
+
+    def send(self, request: pb.StreamRequest, answers: _Answers | None) -> None:
+        if answers is not None:
+            self._waiting[request.id] = answers
+        self._outbox.put(request)
+
+    def give_up(self, ids: Sequence[int]) -> None:
+        for number in ids:
+            if self._waiting.pop(number, None) is not None:
+                self._abandoned.add(number)
+
+    def end(self) -> None:
+        self.ended = True
+        self._outbox.put(None)
+        self._call.cancel()
+
+    def _read(self) -> None:
+        """Hand replies to whoever waits for them, until the stream ends; then tell all who still wait."""
+        replies: Iterator[pb.StreamReply] = self._call
+        error: SuffixError = ServiceUnavailableError("the service ended the stream")
+        try:
+            for reply in replies:
+                self._deliver(reply)
+        except grpc.RpcError as failure:
+            error = error_from_rpc(failure)
+        with self._owner._lock:
+            self.ended = True
+            waiting, self._waiting = self._waiting, {}
+        self._outbox.put(None)
+        for answers in waiting.values():
+            answers.put(error)
+
+    def _deliver(self, reply: pb.StreamReply) -> None:
+        with self._owner._lock:
+            answers = self._waiting.pop(reply.id, None)
+            if answers is None and reply.id in self._abandoned:
+                self._abandoned.discard(reply.id)
+                self._owner.late_replies += 1
+        if answers is not None:
+            answers.put(reply)

@@ -1,0 +1,299 @@
+"""What a client does, written once: generators that yield effects and are sent the answers.
+
+The sync client carries the effects out with blocking calls, the asyncio one awaits them. Nothing here
+waits, connects or looks at a clock of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from suffixsvc import wire
+from suffixsvc.errors import (
+    ProtocolError,
+    ServiceError,
+    ServiceTimeoutError,
+    ServiceUnavailableError,
+    SessionClosedError,
+    SuffixError,
+    UnknownSessionError,
+)
+from suffixsvc.types import Draft, NewOutput, OutputId
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc_client.breaker import Breaker
+from suffixsvc_client.config import ClientConfig
+from suffixsvc_client.counters import Counters, EmptyReason
+from suffixsvc_client.effects import (
+    ADD_OUTPUTS,
+    APPEND,
+    CLOSE,
+    OPEN,
+    STEP,
+    Background,
+    Exchange,
+    Pause,
+    Post,
+    Procedure,
+    Unary,
+    Upload,
+)
+from suffixsvc_client.questions import Question
+from suffixsvc_client.state import REFUSALS, Closing, Phase, SessionState, StepArgs, StepCall
+
+__all__ = ["Procedures"]
+
+#: how often a close looks whether an opening in the background is over
+OPENING_POLL_S = 0.005
+#: bytes of one AddOutputs message, about
+UPLOAD_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A step that is really sent, and its place among the drafts to answer."""
+
+    index: int
+    state: SessionState
+    call: StepCall
+
+
+class Procedures:
+    """The procedures of one client, and what they share: breaker, counters, settings."""
+
+    def __init__(self, config: ClientConfig, clock: Callable[[], float]) -> None:
+        self.config = config
+        self.counters = Counters()
+        self.breaker = Breaker(config.breaker_failures, config.breaker_pause_s, config.breaker_max_pause_s)
+        self._clock = clock
+
+    # ------------------------------------------------------------------------------------------- opening
+
+    def open(self, state: SessionState) -> Procedure[None]:
+        """Open a session; raises when the service refuses it. A service that cannot be reached is no
+        error: the session opens in the background as soon as it can, and drafts nothing until then."""
+        if not self.breaker.allows(self._clock()):
+            return
+        try:
+            yield from self._open(state, self.config.open_timeout_s)
+        except REFUSALS:
+            raise
+        except SuffixError:
+            return
+
+    def _reopen(self, state: SessionState) -> Procedure[None]:
+        try:
+            yield from self._open(state, self.config.call_timeout_s)
+        except SuffixError:
+            return  # counted by the breaker, kept by the state; the next step asks again
+        self.counters.reopened()
+
+    def _open(self, state: SessionState, timeout_s: float) -> Procedure[None]:
+        plan = state.begin_opening()
+        try:
+            reply = yield Unary(OPEN, plan.request, timeout_s)
+            for request in state.to_replay(plan, reply):
+                yield Unary(STEP if isinstance(request, pb.StepRequest) else APPEND, request, timeout_s)
+        except SuffixError as error:
+            state.opening_failed(error, self._clock() + self.config.breaker_pause_s)
+            self._note(error)
+            raise
+        except BaseException:  # a cancelled task, an interrupted thread: not opened
+            state.opening_failed(ServiceUnavailableError("opening was interrupted"), self._clock())
+            raise
+        state.opened(plan)
+        self.breaker.succeeded()
+
+    # ------------------------------------------------------------------------------------------- stepping
+
+    def steps(self, accepted: Sequence[tuple[SessionState, StepArgs]]) -> Procedure[list[Draft]]:
+        """One step of each session, in one message; a draft for each, empty where anything went wrong."""
+        drafts = [Draft.empty()] * len(accepted)
+        asked: list[_Asked] = []
+        allowed: bool | None = None
+        for index, (state, args) in enumerate(accepted):
+            if state.phase is Phase.LIVE or self._may_reopen(state):
+                allowed = self.breaker.allows(self._clock()) if allowed is None else allowed
+            reason = self._why_not(state, allowed)
+            if reason is None:
+                asked.append(_Asked(index, state, state.step_call(args)))
+                continue
+            state.skipped()
+            self.counters.empty(reason)
+            if allowed and self._may_reopen(state):
+                yield Background(self._reopen(state))
+        if asked:
+            yield from self._ask(asked, drafts)
+        return drafts
+
+    def _may_reopen(self, state: SessionState) -> bool:
+        return state.phase is Phase.UNOPENED and self._clock() >= state.retry_at
+
+    def _why_not(self, state: SessionState, allowed: bool | None) -> EmptyReason | None:
+        if state.phase is Phase.REFUSED:
+            return EmptyReason.REFUSED
+        if allowed is False:
+            return EmptyReason.BREAKER_OPEN
+        return None if state.phase is Phase.LIVE else EmptyReason.SESSION_LOST
+
+    def _ask(self, asked: list[_Asked], drafts: list[Draft]) -> Procedure[None]:
+        batch = pb.StreamRequest(steps=pb.StepBatch(items=[one.call.item for one in asked]))
+        before = [request for one in asked for request in one.call.before]
+        try:
+            replies = yield Exchange([*before, batch], self.config.step_timeout_s)
+            items = _batch_items(replies, len(asked))
+        except SuffixError as error:
+            self._note(error)
+            for one in asked:
+                self._step_failed(one, error)
+            return
+        self.breaker.succeeded()
+        answers = iter(replies)
+        for one, item in zip(asked, items, strict=True):
+            earlier = _first_error([next(answers) for _ in one.call.before])
+            drafts[one.index] = self._settle(one, item, earlier)
+
+    def _settle(self, one: _Asked, item: pb.StepItem, earlier: SuffixError | None) -> Draft:
+        """The draft of one answer. ``earlier``: why the tokens sent before it failed, the real cause."""
+        try:
+            if earlier is not None:
+                raise earlier
+            draft = one.state.answered(one.call, item)
+        except SuffixError as error:
+            if isinstance(error, ProtocolError):
+                self._note(error)
+            self._step_failed(one, error)
+            return Draft.empty()
+        self.counters.answered(len(draft))
+        return draft
+
+    def _step_failed(self, one: _Asked, error: SuffixError) -> None:
+        one.state.failed(one.call, error)
+        self.counters.empty(_reason(error))
+
+    def append_context(self, state: SessionState) -> Procedure[None]:
+        """Send context that the state has accepted. Whether it arrived shows in the next step's answer."""
+        if state.phase is Phase.LIVE and not self.breaker.open and (requests := state.unsent()):
+            yield Post(requests)
+
+    # ------------------------------------------------------------------------------------------- closing
+
+    def close(self, state: SessionState, how: Closing) -> Procedure[OutputId | None]:
+        """End a session. Raises until the service has acknowledged it: closing can be tried again."""
+        if state.phase is Phase.CLOSED:
+            return state.output_id
+        while state.phase is Phase.OPENING:
+            yield Pause(OPENING_POLL_S)
+        if state.phase is Phase.REFUSED and how.commit and state.has_output and state.refusal is not None:
+            raise state.refusal
+        if state.phase is Phase.UNOPENED or state.phase is Phase.REFUSED:
+            return (yield from self._close_unopened(state, how))
+        try:
+            return (yield from self._close_live(state, how))
+        except (UnknownSessionError, SessionClosedError):
+            state.lost()
+        return (yield from self._close_unopened(state, how))
+
+    def _close_unopened(self, state: SessionState, how: Closing) -> Procedure[OutputId | None]:
+        """A session the service does not hold: nothing to retract, but its output is told again."""
+        if not (how.commit and state.has_output):
+            state.closed(None)
+            return None
+        yield from self._open(state, self.config.call_timeout_s)
+        return (yield from self._close_live(state, how))
+
+    def _close_live(self, state: SessionState, how: Closing) -> Procedure[OutputId | None]:
+        timeout = self.config.call_timeout_s
+        if how.commit:
+            for request in state.to_flush():
+                yield Unary(STEP if isinstance(request, pb.StepRequest) else APPEND, request, timeout)
+        reply = yield Unary(CLOSE, state.close_request(how), timeout)
+        output_id = reply.output_id if reply.HasField("output_id") else None
+        state.closed(output_id)
+        return output_id
+
+    # ---------------------------------------------------------------------------------------------- bulk
+
+    def add_outputs(
+        self, namespace: str, tokenizer: str | None, outputs: Sequence[NewOutput]
+    ) -> Procedure[list[OutputId]]:
+        requests = list(_upload_messages(namespace, tokenizer or "", outputs))
+        reply = yield Upload(ADD_OUTPUTS, requests, self.config.call_timeout_s)
+        if len(reply.output_ids) != len(outputs):
+            raise ProtocolError(
+                "an answer does not belong to its request",
+                expected=f"{len(outputs)} output ids",
+                got=len(reply.output_ids),
+            )
+        return list(reply.output_ids)
+
+    def ask(self, question: Question) -> Procedure[Any]:
+        """One call whose answer matters: it is waited for, and its errors are raised."""
+        method, request = question
+        return (yield Unary(method, request, self.config.call_timeout_s))
+
+    def _note(self, error: SuffixError) -> None:
+        """Tell the breaker: faults of the service count, its considered answers show that it lives."""
+        if isinstance(error, ServiceError):
+            self.breaker.failed(self._clock())
+        else:
+            self.breaker.succeeded()
+
+
+def _batch_items(replies: Sequence[pb.StreamReply], count: int) -> Sequence[pb.StepItem]:
+    """The items that answer a batch, the last of the messages sent."""
+    answer = replies[-1]
+    if answer.WhichOneof("reply") == "error":
+        raise wire.error_from_detail(answer.error)
+    items: Sequence[pb.StepItem] = answer.steps.items
+    if len(items) != count:
+        raise ProtocolError(
+            "an answer does not belong to its batch", expected=f"{count} items", got=len(items)
+        )
+    return items
+
+
+def _first_error(replies: Sequence[pb.StreamReply]) -> SuffixError | None:
+    for reply in replies:
+        if reply.WhichOneof("reply") == "error":
+            return wire.error_from_detail(reply.error)
+        for item in reply.steps.items:
+            if item.WhichOneof("result") == "error":
+                return wire.error_from_detail(item.error.error)
+    return None
+
+
+def _reason(error: SuffixError) -> EmptyReason:
+    if isinstance(error, ServiceTimeoutError):
+        return EmptyReason.TIMEOUT
+    if isinstance(error, ProtocolError):
+        return EmptyReason.PROTOCOL
+    if isinstance(error, ServiceError):
+        return EmptyReason.UNAVAILABLE
+    if isinstance(error, (UnknownSessionError, SessionClosedError)):
+        return EmptyReason.SESSION_LOST
+    return EmptyReason.REFUSED if isinstance(error, REFUSALS) else EmptyReason.ERROR
+
+
+def _upload_messages(
+    namespace: str, tokenizer: str, outputs: Iterable[NewOutput]
+) -> Iterator[pb.AddOutputsRequest]:
+    message = pb.AddOutputsRequest(namespace=namespace, tokenizer=tokenizer)
+    size = 0
+    for output in outputs:
+        item = pb.OutputItem(
+            token_ids=wire.pack_tokens(output.token_ids),
+            prompt_token_ids=wire.pack_tokens(output.prompt_tail),
+            labels=dict(output.labels),
+            ttl_seconds=output.ttl_seconds,
+            segment_lens=output.segment_lens,
+            incomplete=output.incomplete,
+            corpus=output.corpus,
+        )
+        if message.outputs and size + item.ByteSize() > UPLOAD_BYTES:
+            yield message
+            message, size = pb.AddOutputsRequest(namespace=namespace, tokenizer=tokenizer), 0
+        message.outputs.append(item)
+        size += item.ByteSize()
+    yield message

@@ -1,0 +1,123 @@
+"""Requests and replies that concern no session: bulk, forgetting, questions. Shared by both clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import Message
+
+from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_namespace
+from suffixsvc.errors import InvalidInputError, InvalidTokensError, UnknownNamespaceError
+from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, TokenIds
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc.values import as_token_array
+from suffixsvc_client.effects import FORGET, NAMESPACES, SERVER_INFO, STATS, Method
+
+__all__ = ["Question", "ServerInfo", "ServiceStats"]
+
+Question = tuple[Method[Any, Any], Message]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What a service says about itself. ``instance_id`` is new at every start."""
+
+    version: str
+    instance_id: str
+    max_message_bytes: int
+    max_session_tokens: int
+    max_draft_tokens: int
+    durable: bool
+    features: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStats:
+    """What a namespace holds and has done since the service started, or all of them together."""
+
+    outputs: int
+    tokens: int
+    sessions: int
+    index_bytes: int
+    index_nodes: int
+    num_steps: int
+    num_drafts: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    store_bytes: int
+    last_lsn: int
+
+
+def list_namespaces(prefix: str) -> Question:
+    return NAMESPACES, pb.ListNamespacesRequest(prefix=prefix)
+
+
+def get_stats(namespace: str) -> Question:
+    return STATS, pb.GetStatsRequest(namespace=namespace)
+
+
+def get_server_info() -> Question:
+    return SERVER_INFO, pb.GetServerInfoRequest()
+
+
+def forget(namespace: str, output_id: OutputId) -> Question:
+    if isinstance(output_id, bool) or not isinstance(output_id, int) or not 0 <= output_id < 1 << 64:
+        raise InvalidInputError("output_id is no output id", expected="an int >= 0", got=repr(output_id)[:80])
+    return FORGET, pb.ForgetRequest(namespace=namespace, output_id=output_id)
+
+
+def namespaces(reply: pb.ListNamespacesReply) -> list[NamespaceRecord]:
+    return [NamespaceRecord(info.path, info.tokenizer) for info in reply.namespaces]
+
+
+def stats(reply: pb.GetStatsReply) -> ServiceStats:
+    return ServiceStats(**{name: getattr(reply, name) for name in ServiceStats.__dataclass_fields__})
+
+
+def server_info(reply: pb.GetServerInfoReply) -> ServerInfo:
+    return ServerInfo(
+        version=reply.version,
+        instance_id=reply.instance_id,
+        max_message_bytes=reply.max_message_bytes,
+        max_session_tokens=reply.max_session_tokens,
+        max_draft_tokens=reply.max_draft_tokens,
+        durable=reply.durable,
+        features=tuple(reply.features),
+    )
+
+
+def checked_namespace(path: str) -> str:
+    return validate_namespace(path)
+
+
+def new_output(
+    namespace: str,
+    token_ids: TokenIds,
+    prompt_token_ids: TokenIds | None,
+    labels: Labels | None,
+    ttl_seconds: int,
+) -> NewOutput:
+    tokens = as_token_array(token_ids)
+    prompt = as_token_array([] if prompt_token_ids is None else prompt_token_ids, "prompt_token_ids")
+    return NewOutput(
+        namespace=namespace,
+        token_ids=tokens,
+        segment_lens=(len(tokens),),
+        prompt_tail=prompt[-PROMPT_TAIL_TOKENS:],
+        labels=validate_labels(labels),
+        ttl_seconds=ttl_seconds,
+    )
+
+
+def checked_outputs(namespace: str, outputs: Sequence[NewOutput]) -> Sequence[NewOutput]:
+    """Refuse before anything is sent what the embedded engine refuses before anything is kept."""
+    for output in outputs:
+        if output.namespace != namespace:
+            raise UnknownNamespaceError(
+                "an output belongs to another namespace", expected=namespace, got=output.namespace
+            )
+        if len(output.token_ids) == 0:
+            raise InvalidTokensError("an output has no tokens", expected="at least one token", got=0)
+    return outputs

@@ -1,0 +1,350 @@
+"""One session as its client sees it: what it holds, what the service has acknowledged, what to send next.
+
+Free of I/O and clocks. Requests come out, replies and errors go in; the sync and the asyncio client
+drive the same object.
+
+    UNOPENED ──begin_opening──> OPENING ──opened──> LIVE ──closed──> CLOSED
+        ^ └──────────opening failed──┘                │
+        └──────────the service does not know it───────┘      REFUSED: the service will not have it
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from suffixsvc import wire
+from suffixsvc.config import validate_labels, validate_namespace
+from suffixsvc.errors import (
+    AppendConflict,
+    AppendError,
+    AppendGap,
+    InvalidInputError,
+    LimitExceededError,
+    ProtocolError,
+    SessionClosedError,
+    StepSequenceError,
+    SuffixError,
+    TokenizerMismatchError,
+    UnknownNamespaceError,
+    UnknownSessionError,
+)
+from suffixsvc.types import Draft, Labels, OutputId, TokenIds, Verified, VerifyCost
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc.v1 import types_pb2
+from suffixsvc.values import MAX_TOKEN_ID, as_token_array
+from suffixsvc_client.journal import Journal, Piece
+
+__all__ = ["REFUSALS", "Closing", "OpeningPlan", "Phase", "SessionState", "StepArgs", "StepCall"]
+
+#: errors that say this session will never be served as it is; everything else may pass
+REFUSALS = (InvalidInputError, TokenizerMismatchError, UnknownNamespaceError, LimitExceededError)
+#: feedback for a step whose draft never reached its caller: plain decoding took place
+NOTHING_VERIFIED = pb.Verified(width=1, accepted=0)
+
+
+class Phase(enum.Enum):
+    UNOPENED = enum.auto()
+    OPENING = enum.auto()
+    LIVE = enum.auto()
+    REFUSED = enum.auto()
+    CLOSED = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class StepArgs:
+    """The checked arguments of one step, its tokens already in the journal."""
+
+    max_draft_tokens: int
+    verify_cost: types_pb2.VerifyCost
+    tree: pb.TreeMode
+    verified: pb.Verified | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepCall:
+    """One step on its way: messages that go before it, its own item, and what an answer acknowledges."""
+
+    before: list[pb.StreamRequest]
+    item: pb.StepRequest
+    #: everything before its first token was acknowledged: a gap cannot come from a lost message
+    from_acknowledged: bool
+    end: int
+    cost: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """How a session is to end; see the embedded engine's ``Session.close``."""
+
+    commit: bool = True
+    incomplete: bool = False
+    wait: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningPlan:
+    """One attempt to open: the request, and the position it brings the service to."""
+
+    request: pb.OpenSessionRequest
+    end: int
+
+
+class SessionState:
+    """Thread-safe: a background thread opens while the caller's thread steps."""
+
+    def __init__(  # noqa: PLR0917 - the embedded engine's signature
+        self,
+        namespace: str,
+        tokenizer: str | None,
+        prompt: TokenIds,
+        output: TokenIds | None = None,
+        labels: Labels | None = None,
+        reads: Sequence[str] | None = None,
+    ) -> None:
+        self._lock = threading.RLock()
+        self._namespace = validate_namespace(namespace)
+        self._tokenizer = tokenizer or ""
+        self._labels = validate_labels(labels)
+        self._reads = [validate_namespace(path) for path in reads or ()]
+        self._journal = Journal(as_token_array(prompt, "prompt_token_ids"))
+        if output is not None:
+            self._journal.append(as_token_array(output, "output_token_ids"), output=True)
+        self._session_id = ""
+        self._seq = 0
+        self._acked = 0  # the service has acknowledged everything before this position
+        self._sent = 0  # and been sent everything before this one; >= _acked
+        self._acked_cost = b""
+        self._last_draft_lost = False
+        self.phase = Phase.UNOPENED
+        self.refusal: SuffixError | None = None
+        self.output_id: OutputId | None = None
+        #: a failed attempt to open is not repeated before this time
+        self.retry_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._journal)
+
+    @property
+    def has_output(self) -> bool:
+        return self._journal.has_output
+
+    # ------------------------------------------------------------------------------------------ stepping
+
+    def accept(  # noqa: PLR0917 - the embedded engine's signature
+        self,
+        new_token_ids: TokenIds,
+        max_draft_tokens: int,
+        verify_cost: VerifyCost,
+        tree: bool | str,
+        at: int | None,
+        verified: Verified | tuple[int, int, int] | None,
+    ) -> StepArgs:
+        """Check a step and note its tokens: from here on they cannot get lost. Raises the caller's errors."""
+        self._require_open()
+        tokens = as_token_array(new_token_ids, "new_token_ids")
+        args = StepArgs(
+            _draft_width(max_draft_tokens),
+            wire.cost_to_proto(verify_cost),
+            wire.tree_to_proto(tree),
+            None if verified is None else wire.verified_to_proto(verified),
+        )
+        with self._lock:
+            self._journal.append(self._journal.new_part(tokens, at), output=True)
+        return args
+
+    def step_call(self, args: StepArgs) -> StepCall:
+        """What to send for a step of a live session: everything not yet sent, and the question."""
+        with self._lock:
+            pieces = list(self._journal.pieces(self._sent, len(self._journal)))
+            last = pieces.pop() if pieces and pieces[-1].output else None
+            before = [self._stream_request(piece) for piece in pieces]
+            cost = args.verify_cost.SerializeToString()
+            verified = args.verified or (NOTHING_VERIFIED if self._last_draft_lost else None)
+            item = pb.StepRequest(
+                session_id=self._session_id,
+                seq=self._next_seq(),
+                new_token_ids=wire.pack_tokens(last.tokens) if last else b"",
+                at=last.at if last else len(self._journal),
+                max_draft_tokens=args.max_draft_tokens,
+                verify_cost=None if cost == self._acked_cost else args.verify_cost,
+                tree=args.tree,
+                verified=verified,
+            )
+            from_acknowledged = self._sent == self._acked
+            self._sent = len(self._journal)
+            return StepCall(before, item, from_acknowledged, self._sent, cost)
+
+    def answered(self, call: StepCall, item: pb.StepItem) -> Draft:
+        """The draft of a step's answer. ProtocolError or the service's own error; see :meth:`failed`."""
+        if item.WhichOneof("result") == "error":
+            raise wire.error_from_detail(item.error.error)
+        reply = item.reply
+        if (reply.session_id, reply.seq, reply.length) != (call.item.session_id, call.item.seq, call.end):
+            raise ProtocolError(
+                "an answer does not belong to its step",
+                expected=f"session {call.item.session_id}, step {call.item.seq}, length {call.end}",
+                got=f"session {reply.session_id}, step {reply.seq}, length {reply.length}",
+            )
+        draft = wire.draft_from_proto(reply.draft)
+        with self._lock:
+            if call.item.session_id == self._session_id:
+                self._acked = max(self._acked, call.end)
+                self._acked_cost = call.cost
+            self._last_draft_lost = False
+        return draft
+
+    def failed(self, call: StepCall, error: SuffixError) -> None:
+        """A step did not succeed: decide where the next one goes on from."""
+        with self._lock:
+            self._last_draft_lost = True
+            if self.phase is not Phase.LIVE or call.item.session_id != self._session_id:
+                return
+            # a gap is what a lost message leaves; otherwise the service holds another session than we do
+            confused = isinstance(error, (AppendConflict, StepSequenceError)) or (
+                isinstance(error, AppendGap) and call.from_acknowledged
+            )
+            if isinstance(error, (UnknownSessionError, SessionClosedError)) or confused:
+                self._forget_service_side()
+            elif isinstance(error, REFUSALS):
+                self._refuse(error)
+            else:
+                self._sent = self._acked
+
+    def skipped(self) -> None:
+        """A step was not even sent: its caller decodes plainly."""
+        self._last_draft_lost = True
+
+    # ------------------------------------------------------------------------------------------- context
+
+    def accept_context(self, token_ids: TokenIds) -> None:
+        self._require_open()
+        tokens = as_token_array(token_ids)
+        with self._lock:
+            self._journal.append(tokens, output=False)
+
+    def unsent(self) -> list[pb.StreamRequest]:
+        """Messages for everything not yet sent, to be posted without waiting for their answers."""
+        with self._lock:
+            requests = [self._stream_request(p) for p in self._journal.pieces(self._sent, len(self._journal))]
+            self._sent = len(self._journal)
+            return requests
+
+    # ------------------------------------------------------------------------------------------- opening
+
+    def begin_opening(self) -> OpeningPlan:
+        """Start an attempt to open. The id stays until one succeeds, so that a retry is idempotent."""
+        with self._lock:
+            self.phase = Phase.OPENING
+            self._session_id = self._session_id or str(uuid.uuid4())
+            prompt = len(self._journal.prompt)
+            first = next(self._journal.pieces(prompt, len(self._journal)), None)
+            output = first if first is not None and first.output else None
+            request = pb.OpenSessionRequest(
+                namespace=self._namespace,
+                tokenizer=self._tokenizer,
+                prompt_token_ids=wire.pack_tokens(self._journal.prompt),
+                output_token_ids=wire.pack_tokens(output.tokens) if output else b"",
+                labels=self._labels,
+                reads=self._reads,
+                session_id=self._session_id,
+            )
+            return OpeningPlan(request, len(self._journal))
+
+    def to_replay(
+        self, plan: OpeningPlan, reply: pb.OpenSessionReply
+    ) -> list[pb.StepRequest | pb.AppendContextRequest]:
+        """What the service misses after it opened the session: later runs, in order."""
+        if reply.session_id != plan.request.session_id or not 0 <= reply.length <= plan.end:
+            raise ProtocolError(
+                "an answer does not belong to its request",
+                expected=f"session {plan.request.session_id}, length <= {plan.end}",
+                got=f"session {reply.session_id}, length {reply.length}",
+            )
+        with self._lock:
+            return [self._unary_request(piece) for piece in self._journal.pieces(reply.length, plan.end)]
+
+    def opened(self, plan: OpeningPlan) -> None:
+        with self._lock:
+            self.phase = Phase.LIVE
+            self._acked = self._sent = plan.end
+            self._acked_cost = b""
+
+    def opening_failed(self, error: SuffixError, retry_at: float) -> None:
+        with self._lock:
+            self.phase = Phase.UNOPENED
+            self.retry_at = retry_at
+            if isinstance(error, (UnknownSessionError, SessionClosedError, AppendError, StepSequenceError)):
+                self._session_id = ""
+            elif isinstance(error, REFUSALS):
+                self._refuse(error)
+
+    # ------------------------------------------------------------------------------------------- closing
+
+    def to_flush(self) -> list[pb.StepRequest | pb.AppendContextRequest]:
+        """What the service has not acknowledged, as calls that are waited for."""
+        with self._lock:
+            return [self._unary_request(p) for p in self._journal.pieces(self._acked, len(self._journal))]
+
+    def close_request(self, how: Closing) -> pb.CloseSessionRequest:
+        return pb.CloseSessionRequest(
+            session_id=self._session_id,
+            discard=not how.commit,
+            incomplete=how.incomplete,
+            no_wait=not how.wait,
+        )
+
+    def lost(self) -> None:
+        """The service does not know this session: it has to be opened again, under a new id."""
+        with self._lock:
+            self._forget_service_side()
+
+    def closed(self, output_id: OutputId | None) -> None:
+        with self._lock:
+            self.phase = Phase.CLOSED
+            self.output_id = output_id
+
+    # ------------------------------------------------------------------------------------------- helpers
+
+    def _require_open(self) -> None:
+        if self.phase is Phase.CLOSED:
+            raise SessionClosedError(
+                "the session is closed", expected="an open session", remedy="Open a new session."
+            )
+
+    def _refuse(self, error: SuffixError) -> None:
+        self.phase, self.refusal = Phase.REFUSED, error
+
+    def _forget_service_side(self) -> None:
+        self.phase, self._session_id = Phase.UNOPENED, ""
+        self._acked = self._sent = 0
+
+    def _next_seq(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    def _unary_request(self, piece: Piece) -> pb.StepRequest | pb.AppendContextRequest:
+        data, seq = wire.pack_tokens(piece.tokens), self._next_seq()
+        if piece.output:
+            return pb.StepRequest(session_id=self._session_id, seq=seq, new_token_ids=data, at=piece.at)
+        return pb.AppendContextRequest(session_id=self._session_id, seq=seq, token_ids=data, at=piece.at)
+
+    def _stream_request(self, piece: Piece) -> pb.StreamRequest:
+        request = self._unary_request(piece)
+        if isinstance(request, pb.StepRequest):
+            return pb.StreamRequest(steps=pb.StepBatch(items=[request]))
+        return pb.StreamRequest(append_context=request)
+
+
+def _draft_width(max_draft_tokens: int) -> int:
+    integral = isinstance(max_draft_tokens, (int, np.integer)) and not isinstance(max_draft_tokens, bool)
+    if not integral or max_draft_tokens < 0:
+        raise InvalidInputError(
+            "max_draft_tokens makes no sense", expected="an int >= 0", got=repr(max_draft_tokens)[:80]
+        )
+    return min(int(max_draft_tokens), MAX_TOKEN_ID)

@@ -1,0 +1,130 @@
+"""The seam to the service: four ways to send, nothing else. A fake ships in suffixsvc_client.testing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from suffixsvc import wire
+from suffixsvc.errors import (
+    InvalidConfigError,
+    LimitExceededError,
+    ProtocolError,
+    ServiceTimeoutError,
+    ServiceUnavailableError,
+    SuffixError,
+)
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc.v1 import types_pb2
+from suffixsvc_client.effects import Method
+
+__all__ = [
+    "CHANNEL_OPTIONS",
+    "STREAM",
+    "AsyncTransport",
+    "Transport",
+    "error_from_rpc",
+    "grpc_target",
+    "path_of",
+]
+
+SERVICE: Final = "suffixsvc.v1.SuffixCache"
+STREAM: Final = Method("Stream", pb.StreamRequest, pb.StreamReply)
+
+CHANNEL_OPTIONS: Final = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # a service that comes back is found within a second or two
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # notices a peer that vanished without a word
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    # a client that asks the same address twice shares a connection otherwise, and its failures too
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+]
+
+
+class Transport(Protocol):
+    """Thread-safe. Every method raises SuffixError only: ServiceError or what the service said."""
+
+    #: replies that came after their step had given up
+    late_replies: int
+
+    def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any: ...
+
+    def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any: ...
+
+    def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
+        """Send on the stream and wait for a reply to each; the transport numbers the messages."""
+
+    def post(self, requests: Sequence[pb.StreamRequest]) -> None:
+        """Send on the stream; the replies are dropped."""
+
+    def close(self) -> None: ...
+
+
+class AsyncTransport(Protocol):
+    """The same, awaited."""
+
+    late_replies: int
+
+    async def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any: ...
+
+    async def upload(
+        self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float
+    ) -> Any: ...
+
+    async def exchange(
+        self, requests: Sequence[pb.StreamRequest], timeout_s: float
+    ) -> list[pb.StreamReply]: ...
+
+    async def post(self, requests: Sequence[pb.StreamRequest]) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def grpc_target(target: str) -> str:
+    """``unix:PATH`` or ``HOST:PORT`` as gRPC takes it; InvalidConfigError for anything else."""
+    host, _, port = target.rpartition(":")
+    unix = target.startswith("unix:") and len(target) > len("unix:")
+    tcp = bool(host) and port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    if not (unix or tcp):
+        raise InvalidConfigError(
+            "not the address of a service", expected="unix:PATH or HOST:PORT", got=repr(target)[:200]
+        )
+    return target
+
+
+def path_of(method: Method[Any, Any]) -> str:
+    return f"/{SERVICE}/{method.name}"
+
+
+def error_from_rpc(error: grpc.RpcError | grpc.Call) -> SuffixError:
+    """What a failed call means: the service's own ErrorDetail where it sent one, else by status."""
+    code = error.code() if hasattr(error, "code") else None
+    details = str(error.details() if hasattr(error, "details") else error)[:300]
+    metadata: Any = error.trailing_metadata() if hasattr(error, "trailing_metadata") else None
+    for key, value in metadata or ():
+        if key == wire.ERROR_METADATA_KEY:
+            try:
+                return wire.error_from_detail(types_pb2.ErrorDetail.FromString(value))
+            except DecodeError:
+                return ProtocolError("an error of the service cannot be read", got=details)
+    match code:
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return ServiceTimeoutError("the service did not answer in time", got=details)
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return LimitExceededError("a message is over a limit of the service", got=details)
+        case grpc.StatusCode.UNIMPLEMENTED | grpc.StatusCode.INTERNAL | grpc.StatusCode.UNKNOWN:
+            return ProtocolError("the other side does not speak our protocol", got=f"{code.name}: {details}")
+    return ServiceUnavailableError(
+        "the service cannot be reached",
+        got=f"{code.name if code else 'no status'}: {details}",
+        remedy="Is it running, and is this its address? See: suffixsvc serve --help.",
+    )
