@@ -57,6 +57,8 @@ class DriverConfig:
         policy: see :class:`Policy`; a string of the same value is accepted.
         max_draft_tokens: the widest draft ever sent to the target.
         min_match_tokens: first-match: a draft counts from this many tokens.
+        first_match_cost: first-match: the price of a drafted token, in plain steps, by which layers cut
+            drafts they do not believe in; it takes the place of the curve.
         k_start, k_min, k_max, k_step: first-match: the adaptive number of tokens to draft. Equal
             ``k_min`` and ``k_max`` fix it.
         k_window_steps: first-match: acceptance is watched over this many steps.
@@ -68,6 +70,7 @@ class DriverConfig:
     policy: Policy = Policy.EXPECTED_GAIN
     max_draft_tokens: int = 64
     min_match_tokens: int = 3
+    first_match_cost: float = 0.2
     k_start: int = 12
     k_min: int = 4
     k_max: int = 24

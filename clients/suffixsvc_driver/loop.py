@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from suffixsvc.errors import InvalidConfigError
-from suffixsvc.types import DraftSource, TokenIds
+from suffixsvc.types import DraftSource, TokenIds, VerifyCost
 from suffixsvc_driver.accounting import Stats
-from suffixsvc_driver.config import DriverConfig
+from suffixsvc_driver.config import DriverConfig, Policy
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import (
     AskLayer,
@@ -100,17 +100,44 @@ class Result:
         return len(self.token_ids) / self.decode_seconds if self.decode_seconds else 0.0
 
 
-@dataclass(slots=True)
-class _Told:
-    """How much of the output each layer has been told, and which layers have complained already."""
+class _Layers:
+    """The layers of one generation: how much of the output each was told, who complained already."""
 
-    layers: dict[str, Layer]
-    told: dict[str, int] = field(default_factory=dict)
-    complained: set[str] = field(default_factory=set)
+    def __init__(self, layers: Sequence[Layer], clock: Callable[[], float]) -> None:
+        self._layers = {layer.spec.name: layer for layer in layers}
+        self._told = dict.fromkeys(self._layers, 0)
+        self._complained: set[str] = set()
+        self._clock = clock
 
-    def complain(self, name: str, err: Exception) -> None:
-        if name not in self.complained:
-            self.complained.add(name)
+    def begin(self, prompt: tuple[int, ...], cost: VerifyCost) -> None:
+        for name, layer in self._layers.items():
+            try:
+                layer.begin(prompt, cost)
+            except Exception as err:  # a layer can never hurt
+                self._complain(name, err)
+
+    def ask(self, ask: AskLayer, written: list[int]) -> LayerAnswer | LayerFailed:
+        name = ask.layer
+        new = written[self._told[name] :]
+        self._told[name] = len(written)
+        before = self._clock()
+        try:
+            draft = self._layers[name].draft(new, ask.budget, ask.verified)
+        except Exception as err:  # a layer can never hurt
+            self._complain(name, err)
+            return LayerFailed(name, type(err).__name__, self._clock() - before)
+        return LayerAnswer(name, draft, self._clock() - before)
+
+    def end(self, written: list[int]) -> None:
+        for name, layer in self._layers.items():
+            try:
+                layer.end(written[self._told[name] :])
+            except Exception as err:  # a layer can never hurt
+                self._complain(name, err)
+
+    def _complain(self, name: str, err: Exception) -> None:
+        if name not in self._complained:
+            self._complained.add(name)
             _log.warning("a drafting layer failed; going on without its drafts", layer=name, error=repr(err))
 
 
@@ -148,7 +175,6 @@ def generate(
         InvalidTokensError, LimitExceededError: the prompt.
         ModelError: the target. Whatever a layer raises is counted, logged once and goes no further.
     """
-    by_name = {layer.spec.name: layer for layer in layers}
     curve = curve or CostCurve.linear(_GUESSED_COST_PER_TOKEN, max(1, min(16, target.max_width)))
     if curve.max_width > target.max_width:
         raise InvalidConfigError(
@@ -156,16 +182,15 @@ def generate(
             expected=f"at most {target.max_width}",
             got=curve.max_width,
         )
-    driver = Driver(config or DriverConfig(), curve, [layer.spec for layer in layers], trust)
-    told = _Told(by_name, dict.fromkeys(by_name, 0))
+    config = config or DriverConfig()
+    driver = Driver(config, curve, [layer.spec for layer in layers], trust)
+    asked = _Layers(layers, clock)
     began = clock()
     prefill = target.begin(prompt_ids)
     prompt = tuple(int(t) for t in prompt_ids)
-    for layer in layers:
-        try:
-            layer.begin(prompt, curve)
-        except Exception as err:  # a layer can never hurt
-            told.complain(layer.spec.name, err)
+    gains = config.policy is Policy.EXPECTED_GAIN
+    cost: VerifyCost = curve.effective() if gains else config.first_match_cost
+    asked.begin(prompt, cost)
     prefilled = clock()
 
     written: list[int] = []
@@ -178,7 +203,7 @@ def generate(
     while True:
         decision = driver.on(event)
         if isinstance(decision, AskLayer):
-            event = _ask(told, decision, written, clock)
+            event = asked.ask(decision, written)
             ask_seconds += event.seconds
         elif isinstance(decision, Finish):
             break
@@ -209,11 +234,7 @@ def generate(
                 on_step(record)
             event = Verified(seen.emitted, seen.accepted, len(decision.token_ids) + 1, seen.stopped)
     decoded = clock()
-    for name, layer in by_name.items():
-        try:
-            layer.end(written[told.told[name] :])
-        except Exception as err:  # a layer can never hurt
-            told.complain(name, err)
+    asked.end(written)
     return Result(
         prompt,
         tuple(written),
@@ -226,17 +247,3 @@ def generate(
         prefilled - began,
         decoded - prefilled,
     )
-
-
-def _ask(
-    told: _Told, ask: AskLayer, written: list[int], clock: Callable[[], float]
-) -> LayerAnswer | LayerFailed:
-    new = written[told.told[ask.layer] :]
-    told.told[ask.layer] = len(written)
-    before = clock()
-    try:
-        draft = told.layers[ask.layer].draft(new, ask.budget, ask.verified)
-    except Exception as err:  # a layer can never hurt
-        told.complain(ask.layer, err)
-        return LayerFailed(ask.layer, type(err).__name__, clock() - before)
-    return LayerAnswer(ask.layer, draft, clock() - before)

@@ -13,10 +13,9 @@ from suffixsvc.errors import ModelNotFoundError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from suffixsvc_driver.targets.llama import LlamaTarget
 from support.targets import WIDTH_INDEPENDENT
 from support.tiny_gguf import write_tiny_llama
-
-from suffixsvc_driver.targets.llama import LlamaTarget
 
 
 @pytest.fixture(scope="session")

@@ -6,16 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.layers import ScriptedLayer, chain, hostile_drafter
-from support.targets import WIDTH_INDEPENDENT
-from support.tiny_gguf import write_tiny_llama
-
 from suffixsvc_driver.config import DriverConfig
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.exactness import check_exactness
 from suffixsvc_driver.loop import generate
 from suffixsvc_driver.sampling import GREEDY, Sampling
 from suffixsvc_driver.targets.llama import LlamaTarget
+from support.layers import ScriptedLayer, chain, hostile_drafter
+from support.targets import WIDTH_INDEPENDENT
+from support.tiny_gguf import write_tiny_llama
 
 #: almost free drafts: the widest and most careless driver
 CARELESS = CostCurve.linear(0.001, 32)

@@ -1,15 +1,14 @@
-"""Layers for tests: scripted, hostile, failing. Real drafts for the real loop, only their author is made up."""
+"""Layers for tests: scripted, hostile, failing. The loop is the real one, only the drafts are made up."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
-
-from suffixsvc.types import Draft, DraftSource
 from suffixsvc_driver.config import LayerKind, LayerSpec
-from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Feedback
+
+from suffixsvc.types import Draft, DraftSource, VerifyCost
 
 #: text so far, budget -> draft
 Drafter = Callable[[list[int], int], Draft]
@@ -25,7 +24,7 @@ class ScriptedLayer:
         self.asked: list[tuple[int, Feedback | None]] = []
         self.ended = False
 
-    def begin(self, prompt_ids: Sequence[int], curve: CostCurve) -> None:
+    def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
         self.text = list(prompt_ids)
 
     def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:

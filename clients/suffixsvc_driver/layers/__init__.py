@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from suffixsvc.types import Draft
+from suffixsvc.types import Draft, VerifyCost
 from suffixsvc_driver.config import LayerSpec
-from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Feedback
 
 __all__ = ["Layer"]
@@ -19,8 +18,9 @@ class Layer(Protocol):
     @property
     def spec(self) -> LayerSpec: ...
 
-    def begin(self, prompt_ids: Sequence[int], curve: CostCurve) -> None:
-        """A generation starts behind this prompt."""
+    def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
+        """A generation starts behind this prompt. ``cost``: the target's curve, padding taken into
+        account; a float under a policy that does not look at the curve."""
 
     def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:
         """At most ``budget`` tokens that follow; 0 asks for nothing.

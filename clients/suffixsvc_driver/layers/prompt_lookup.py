@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from suffixsvc.core import PromptLookup
-from suffixsvc.types import Draft, FloatArray
+from suffixsvc.types import Draft, VerifyCost
 from suffixsvc_driver.config import LayerKind, LayerSpec
-from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Feedback
 
 __all__ = ["PromptLookupLayer"]
@@ -19,14 +18,15 @@ class PromptLookupLayer:
     def __init__(self, name: str = "prompt-lookup", *, max_draft_tokens: int = 64) -> None:
         self.spec = LayerSpec(name, LayerKind.PROMPT_LOOKUP, max_draft_tokens=max_draft_tokens)
         self._lookup: PromptLookup | None = None
-        self._cost: FloatArray | None = None
+        self._cost: VerifyCost = 0.0
 
-    def begin(self, prompt_ids: Sequence[int], curve: CostCurve) -> None:
+    def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
         self._lookup = PromptLookup(prompt_ids)
-        self._cost = curve.effective()
+        # the driver cuts by the curve itself, with what it learned about this layer
+        self._cost = cost if isinstance(cost, float) else 0.0
 
     def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:
-        if self._lookup is None or self._cost is None:
+        if self._lookup is None:
             return Draft.empty()
         if new_token_ids:
             self._lookup.append(new_token_ids)

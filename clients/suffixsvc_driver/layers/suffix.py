@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from suffixsvc.types import BackendSession, Draft, FloatArray
+from suffixsvc.types import BackendSession, Draft, VerifyCost
 from suffixsvc_driver.config import LayerKind, LayerSpec
-from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Feedback
 
 __all__ = ["SuffixLayer"]
@@ -37,12 +36,12 @@ class SuffixLayer:
             name, LayerKind.SUFFIX, seconds_per_ask=seconds_per_ask, max_draft_tokens=max_draft_tokens
         )
         self.session = session
-        self._cost: FloatArray | None = None
+        self._cost: VerifyCost | None = None
         self._told = 0
         self._pending: list[int] = []
 
-    def begin(self, prompt_ids: Sequence[int], curve: CostCurve) -> None:
-        self._cost = curve.effective()
+    def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
+        self._cost = cost
         self._told = len(prompt_ids)
         self._pending = []
 

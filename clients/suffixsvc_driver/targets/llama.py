@@ -13,7 +13,7 @@ from pathlib import Path
 
 from suffixsvc.errors import InvalidTokensError, LimitExceededError, ModelError
 from suffixsvc.types import FloatArray, TokenIds
-from suffixsvc_driver.sampling import Sampling, choose
+from suffixsvc_driver.sampling import GREEDY, Sampling, choose
 from suffixsvc_driver.targets import Batch, Prefilled, StopRule, Verification
 from suffixsvc_driver.targets.llama_context import ContextSettings, LlamaContext, Outputs
 from suffixsvc_driver.targets.llama_model import LlamaModel, check_ids
@@ -124,12 +124,19 @@ class LlamaTarget:
         self._slot.truncate(keep)
 
     def compute(self, tokens: Sequence[int]) -> list[FloatArray]:
-        """Append tokens in one batch whatever the model thinks of them (exactness checks, cost curves).
+        """Append tokens in one batch whatever the model thinks of them (exactness checks).
         Returns copies of the logits behind each."""
         start = self.position
         self._compute(tokens, Outputs.ALL)
         self._slot.extend(Batch(start, tuple(tokens)), len(tokens))
         return [self.context.logits(i).copy() for i in range(len(tokens))]
+
+    def probe(self, width: int) -> None:
+        """Verify ``width`` tokens as a step would and forget them again (cost curves)."""
+        start = self.position
+        self._compute((self._last,) * width, Outputs.ALL)
+        choose(self.context.logits(0), GREEDY, start)
+        self.context.cut(self._slot.index, start)
 
     def verify(
         self, drafted: Sequence[int], sampling: Sampling, max_emit: int, stop: StopRule | None = None

@@ -1,0 +1,230 @@
+"""Measuring a target's cost curve, and keeping it on disk.
+
+A curve belongs to a model file, a thread count, a build of llama.cpp and a machine. Files lie in
+``$SUFFIXSVC_HOME/cost`` and name all of these; one from another machine is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import structlog
+import xxhash
+
+from suffixsvc.config import data_home
+from suffixsvc.errors import InvalidCostError
+from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.targets.llama import LlamaTarget
+from suffixsvc_driver.targets.llama_binding import build_name
+
+__all__ = ["CurveKey", "cost_folder", "key_of", "load_curve", "measure_curve", "measured_curve", "save_curve"]
+
+_log = structlog.get_logger(__name__)
+_FORMAT: Final = "suffixsvc-cost/1"
+#: widths worth a measurement; those between take the dearer neighbour's cost
+_WIDTHS: Final = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96, 128)
+_POSITION: Final = 256
+_HASHED_BYTES: Final = 1 << 20
+
+#: measurements done, measurements in all
+Progress = Callable[[int, int], None]
+
+
+class Probed(Protocol):
+    """What can be measured: :class:`suffixsvc_driver.targets.llama.LlamaTarget`."""
+
+    @property
+    def max_width(self) -> int: ...
+
+    @property
+    def context_size(self) -> int: ...
+
+    def begin(self, prompt_ids: Sequence[int]) -> object: ...
+
+    def probe(self, width: int) -> None:
+        """Verify ``width`` tokens behind the current sequence and forget them again."""
+
+    def rewind(self, keep: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CurveKey:
+    """What a curve depends on. ``model`` is a hash of the file's size, head and tail."""
+
+    model: str
+    model_name: str
+    threads: int
+    build: str
+    max_width: int
+    flash_attention: bool | None
+    kv_type: str
+
+    def file_name(self) -> str:
+        digest = xxhash.xxh3_64_hexdigest(json.dumps(asdict(self), sort_keys=True).encode())
+        return f"{Path(self.model_name).stem}-t{self.threads}-w{self.max_width}-{digest}.json"
+
+
+def cost_folder() -> Path:
+    """Where curves lie."""
+    return Path(data_home()) / "cost"
+
+
+def key_of(target: LlamaTarget) -> CurveKey:
+    """The key of a target's curve. Reads 2 MiB of the model file."""
+    path, settings = target.model.path, target.settings
+    size = path.stat().st_size
+    digest = xxhash.xxh3_64(size.to_bytes(8, "little"))
+    with path.open("rb") as file:
+        digest.update(file.read(_HASHED_BYTES))
+        file.seek(max(0, size - _HASHED_BYTES))
+        digest.update(file.read(_HASHED_BYTES))
+    return CurveKey(
+        digest.hexdigest(),
+        path.name,
+        settings.threads,
+        build_name(),
+        settings.max_width,
+        settings.flash_attention,
+        settings.kv_type,
+    )
+
+
+def measured_curve(
+    target: LlamaTarget,
+    *,
+    rounds: int = 5,
+    folder: Path | None = None,
+    again: bool = False,
+    progress: Progress | None = None,
+) -> CostCurve:
+    """The target's curve from disk, or measured now and kept.
+
+    Measuring takes one slot of the target's KV (the least recently used one) and leaves it empty.
+
+    Args:
+        rounds: how often every width is measured.
+        folder: instead of :func:`cost_folder`.
+        again: measure even if a curve is there.
+    """
+    key = key_of(target)
+    path = (folder or cost_folder()) / key.file_name()
+    if not again and path.exists():
+        try:
+            return load_curve(path, key)
+        except InvalidCostError as err:
+            _log.warning("measuring the cost curve again", reason=str(err))
+    curve, samples = measure_curve(target, rounds=rounds, progress=progress)
+    save_curve(path, key, curve, samples)
+    return curve
+
+
+def measure_curve(
+    target: Probed,
+    *,
+    rounds: int = 5,
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[CostCurve, dict[int, list[float]]]:
+    """Measure now. Every width is timed between two plain steps and divided by their mean, so that a
+    machine that slows down meanwhile changes little; medians over the rounds, in alternating order.
+
+    Returns:
+        The curve, and the relative cost samples of each width.
+    """
+    position = max(1, min(_POSITION, target.context_size - target.max_width - 1))
+    # any text will do: what a step costs does not depend on which tokens it holds
+    target.begin([1 + i % 97 for i in range(position)])
+    widths = [w for w in _WIDTHS if w < target.max_width]
+    if target.max_width > 1:
+        widths.append(target.max_width)
+    done, total = 0, rounds * len(widths)
+
+    def timed(width: int) -> float:
+        before = clock()
+        target.probe(width)
+        return clock() - before
+
+    for width in (1, *widths):
+        timed(width)  # buffers are allocated on first use
+    plain: list[float] = [timed(1)]
+    samples: dict[int, list[float]] = {width: [] for width in widths}
+    for turn in range(rounds):
+        for width in widths if turn % 2 == 0 else reversed(widths):
+            seconds = timed(width)
+            plain.append(timed(1))
+            samples[width].append(2 * seconds / (plain[-1] + plain[-2]))
+            done += 1
+            if progress is not None:
+                progress(done, total)
+    target.rewind(0)
+    medians = {1: 1.0, **{width: statistics.median(s) for width, s in samples.items()}}
+    return CostCurve.from_samples(medians, seconds_per_step=statistics.median(plain)), samples
+
+
+def save_curve(path: Path, key: CurveKey, curve: CostCurve, samples: dict[int, list[float]]) -> None:
+    """Write a curve's file, whole or not at all."""
+    data = {
+        "format": _FORMAT,
+        "machine": _machine(),
+        "key": asdict(key),
+        "curve": curve.to_json(),
+        "samples": {str(w): s for w, s in samples.items()},
+        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".cost-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(data, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def load_curve(path: Path, key: CurveKey) -> CostCurve:
+    """Read a curve's file.
+
+    Raises:
+        InvalidCostError: not such a file, of another model or setting, or from another machine.
+    """
+    remedy = f"Delete {path.name} to measure again."
+    try:
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as err:
+        raise InvalidCostError("a cost curve's file cannot be read", got=str(err), remedy=remedy) from err
+    if not isinstance(data, dict) or data.get("format") != _FORMAT or not isinstance(data.get("curve"), dict):
+        raise InvalidCostError("not a cost curve's file", expected=_FORMAT, got=str(data)[:80], remedy=remedy)
+    if data.get("key") != asdict(key):
+        raise InvalidCostError(
+            "a cost curve of something else", expected=asdict(key), got=data.get("key"), remedy=remedy
+        )
+    if data.get("machine") != _machine():
+        raise InvalidCostError(
+            "a cost curve from another machine", expected=_machine(), got=data.get("machine"), remedy=remedy
+        )
+    return CostCurve.from_json(data["curve"])
+
+
+def _machine() -> dict[str, Any]:
+    model = platform.processor()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    return {"host": socket.gethostname(), "cpu": model, "cores": os.cpu_count()}
