@@ -10,6 +10,7 @@
 Importing it loads neither the native engine nor the store: it needs grpc, protobuf and numpy only.
 """
 
+from suffixsvc_client.aio import AsyncClientNamespace, AsyncClientSession, AsyncSuffixClient
 from suffixsvc_client.client import ClientNamespace, ClientSession, SuffixClient
 from suffixsvc_client.config import ClientConfig
 from suffixsvc_client.counters import ClientStats, EmptyReason
@@ -17,6 +18,9 @@ from suffixsvc_client.questions import ServerInfo, ServiceStats
 from suffixsvc_client.transport import AsyncTransport, Transport
 
 __all__ = [
+    "AsyncClientNamespace",
+    "AsyncClientSession",
+    "AsyncSuffixClient",
     "AsyncTransport",
     "ClientConfig",
     "ClientNamespace",

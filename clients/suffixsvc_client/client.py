@@ -211,7 +211,7 @@ class ClientSession:
         self._client = client
         self.state = state
 
-    def step(  # noqa: PLR0917 - the embedded engine's signature
+    def step(
         self,
         new_token_ids: TokenIds,
         max_draft_tokens: int = 16,
@@ -227,7 +227,7 @@ class ClientSession:
         args = self.accept(new_token_ids, max_draft_tokens, verify_cost, tree, at, verified)
         return self._client.run(self._client.procedures.steps([(self.state, args)]))[0]
 
-    def accept(  # noqa: PLR0917 - the embedded engine's signature
+    def accept(
         self,
         new_token_ids: TokenIds,
         max_draft_tokens: int = 16,

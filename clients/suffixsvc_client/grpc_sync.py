@@ -1,6 +1,6 @@
 """The transport over gRPC, blocking: unary calls, and one long-lived stream for all sessions.
 
-    caller ──SimpleQueue──> gRPC's sender thread ──> service ──> reader thread ──per-call SimpleQueue──> caller
+    caller ──SimpleQueue──> sender thread of gRPC ──> service ──> reader thread ──SimpleQueue──> caller
 
 The caller waits on its own timer. A reply whose caller has given up finds nobody and is dropped.
 """

@@ -98,7 +98,7 @@ class OpeningPlan:
 class SessionState:
     """Thread-safe: a background thread opens while the caller's thread steps."""
 
-    def __init__(  # noqa: PLR0917 - the embedded engine's signature
+    def __init__(
         self,
         namespace: str,
         tokenizer: str | None,
@@ -136,7 +136,7 @@ class SessionState:
 
     # ------------------------------------------------------------------------------------------ stepping
 
-    def accept(  # noqa: PLR0917 - the embedded engine's signature
+    def accept(
         self,
         new_token_ids: TokenIds,
         max_draft_tokens: int,

@@ -1,0 +1,233 @@
+"""The asyncio client: what client.py is for threads, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, TypeVar
+
+from suffixsvc.errors import SuffixError
+from suffixsvc.types import (
+    Draft,
+    Labels,
+    NamespaceRecord,
+    NewOutput,
+    OutputId,
+    TokenIds,
+    Verified,
+    VerifyCost,
+)
+from suffixsvc_client import questions
+from suffixsvc_client.config import ClientConfig
+from suffixsvc_client.counters import ClientStats
+from suffixsvc_client.effects import Background, Effect, Exchange, Pause, Post, Procedure, Unary, Upload
+from suffixsvc_client.grpc_aio import AioGrpcTransport
+from suffixsvc_client.procedures import Procedures
+from suffixsvc_client.questions import ServerInfo, ServiceStats
+from suffixsvc_client.state import Closing, Phase, SessionState, StepArgs
+from suffixsvc_client.transport import AsyncTransport
+
+__all__ = ["AsyncClientNamespace", "AsyncClientSession", "AsyncSuffixClient"]
+
+T = TypeVar("T")
+
+
+class AsyncSuffixClient:
+    """:class:`SuffixClient` with ``await``; belongs to the event loop it is first used on."""
+
+    def __init__(
+        self,
+        target: str = "",
+        config: ClientConfig | None = None,
+        *,
+        step_timeout_s: float | None = None,
+        transport: AsyncTransport | None = None,
+    ) -> None:
+        settings = config or ClientConfig()
+        if step_timeout_s is not None:
+            settings = replace(settings, step_timeout_s=step_timeout_s)
+        self._transport = transport or AioGrpcTransport(target)
+        self._procedures = Procedures(settings, time.monotonic)
+        self._background: set[asyncio.Task[None]] = set()
+
+    def namespace(self, path: str, tokenizer: str | None = None) -> AsyncClientNamespace:
+        """The namespace at ``path``. Nothing is sent: what the service has against it shows later."""
+        return AsyncClientNamespace(self, questions.checked_namespace(path), tokenizer)
+
+    async def step_many(self, steps: Sequence[tuple[AsyncClientSession, dict[str, Any]]]) -> list[Draft]:
+        """A step of many sessions in one message; see :meth:`SuffixClient.step_many`."""
+        accepted = [(session.state, session.accept(**arguments)) for session, arguments in steps]
+        return await self.run(self._procedures.steps(accepted))
+
+    async def namespaces(self, prefix: str = "") -> list[NamespaceRecord]:
+        return questions.namespaces(await self.run(self._procedures.ask(questions.list_namespaces(prefix))))
+
+    async def stats(self) -> ServiceStats:
+        return questions.stats(await self.run(self._procedures.ask(questions.get_stats(""))))
+
+    async def server_info(self) -> ServerInfo:
+        return questions.server_info(await self.run(self._procedures.ask(questions.get_server_info())))
+
+    @property
+    def counts(self) -> ClientStats:
+        """What this client has counted so far."""
+        return self._procedures.counters.snapshot(self._transport.late_replies)
+
+    async def close(self) -> None:
+        """Let go of the connection. Open sessions stay on the service until they expire. Idempotent."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._transport.close()
+
+    async def __aenter__(self) -> AsyncSuffixClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ------------------------------------------------------------------------------- for this package only
+
+    @property
+    def procedures(self) -> Procedures:
+        return self._procedures
+
+    async def run(self, procedure: Procedure[T]) -> T:
+        """Drive a procedure to its end in this task."""
+        try:
+            effect = next(procedure)
+            while True:
+                try:
+                    answer = await self._perform(effect)
+                except SuffixError as error:
+                    effect = procedure.throw(error)
+                except BaseException as error:  # a cancelled task must leave the state in order
+                    procedure.throw(error)
+                    raise
+                else:
+                    effect = procedure.send(answer)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    async def _perform(self, effect: Effect) -> Any:
+        match effect:
+            case Exchange(requests, timeout_s):
+                return await self._transport.exchange(requests, timeout_s)
+            case Unary(method, request, timeout_s):
+                return await self._transport.unary(method, request, timeout_s)
+            case Upload(method, requests, timeout_s):
+                return await self._transport.upload(method, requests, timeout_s)
+            case Post(requests):
+                return await self._transport.post(requests)
+            case Background(procedure):
+                return self._start(procedure)
+            case Pause(seconds):
+                return await asyncio.sleep(seconds)
+
+    def _start(self, procedure: Procedure[None]) -> None:
+        task = asyncio.ensure_future(self.run(procedure))
+        self._background.add(task)  # the loop itself keeps only weak references
+        task.add_done_callback(self._background.discard)
+
+
+class AsyncClientNamespace:
+    """One namespace of a service; see :class:`suffixsvc_client.ClientNamespace`."""
+
+    def __init__(self, client: AsyncSuffixClient, path: str, tokenizer: str | None) -> None:
+        self._client = client
+        self._path = path
+        self._tokenizer = tokenizer
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    async def open_session(
+        self,
+        prompt_token_ids: TokenIds,
+        output_token_ids: TokenIds | None = None,
+        labels: Labels | None = None,
+        reads: Sequence[str] | None = None,
+    ) -> AsyncClientSession:
+        state = SessionState(self._path, self._tokenizer, prompt_token_ids, output_token_ids, labels, reads)
+        await self._client.run(self._client.procedures.open(state))
+        return AsyncClientSession(self._client, state)
+
+    async def add_output(
+        self,
+        token_ids: TokenIds,
+        prompt_token_ids: TokenIds | None = None,
+        labels: Labels | None = None,
+        ttl_seconds: int = 0,
+    ) -> OutputId:
+        output = questions.new_output(self._path, token_ids, prompt_token_ids, labels, ttl_seconds)
+        return (await self.add_outputs([output]))[0]
+
+    async def add_outputs(self, outputs: Sequence[NewOutput]) -> list[OutputId]:
+        checked = questions.checked_outputs(self._path, outputs)
+        return await self._client.run(
+            self._client.procedures.add_outputs(self._path, self._tokenizer, checked)
+        )
+
+    async def forget(self, output_id: OutputId) -> None:
+        await self._client.run(self._client.procedures.ask(questions.forget(self._path, output_id)))
+
+    async def stats(self) -> ServiceStats:
+        question = questions.get_stats(self._path)
+        return questions.stats(await self._client.run(self._client.procedures.ask(question)))
+
+
+class AsyncClientSession:
+    """One generation; see :class:`suffixsvc_client.ClientSession`."""
+
+    def __init__(self, client: AsyncSuffixClient, state: SessionState) -> None:
+        self._client = client
+        self.state = state
+
+    async def step(
+        self,
+        new_token_ids: TokenIds,
+        max_draft_tokens: int = 16,
+        verify_cost: VerifyCost = 0.02,
+        tree: bool | str = False,
+        at: int | None = None,
+        verified: Verified | tuple[int, int, int] | None = None,
+    ) -> Draft:
+        args = self.accept(new_token_ids, max_draft_tokens, verify_cost, tree, at, verified)
+        return (await self._client.run(self._client.procedures.steps([(self.state, args)])))[0]
+
+    def accept(
+        self,
+        new_token_ids: TokenIds,
+        max_draft_tokens: int = 16,
+        verify_cost: VerifyCost = 0.02,
+        tree: bool | str = False,
+        at: int | None = None,
+        verified: Verified | tuple[int, int, int] | None = None,
+    ) -> StepArgs:
+        """Check a step and note its tokens without sending anything; for this package only."""
+        return self.state.accept(new_token_ids, max_draft_tokens, verify_cost, tree, at, verified)
+
+    async def append_context(self, token_ids: TokenIds) -> None:
+        self.state.accept_context(token_ids)
+        await self._client.run(self._client.procedures.append_context(self.state))
+
+    async def close(
+        self, commit: bool = True, *, incomplete: bool = False, wait: bool = True
+    ) -> OutputId | None:
+        how = Closing(commit, incomplete, wait)
+        return await self._client.run(self._client.procedures.close(self.state, how))
+
+    @property
+    def length(self) -> int:
+        return len(self.state)
+
+    @property
+    def closed(self) -> bool:
+        return self.state.phase is Phase.CLOSED

@@ -1,0 +1,169 @@
+"""The transport over grpc.aio: what grpc_sync is for threads, for one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from suffixsvc.errors import ServiceTimeoutError, ServiceUnavailableError, SuffixError
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc_client.effects import Method
+from suffixsvc_client.transport import CHANNEL_OPTIONS, STREAM, error_from_rpc, grpc_target, path_of
+
+__all__ = ["AioGrpcTransport"]
+
+_Answer = asyncio.Future[pb.StreamReply]
+
+
+class AioGrpcTransport:
+    """An :class:`~suffixsvc_client.transport.AsyncTransport`. Belongs to the loop it is first used on."""
+
+    def __init__(self, target: str) -> None:
+        self._target = grpc_target(target)
+        self._channel: grpc.aio.Channel | None = None
+        self._stream: _Stream | None = None
+        self._ids = itertools.count(1)
+        self._closed = False
+        self.late_replies = 0
+
+    async def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any:
+        return await self._call(self._open_channel().unary_unary, method, request, timeout_s)
+
+    async def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any:
+        return await self._call(self._open_channel().stream_unary, method, iter(requests), timeout_s)
+
+    @staticmethod
+    async def _call(kind: Any, method: Method[Any, Any], payload: Any, timeout_s: float) -> Any:
+        call = kind(
+            path_of(method),
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.reply.FromString,
+        )
+        try:
+            return await call(payload, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from None
+        except grpc.aio.UsageError as error:  # the channel was closed meanwhile
+            raise ServiceUnavailableError("the client is closed", got=error) from None
+
+    async def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
+        stream = self._open_stream()
+        answers = stream.send(requests)
+        done, late = await asyncio.wait(answers, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
+        stream.give_up(requests)
+        for error in [answer.exception() for answer in done]:
+            if error is not None:
+                raise error
+        if late:
+            raise ServiceTimeoutError(
+                "the service did not answer in time", expected=f"an answer within {timeout_s} s"
+            )
+        return [answer.result() for answer in answers]
+
+    async def post(self, requests: Sequence[pb.StreamRequest]) -> None:
+        self._open_stream().post(requests)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._stream is not None:
+            self._stream.end()
+        if self._channel is not None:
+            await self._channel.close()
+
+    def _open_channel(self) -> grpc.aio.Channel:
+        if self._closed:
+            raise ServiceUnavailableError("the client is closed", remedy="Make a new client.")
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(self._target, options=CHANNEL_OPTIONS)
+        return self._channel
+
+    def _open_stream(self) -> _Stream:
+        if self._stream is None or self._stream.ended:
+            self._stream = _Stream(self._open_channel(), self, self._ids)
+        return self._stream
+
+
+class _Stream:
+    """One stream with a task that sends and a task that reads."""
+
+    def __init__(self, channel: grpc.aio.Channel, owner: AioGrpcTransport, ids: itertools.count[int]) -> None:
+        self.ended = False
+        self._owner = owner
+        self._ids = ids
+        self._waiting: dict[int, _Answer] = {}
+        self._abandoned: set[int] = set()
+        self._outbox: asyncio.Queue[pb.StreamRequest] = asyncio.Queue()
+        open_stream: Any = channel.stream_stream(
+            path_of(STREAM),
+            request_serializer=pb.StreamRequest.SerializeToString,
+            response_deserializer=pb.StreamReply.FromString,
+        )
+        self._call = open_stream()
+        self._tasks = [asyncio.ensure_future(self._write()), asyncio.ensure_future(self._read())]
+
+    def send(self, requests: Sequence[pb.StreamRequest]) -> list[_Answer]:
+        """Queue messages; a future for the reply to each."""
+        self.post(requests)
+        loop = asyncio.get_running_loop()
+        answers = [loop.create_future() for _ in requests]
+        self._waiting.update((request.id, answer) for request, answer in zip(requests, answers, strict=True))
+        return answers
+
+    def post(self, requests: Sequence[pb.StreamRequest]) -> None:
+        for request in requests:
+            request.id = next(self._ids)
+            self._outbox.put_nowait(request)
+
+    def give_up(self, requests: Sequence[pb.StreamRequest]) -> None:
+        """Nobody waits for these any more."""
+        for request in requests:
+            if self._waiting.pop(request.id, None) is not None:
+                self._abandoned.add(request.id)
+
+    def end(self) -> None:
+        self.ended = True
+        self._call.cancel()
+        for task in self._tasks:
+            task.cancel()
+        self._fail(ServiceUnavailableError("the client is closed"))
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._call.write(await self._outbox.get())
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            return  # the reader hears of it too, and tells whoever waits
+
+    async def _read(self) -> None:
+        error: SuffixError = ServiceUnavailableError("the service ended the stream")
+        try:
+            while (reply := await self._call.read()) is not grpc.aio.EOF:
+                self._deliver(reply)
+            if await self._call.code() is not grpc.StatusCode.OK:
+                error = ServiceUnavailableError(
+                    "the service ended the stream", got=await self._call.details()
+                )
+        except grpc.RpcError as failure:
+            error = error_from_rpc(failure)
+        self.ended = True
+        self._tasks[0].cancel()
+        self._fail(error)
+
+    def _deliver(self, reply: pb.StreamReply) -> None:
+        answer = self._waiting.pop(reply.id, None)
+        if answer is not None and not answer.done():
+            answer.set_result(reply)
+        elif reply.id in self._abandoned:
+            self._abandoned.discard(reply.id)
+            self._owner.late_replies += 1
+
+    def _fail(self, error: SuffixError) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            if not answer.done():
+                answer.set_exception(error)

@@ -1,0 +1,144 @@
+"""For the tests of whoever uses the client: the transport's fake, over a real engine in this process.
+
+    from suffixsvc import SuffixCache
+    from suffixsvc_client import SuffixClient
+    from suffixsvc_client.testing import FakeTransport
+
+    with SuffixCache() as cache, SuffixClient(transport=FakeTransport(cache)) as client: ...
+
+Messages are serialised and read again, and go through the service's own handlers; only gRPC is missing.
+``fail_with`` and ``delay_s`` act as a service in trouble.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from suffixsvc.config import Limits
+from suffixsvc.engine import SuffixCache
+from suffixsvc.errors import ServiceTimeoutError, SuffixError
+from suffixsvc.service.handlers import Handlers
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc_client.effects import Method
+from suffixsvc_client.transport import STREAM
+
+__all__ = ["AsyncFakeTransport", "FakeTransport"]
+
+M = TypeVar("M", bound=Message)
+
+
+class FakeTransport:
+    """A :class:`~suffixsvc_client.Transport` that calls the service's handlers directly.
+
+    Attributes:
+        fail_with: raised instead of answering, until set to None again.
+        delay_s: what every answer takes; a step whose timer is shorter is applied and its reply dropped,
+            as a late reply of a real service is. Nothing really waits.
+        requests: everything sent, in order.
+    """
+
+    def __init__(self, cache: SuffixCache, limits: Limits | None = None) -> None:
+        self._cache = cache
+        self._limits = limits or Limits()
+        self.fail_with: SuffixError | None = None
+        self.delay_s = 0.0
+        self.late_replies = 0
+        self.requests: list[Message] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all sessions, as a service that crashed and came back does."""
+        self.handlers = Handlers(self._cache, self._limits, durable=False, version="fake")
+
+    def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any:
+        return self._answer(_handler(self.handlers, method), method, request, timeout_s)
+
+    def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any:
+        def serve(_first: Message) -> Message:
+            copies: Iterator[Any] = (_copy(method.request, request) for request in requests)
+            reply: Message = _handler(self.handlers, method)(copies)
+            return reply
+
+        return self._answer(serve, method, requests[0], timeout_s)
+
+    def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
+        return [self._answer(self.handlers.message, STREAM, request, timeout_s) for request in requests]
+
+    def post(self, requests: Sequence[pb.StreamRequest]) -> None:
+        for request in requests:
+            self._answer(self.handlers.message, STREAM, request, float("inf"))
+
+    def close(self) -> None:
+        pass
+
+    def _answer(
+        self, serve: Callable[[Any], Message], method: Method[Any, Any], request: Message, timeout_s: float
+    ) -> Any:
+        self.requests.append(_copy(type(request), request))
+        if self.fail_with is not None:
+            raise self.fail_with
+        reply = serve(_copy(method.request, request))
+        if self.delay_s > timeout_s:
+            self.late_replies += 1
+            raise ServiceTimeoutError("the service did not answer in time", expected=f"within {timeout_s} s")
+        return _copy(method.reply, reply)
+
+
+class AsyncFakeTransport:
+    """The same for the asyncio client, around a :class:`FakeTransport`."""
+
+    def __init__(self, fake: FakeTransport) -> None:
+        self.fake = fake
+
+    @property
+    def late_replies(self) -> int:
+        return self.fake.late_replies
+
+    @late_replies.setter
+    def late_replies(self, value: int) -> None:
+        self.fake.late_replies = value
+
+    async def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any:
+        await asyncio.sleep(0)
+        return self.fake.unary(method, request, timeout_s)
+
+    async def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any:
+        await asyncio.sleep(0)
+        return self.fake.upload(method, requests, timeout_s)
+
+    async def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
+        await asyncio.sleep(0)
+        return self.fake.exchange(requests, timeout_s)
+
+    async def post(self, requests: Sequence[pb.StreamRequest]) -> None:
+        self.fake.post(requests)
+
+    async def close(self) -> None:
+        pass
+
+
+_HANDLER_OF = {
+    "OpenSession": "open_session",
+    "Step": "step",
+    "AppendContext": "append_context",
+    "CloseSession": "close_session",
+    "AddOutputs": "add_outputs",
+    "Forget": "forget",
+    "ListNamespaces": "list_namespaces",
+    "GetStats": "get_stats",
+    "GetServerInfo": "get_server_info",
+}
+
+
+def _handler(handlers: Handlers, method: Method[Any, Any]) -> Callable[[Any], Any]:
+    handler: Callable[[Any], Any] = getattr(handlers, _HANDLER_OF[method.name])
+    return handler
+
+
+def _copy(kind: type[M], message: Message) -> M:
+    """Through bytes and back, as the wire does it."""
+    return kind.FromString(message.SerializeToString())

@@ -1,0 +1,146 @@
+"""For pipelines that have text and no token ids: a tokenizer.json -> ids, text and the fingerprint.
+
+    codec = TextCodec.load("tokenizer.json", eos="<|im_end|>")
+    namespace = client.namespace("acme/qwen2.5-coder", tokenizer=codec.fingerprint)
+    session = namespace.open_session(codec.encode(prompt))
+
+Needs the ``tokenizers`` library: pip install 'suffixsvc[text]'.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from suffixsvc.errors import InvalidConfigError, InvalidInputError, MissingExtraError
+from suffixsvc.fingerprint import tokenizer_fingerprint
+from suffixsvc.types import TokenArray, TokenIds
+from suffixsvc.values import as_token_array
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+__all__ = ["TextCodec"]
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_SPM_SPACE = "\u2581"
+
+
+class TextCodec:
+    """A tokenizer as suffixsvc needs it: ids, text, the bytes of a token, the fingerprint.
+
+    Args:
+        tokenizer: a ``tokenizers.Tokenizer``.
+        bos, eos: text or id of the special tokens, as the model's GGUF names them: both count in the
+            fingerprint, and a tokenizer.json does not say which they are. None: the model has none.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, bos: str | int | None = None, eos: str | int | None = None
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._description: dict[str, Any] = json.loads(tokenizer.to_str())
+        self.bos_id = self._special_id("bos", bos)
+        self.eos_id = self._special_id("eos", eos)
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, bos: str | int | None = None, eos: str | int | None = None
+    ) -> TextCodec:
+        """Read a tokenizer.json.
+
+        Raises:
+            MissingExtraError: the library is not installed.
+            InvalidConfigError: no such file, or not a tokenizer.
+        """
+        try:
+            from tokenizers import Tokenizer  # noqa: PLC0415 - optional, and slow to load
+        except ModuleNotFoundError:
+            raise MissingExtraError("text", "tokenizers") from None
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:
+            # the library raises bare Exceptions for everything
+            raise InvalidConfigError(
+                f"{path} cannot be read as a tokenizer",
+                expected="a tokenizer.json of the tokenizers library",
+                got=str(error)[:200],
+            ) from None
+        return cls(tokenizer, bos=bos, eos=eos)
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> TokenArray:
+        """Token ids of a text, int32[n]. Special tokens spelled out in the text become their ids."""
+        ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return np.array(ids, np.int32)
+
+    def decode(self, token_ids: TokenIds, *, skip_special_tokens: bool = False) -> str:
+        """The text of tokens; bytes that are no whole character become U+FFFD."""
+        ids = as_token_array(token_ids).tolist()
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+        return text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes a token stands for; empty for an id that is not in use."""
+        return self._bytes_by_id.get(token_id, b"")
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """The tokenizer's fingerprint, equal to that of a GGUF with the same tokens and special ids."""
+        return tokenizer_fingerprint(self._bytes_by_id.items(), {"bos": self.bos_id, "eos": self.eos_id})
+
+    @functools.cached_property
+    def _bytes_by_id(self) -> dict[int, bytes]:
+        to_bytes = _from_byte_alphabet if self._is_byte_level() else _from_spm
+        vocab = self._tokenizer.get_vocab(with_added_tokens=False)
+        spelled = {entry["id"]: entry["content"].encode() for entry in self._description["added_tokens"]}
+        return {token_id: to_bytes(token) for token, token_id in vocab.items()} | spelled
+
+    def _is_byte_level(self) -> bool:
+        parts = (self._description.get("decoder"), self._description.get("pre_tokenizer"))
+        return any(_mentions(part, "ByteLevel") for part in parts)
+
+    def _special_id(self, name: str, token: str | int | None) -> int | None:
+        if token is None:
+            return None
+        found = self._tokenizer.token_to_id(token) if isinstance(token, str) else token
+        if found is None or self._tokenizer.id_to_token(found) is None:
+            raise InvalidInputError(
+                f"{name} is no token of this tokenizer", expected="its text or id", got=repr(token)[:80]
+            )
+        return int(found)
+
+
+def _mentions(part: Any, kind: str) -> bool:
+    """Whether a pre-tokenizer or decoder is of this kind, or a sequence with one that is."""
+    if not isinstance(part, dict):
+        return False
+    inner = part.get("decoders") or part.get("pretokenizers") or ()
+    return part.get("type") == kind or any(_mentions(one, kind) for one in inner)
+
+
+@functools.cache
+def _byte_alphabet() -> dict[str, int]:
+    """Character -> byte of byte-level BPE: printable Latin-1 stands for itself, the rest for 256 and up."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+def _from_byte_alphabet(token: str) -> bytes:
+    alphabet = _byte_alphabet()
+    if all(character in alphabet for character in token):
+        return bytes(alphabet[character] for character in token)
+    return token.encode()  # not written in the alphabet: a token added by hand
+
+
+def _from_spm(token: str) -> bytes:
+    """SentencePiece: a lower block for a space, <0x0A> for a byte that no token covers."""
+    byte = _BYTE_TOKEN.fullmatch(token)
+    if byte:
+        return bytes([int(byte[1], 16)])
+    return token.replace(_SPM_SPACE, " ").encode()
