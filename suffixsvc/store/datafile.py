@@ -28,7 +28,7 @@ from lmdb import verify as lmdb_verify
 from suffixsvc.errors import StoreCorruptError, StoreError, StoreForeignError
 from suffixsvc.store.folder import DATA_FILE, disk_error, sync_folder
 
-__all__ = ["PAGE_MULTIPLE", "DataFileInfo", "create", "extend", "inspect", "verify_pages"]
+__all__ = ["PAGE_MULTIPLE", "DataFileInfo", "create", "extend", "inspect", "require_whole", "verify_pages"]
 
 #: map sizes are multiples of this; every page size in use divides it
 PAGE_MULTIPLE: Final = 64 << 10
@@ -53,7 +53,6 @@ class DataFileInfo:
     file_bytes: int
     map_bytes: int
     used_bytes: int
-    page_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +156,16 @@ def inspect(path: str) -> DataFileInfo:
         raise _corrupt(path, "meta pages are not neighbours", first.txn, second.txn)
     current = max(first, second, key=lambda m: m.txn)
     used = (current.last_page + 1) * current.page_bytes
-    needed = max(current.map_bytes, used)
-    if size < needed:
-        raise _corrupt(path, "the file is truncated", f"at least {needed} bytes", f"{size} bytes")
-    return DataFileInfo(size, current.map_bytes, used, current.page_bytes)
+    if size < used:
+        raise _corrupt(path, "the file is truncated", f"at least {used} bytes", f"{size} bytes")
+    return DataFileInfo(size, current.map_bytes, used)
+
+
+def require_whole(path: str, info: DataFileInfo) -> None:
+    """StoreCorruptError if one of our files is shorter than its map, which it never was on purpose."""
+    if info.file_bytes < info.map_bytes:
+        expected, got = f"at least {info.map_bytes} bytes", f"{info.file_bytes} bytes"
+        raise _corrupt(path, "the file is truncated", expected, got)
 
 
 def verify_pages(path: str) -> None:

@@ -137,14 +137,15 @@ class Environment:
             datafile.verify_pages(self.path)
             if progress:
                 progress(info.used_bytes, info.used_bytes)
-            wanted = min(map_bytes_cap, max(map_bytes_initial, rounded_up(info.file_bytes)))
-            # a limit below what is used already cannot shrink the file, only stop its growth
-            self.map_bytes = max(wanted, rounded_up(info.used_bytes))
+            # only what is used: nothing of a file is changed before we know that it is ours
+            self.map_bytes = rounded_up(info.used_bytes)
             self._env = self._open(folder, sync)
             try:
                 self.dbs = self._databases()
+                datafile.require_whole(self.path, info)
                 with self._env.begin() as txn:
                     self.snapshot = load_snapshot(txn, self.dbs.meta, self.dbs.namespaces)
+                self._first_size(info, map_bytes_initial, map_bytes_cap)
             except BaseException:
                 self._env.close()
                 raise
@@ -154,8 +155,6 @@ class Environment:
 
     def _open(self, folder: str, sync: bool) -> lmdb.Environment:
         try:
-            if self.map_bytes > os.stat(self.path).st_size:
-                datafile.extend(self.path, self.map_bytes)
             return lmdb.open(
                 folder,
                 map_size=self.map_bytes,
@@ -170,6 +169,19 @@ class Environment:
             raise disk_error(e, self.path, "opening") from e
         except lmdb.Error as e:
             raise full_or_store_error(e, f"opening {self.path}") from e
+
+    def _first_size(self, info: datafile.DataFileInfo, initial: int, cap: int) -> None:
+        """The map as large as the file, or as wanted; a cap below what is used only stops growth."""
+        if initial > info.file_bytes:
+            try:
+                datafile.extend(self.path, min(initial, cap))
+            except OSError as e:
+                if e.errno not in FULL_ERRNOS:
+                    raise disk_error(e, self.path, "extending") from e
+                # a full disk does not keep history from being read
+        room = os.stat(self.path).st_size
+        self.map_bytes = max(min(cap, room - room % datafile.PAGE_MULTIPLE), rounded_up(info.used_bytes))
+        self._env.set_mapsize(self.map_bytes)
 
     def _databases(self) -> Databases:
         try:

@@ -190,7 +190,7 @@ class LmdbStore:
     def _verified_view(self) -> tuple[ReadView, Callable[[], None]]:
         """The last commit, its pages walked while nobody writes, and how to let go of it."""
         environment = self._environment
-        datafile.inspect(environment.path)
+        datafile.require_whole(environment.path, datafile.inspect(environment.path))
         datafile.verify_pages(environment.path)
         txn, finish = environment.begin_long_read()
         return ReadView(txn, environment.dbs, environment.snapshot), finish

@@ -1,0 +1,38 @@
+"""Both stores behind one fixture."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from store_testing import NS, Clock
+
+from suffixsvc.errors import StoreClosedError
+from suffixsvc.store import LmdbStore, MemoryStore
+from suffixsvc.types import NamespaceRecord, Store
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["lmdb", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Store]:
+    """An open store with one namespace; checked at the end of every test."""
+    opened: Store
+    if request.param == "lmdb":
+        opened = LmdbStore(tmp_path / "data", clock=clock)
+    else:
+        opened = MemoryStore(clock=clock)
+    opened.add_namespace(NamespaceRecord(NS))
+    yield opened
+    with contextlib.suppress(StoreClosedError):  # some tests close it themselves
+        opened.check()
+    opened.close()
+    if request.param == "lmdb":
+        reopened = LmdbStore(tmp_path / "data")
+        reopened.check()
+        reopened.close()
