@@ -11,6 +11,7 @@ from types import TracebackType
 
 import numpy as np
 
+from suffixsvc import store as stores
 from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits, validate_labels, validate_namespace
 from suffixsvc.errors import (
     InvalidTokensError,
@@ -20,7 +21,6 @@ from suffixsvc.errors import (
     UnknownNamespaceError,
 )
 from suffixsvc.index import NamespaceIndex, NamespaceStats, Session
-from suffixsvc.store import open_store
 from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, Store, TokenIds
 from suffixsvc.values import as_token_array
 
@@ -46,6 +46,12 @@ class CacheStats:
     num_accepted_tokens: int
     store_bytes: int
     last_lsn: int
+
+
+def _open_store(path: str | Path | None, max_bytes: int) -> Store:
+    if path is None:
+        return stores.MemoryStore(limit_bytes=max_bytes)
+    return stores.LmdbStore(path, limit_bytes=max_bytes)
 
 
 class Namespace:
@@ -161,7 +167,7 @@ class SuffixCache:
         self._sessions = 0
         self._indexes: dict[str, NamespaceIndex] = {}
         self._records: dict[str, NamespaceRecord] = {}
-        self._store: Store = open_store(path, max_bytes=self._limits.max_store_bytes)
+        self._store = _open_store(path, self._limits.max_store_bytes)
         try:
             self._recover(progress)
         except BaseException:
@@ -231,7 +237,7 @@ class SuffixCache:
                 index.check()
 
     def close(self) -> None:
-        """Keep the learned tables and release the data folder. Open sessions are not committed. Idempotent."""
+        """Keep the learned tables, release the data folder. Open sessions are not committed. Idempotent."""
         with self._lock:
             if self._closed:
                 return

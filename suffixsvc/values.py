@@ -67,7 +67,9 @@ def as_cost_curve(cost: VerifyCost, max_draft_tokens: int) -> npt.NDArray[np.flo
     if curve.ndim == 0:
         per_token = float(curve)
         if not (np.isfinite(per_token) and per_token >= 0):
-            raise InvalidCostError("verify_cost is not a cost", expected="a finite number >= 0", got=per_token)
+            raise InvalidCostError(
+                "verify_cost is not a cost", expected="a finite number >= 0", got=per_token
+            )
         return 1.0 + per_token * np.arange(max_draft_tokens + 1, dtype=np.float64)
     if curve.ndim != 1 or curve.size < 2:
         raise InvalidCostError(

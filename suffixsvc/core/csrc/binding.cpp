@@ -46,8 +46,9 @@ nb::tuple draft_arrays(const std::vector<DraftToken>& draft) {
         sources.push_back(t.source);
         match_lens.push_back(static_cast<std::int32_t>(t.match_len));
     }
-    return nb::make_tuple(to_numpy(std::move(tokens)), to_numpy(std::move(parents)), to_numpy(std::move(probs)),
-                          to_numpy(std::move(sources)), to_numpy(std::move(match_lens)));
+    return nb::make_tuple(to_numpy(std::move(tokens)), to_numpy(std::move(parents)),
+                          to_numpy(std::move(probs)), to_numpy(std::move(sources)),
+                          to_numpy(std::move(match_lens)));
 }
 
 }  // namespace
@@ -139,11 +140,12 @@ NB_MODULE(_ext, m) {
              })
         .def(
             "load",
-            [](Learner& self, nb::bytes data) { return self.load(std::string(data.c_str(), data.size())); }, "data"_a);
+            [](Learner& self, nb::bytes data) { return self.load(std::string(data.c_str(), data.size())); },
+            "data"_a);
 
     nb::class_<Session>(m, "Session")
-        .def(nb::init<std::shared_ptr<Index>, std::vector<std::shared_ptr<Index>>, std::shared_ptr<Learner>, std::uint32_t,
-                      std::uint32_t>(),
+        .def(nb::init<std::shared_ptr<Index>, std::vector<std::shared_ptr<Index>>, std::shared_ptr<Learner>,
+                      std::uint32_t, std::uint32_t>(),
              "own"_a.none(), "reads"_a, "learner"_a, "writer"_a, "tail_tokens"_a)
         .def(
             "append_context",
@@ -159,7 +161,8 @@ NB_MODULE(_ext, m) {
                 self.append(span_of(tokens), learns);
             },
             "tokens"_a, "learns"_a)
-        .def("account", &Session::account, "step_cost"_a, "tokens"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def("account", &Session::account, "step_cost"_a, "tokens"_a,
+             nb::call_guard<nb::gil_scoped_release>())
         .def(
             "draft",
             [](Session& self, std::size_t max_tokens, Costs cost, bool tree) {
@@ -179,8 +182,12 @@ NB_MODULE(_ext, m) {
                 return self.first_difference(at, span_of(tokens));
             },
             "at"_a, "tokens"_a)
-        .def("text", [](const Session& self, std::size_t from, std::size_t to) { return to_numpy(self.text(from, to)); },
-             "first"_a, "last"_a)
+        .def(
+            "text",
+            [](const Session& self, std::size_t from, std::size_t to) {
+                return to_numpy(self.text(from, to));
+            },
+            "first"_a, "last"_a)
         .def("output_runs", &Session::output_runs)
         .def("retract", &Session::retract, nb::call_guard<nb::gil_scoped_release>())
         .def("__len__", &Session::length)

@@ -1,5 +1,6 @@
 #include "edges.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cstring>
 
@@ -8,6 +9,8 @@ namespace suffixsvc {
 namespace {
 constexpr std::uint32_t kEmpty = 0xFFFFFFFFu;
 constexpr std::uint32_t kAbsent = 0xFFFFFFFFu;
+constexpr std::size_t kFirstChunk = 256;              // edges
+constexpr std::uint32_t kMostEdges = (1u << 27) - 1;  // of one node
 
 std::uint32_t hash_of(Token token) {
     auto x = static_cast<std::uint32_t>(token) * 0x9E3779B1u;
@@ -25,20 +28,23 @@ EdgePool::Block EdgePool::allocate(std::uint32_t size_class) {
         return b;
     }
     const std::size_t edges = block_edges(size_class);
-    const std::size_t chunk = std::size_t{1} << kChunkBits;
-    if (edges > chunk / 4) {  // a wide node gets a chunk of its own
+    constexpr std::size_t kMost = std::size_t{1} << kChunkBits;
+    if (edges > kMost / 4) {  // a wide node gets a chunk of its own
         chunks_.push_back(std::make_unique<Edge[]>(edges));
         chunk_edges_.push_back(edges);
         return static_cast<Block>(chunks_.size() - 1) << kChunkBits;
     }
-    if (open_used_ + edges > chunk) {
-        chunks_.push_back(std::make_unique<Edge[]>(chunk));
-        chunk_edges_.push_back(chunk);
+    if (open_used_ + edges > open_size_) {
+        // Chunks grow with the index: a session's own index stays small.
+        open_size_ =
+            std::max(edges, std::min(kMost, kFirstChunk << std::min<std::size_t>(chunks_.size() / 2, 8)));
+        chunks_.push_back(std::make_unique<Edge[]>(open_size_));
+        chunk_edges_.push_back(open_size_);
         open_chunk_ = static_cast<std::uint32_t>(chunks_.size() - 1);
         open_used_ = 0;
     }
-    Block b = open_chunk_ << kChunkBits | open_used_;
-    open_used_ += static_cast<std::uint32_t>(edges);
+    const Block b = open_chunk_ << kChunkBits | static_cast<std::uint32_t>(open_used_);
+    open_used_ += edges;
     return b;
 }
 
@@ -98,7 +104,7 @@ void EdgePool::move_to(EdgeList& list, std::uint32_t size_class) {
         for (std::uint32_t i = 0; i < list.size; ++i) index_insert(to, size_class, i);
     }
     if (list.size_class > 0) release(list.one.to, list.size_class);
-    list.size_class = size_class;
+    list.size_class = size_class & 31u;
     list.one = Edge{0, fresh};
 }
 
@@ -113,7 +119,7 @@ void EdgePool::add(EdgeList& list, Token token, NodeId to) {
     Edge* b = block(list.one.to);
     b[list.size] = Edge{token, to};
     if (list.size_class >= kHashedClass) index_insert(b, list.size_class, list.size);
-    list.size = list.size + 1;
+    list.size = (list.size + 1) & kMostEdges;
 }
 
 void EdgePool::set(EdgeList& list, Token token, NodeId to) {
@@ -141,7 +147,7 @@ bool EdgePool::erase(EdgeList& list, Token token) {
         if (i != last) slots(b, list.size_class)[index_slot(b, list.size_class, b[last].token)] = i;
     }
     b[i] = b[last];
-    list.size = last;
+    list.size = last & kMostEdges;
     if (last == 1) {
         const Edge only = b[0];
         release(list.one.to, list.size_class);
@@ -179,7 +185,8 @@ std::size_t EdgePool::bytes() const {
 }
 
 const char* EdgePool::broken(const EdgeList& list) const {
-    if (list.size_class == 0) return list.size <= 1 ? nullptr : "an inline edge list holds more than one edge";
+    if (list.size_class == 0)
+        return list.size <= 1 ? nullptr : "an inline edge list holds more than one edge";
     if (list.size < 2) return "an edge block holds fewer than two edges";
     if (list.size > (1u << list.size_class)) return "an edge block holds more than its capacity";
     const Edge* b = entries(list);

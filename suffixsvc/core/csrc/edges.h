@@ -35,7 +35,7 @@ struct EdgeList {
 };
 
 class EdgePool {
-public:
+  public:
     EdgePool();
 
     NodeId find(const EdgeList& list, Token token) const;
@@ -57,13 +57,15 @@ public:
     // Names the first broken invariant of a list, or returns nullptr.
     const char* broken(const EdgeList& list) const;
 
-private:
+  private:
     static constexpr std::uint32_t kChunkBits = 16;
     static constexpr std::uint32_t kHashedClass = 5;  // capacities from 32 on carry a hash index
     using Block = std::uint32_t;                      // chunk << kChunkBits | offset
 
     Edge* block(Block b) { return chunks_[b >> kChunkBits].get() + (b & ((1u << kChunkBits) - 1)); }
-    const Edge* block(Block b) const { return chunks_[b >> kChunkBits].get() + (b & ((1u << kChunkBits) - 1)); }
+    const Edge* block(Block b) const {
+        return chunks_[b >> kChunkBits].get() + (b & ((1u << kChunkBits) - 1));
+    }
     static std::size_t block_edges(std::uint32_t size_class) {
         std::size_t capacity = std::size_t{1} << size_class;
         return size_class >= kHashedClass ? 2 * capacity : capacity;
@@ -86,7 +88,8 @@ private:
     std::vector<std::size_t> chunk_edges_;
     std::vector<std::vector<Block>> free_;  // by size class
     std::uint32_t open_chunk_ = 0;          // the chunk that small blocks are cut from
-    std::uint32_t open_used_ = 1u << kChunkBits;
+    std::size_t open_used_ = 0;
+    std::size_t open_size_ = 0;
 };
 
 }  // namespace suffixsvc

@@ -58,7 +58,8 @@ Token last_follower(const Index& index, NodeId id, int source, std::uint32_t wri
     return -1;
 }
 
-void walk(const Index& index, Cursor cursor, int source, std::uint32_t writer, Slots& slots, Match& match, std::uint32_t& longest) {
+void walk(const Index& index, Cursor cursor, int source, std::uint32_t writer, Slots& slots, Match& match,
+          std::uint32_t& longest) {
     NodeId id = cursor.node;
     std::uint32_t high = cursor.len;
     while (id != kRoot) {
@@ -114,7 +115,8 @@ std::size_t strongest(Slot& slot, int source, std::uint32_t writer, int width, s
                 all[j].votes += v;
         }
         // Unseen edges of a wide node: its own count stands in for theirs.
-        if (wide) seen = std::max(seen, static_cast<std::uint32_t>(std::max(0, index.node(slot.at[p].id).count)));
+        if (wide)
+            seen = std::max(seen, static_cast<std::uint32_t>(std::max(0, index.node(slot.at[p].id).count)));
         slot.total += seen;
     }
     std::size_t kept = 0;
@@ -154,7 +156,8 @@ void collect(const Sources& sources, const View& view, const Learner& learner, i
     std::array<Match, kSources> match;
     for (std::size_t i = 0; i < sources.indexes.size(); ++i) {
         const int source = i == 0 ? 0 : 1;
-        walk(*sources.indexes[i], view.cursors[i], source, sources.writer, slots, match[static_cast<std::size_t>(source)], out.match_len);
+        walk(*sources.indexes[i], view.cursors[i], source, sources.writer, slots,
+             match[static_cast<std::size_t>(source)], out.match_len);
     }
     std::array<int, kSources> deepest{-1, -1};
     for (int s = 0; s < kSources; ++s)
@@ -192,7 +195,8 @@ void collect(const Sources& sources, const View& view, const Learner& learner, i
                 if (slot.places == 0) continue;
                 const std::uint32_t votes = votes_for(slot, c.token, s, sources.writer);
                 const auto total = static_cast<float>(slot.total);
-                const float prior = votes > 0 ? static_cast<float>(votes) / (total + 0.7f) * 0.85f : 0.05f / (1.f + std::sqrt(total));
+                const float prior = votes > 0 ? static_cast<float>(votes) / (total + 0.7f) * 0.85f
+                                              : 0.05f / (1.f + std::sqrt(total));
                 c.features[i] = Learner::context_feature(s, k, votes, slot.total);
                 c.inputs[i] = stretch(learner.estimate(c.features[i], prior));
                 if (votes > 0 && slot.match_len > c.match_len) {
@@ -213,12 +217,14 @@ void collect(const Sources& sources, const View& view, const Learner& learner, i
         }
         c.p = learner.mix(out.mixer, c.inputs);
     }
-    std::stable_sort(out.candidates.begin(), out.candidates.end(), [](const Candidate& a, const Candidate& b) { return a.p > b.p; });
+    std::stable_sort(out.candidates.begin(), out.candidates.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.p > b.p; });
 }
 
 void advance(const Sources& sources, View& view, const Evidence& evidence, Token token) {
     for (std::size_t s = 0; s < kSources; ++s) view.run[s] = evidence.match[s] == token ? view.run[s] + 1 : 0;
-    for (std::size_t i = 0; i < sources.indexes.size(); ++i) sources.indexes[i]->advance(view.cursors[i], token);
+    for (std::size_t i = 0; i < sources.indexes.size(); ++i)
+        sources.indexes[i]->advance(view.cursors[i], token);
 }
 
 void learn(Learner& learner, const Evidence& evidence, Token truth) {

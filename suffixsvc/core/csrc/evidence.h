@@ -31,17 +31,17 @@ struct Sources {
 
 struct Candidate {
     Token token;
-    float p;                    // mixed, before the correction
-    std::uint8_t source;        // 0 session, 1 namespace: whose longest context knows the token
-    std::uint32_t match_len;    // of that context
+    float p;                  // mixed, before the correction
+    std::uint8_t source;      // 0 session, 1 namespace: whose longest context knows the token
+    std::uint32_t match_len;  // of that context
     std::array<float, kInputs> inputs;
     std::array<std::uint32_t, kInputs> features;  // 0xFFFFFFFF: no input
 };
 
 struct Evidence {
-    std::vector<Candidate> candidates;        // best first
+    std::vector<Candidate> candidates;  // best first
     std::uint32_t mixer = 0;
-    std::uint32_t match_len = 0;              // longest context of all
+    std::uint32_t match_len = 0;                // longest context of all
     std::array<Token, kSources> match{-1, -1};  // what the match models say
 };
 

@@ -6,6 +6,13 @@
 
 namespace suffixsvc {
 
+namespace {
+constexpr std::uint32_t kEveryLink = 0xFFFFFFFFu;
+constexpr std::int64_t kVisitsPerToken = 7;  // what appending may touch in the mean
+constexpr std::int64_t kMostCredit = 1 << 12;
+constexpr std::int64_t kMostDebt = 1 << 8;  // past it even the second node has to wait
+}  // namespace
+
 Index::Index(std::uint32_t max_context) : max_context_(std::max(1u, max_context)) {
     make(0);
     at(kRoot)->writer = kManyWriters;
@@ -20,7 +27,8 @@ NodeId Index::make(std::uint32_t len) {
         free_.pop_back();
         *at(id) = Node{};
     } else {
-        if ((used_ >> kChunkBits) == chunks_.size()) chunks_.push_back(std::make_unique<Node[]>(std::size_t{1} << kChunkBits));
+        if ((used_ >> kChunkBits) == chunks_.size())
+            chunks_.push_back(std::make_unique<Node[]>(std::size_t{1} << kChunkBits));
         id = used_++;
     }
     at(id)->len = len;
@@ -105,11 +113,18 @@ void Index::mark_writer(NodeId id, std::uint32_t writer) {
     }
 }
 
-std::uint32_t Index::ruler() {
-    // Entry k has probability 2^-(k+1): 2.6 nodes in the mean, yet every link is reached.
-    static constexpr std::uint32_t kHops[] = {2, 2, 3, 3, 5, 8, 12, 18, 27, 41, 62};
-    const auto k = static_cast<std::uint32_t>(std::countr_zero(++ticks_));
-    return k < std::size(kHops) ? kHops[k] : 0xFFFFFFFFu;
+std::uint32_t Index::hops() {
+    // Entry k has probability 2^-(k+1). The hash keeps the long ones from falling into step with a
+    // periodic text.
+    static constexpr std::uint32_t kHops[] = {2, 2, 2, 3, 3, 5, 8, 12, 18, 27, 41, 62};
+    std::uint64_t x = ++ticks_ * 0x9E3779B97F4A7C15u;
+    x ^= x >> 32;
+    x *= 0xD6E8FEB86659FD93u;
+    x ^= x >> 32;
+    const auto k = static_cast<std::uint32_t>(std::countr_zero(x));
+    std::uint32_t drawn = k < std::size(kHops) ? kHops[k] : kEveryLink;
+    if (drawn == 2 && credit_ < -kMostDebt) drawn = 1;
+    return std::max(drawn, static_cast<std::uint32_t>(std::clamp<std::int64_t>(credit_, 0, max_context_)));
 }
 
 void Index::carry(NodeId id, std::int32_t amount, std::uint32_t hops) {
@@ -132,16 +147,20 @@ void Index::carry(NodeId id, std::int32_t amount, std::uint32_t hops) {
     }
 }
 
-void Index::append(TextEnd& text, Token token, bool counted, std::uint32_t writer, std::span<const Token> context_tail) {
+void Index::append(TextEnd& text, Token token, bool counted, std::uint32_t writer,
+                   std::span<const Token> context_tail) {
     if (text.epoch != epoch_) {
         text.context = find(context_tail);
         text.epoch = epoch_;
     }
+    const std::uint64_t before = visited_;
     text.last = extend(text.last, token, writer);
     at(text.last)->ends += 1;
     mark_writer(text.last, writer);
     visited_ += advance(text.context, token);
-    if (counted) carry(text.context.node, 1, ruler());
+    if (counted) carry(text.context.node, 1, hops());
+    credit_ = std::min<std::int64_t>(credit_ + kVisitsPerToken - static_cast<std::int64_t>(visited_ - before),
+                                     kMostCredit);
     ++tokens_;
     ++appended_;
 }
@@ -244,7 +263,7 @@ bool Index::remove(std::span<const Token> text, std::size_t uncounted) {
         if (i > uncounted) {
             NodeId context = contexts[i];
             while (at(context)->dead) context = at(context)->link;
-            carry(context, -1, 0xFFFFFFFFu);
+            carry(context, -1, kEveryLink);
         }
         at(path[i])->ends -= 1;
         drop_last(path[i], path[i - 1], text[i - 1]);
@@ -351,14 +370,17 @@ IndexStats Index::stats() const {
     for (NodeId id = 0; id < used_; ++id)
         if (!at(id)->dead) s.edges += at(id)->edges.size;
     s.tokens = tokens_;
-    s.bytes = chunks_.size() * (sizeof(Node) << kChunkBits) + pool_.bytes() + free_.capacity() * sizeof(NodeId);
+    s.bytes =
+        chunks_.size() * (sizeof(Node) << kChunkBits) + pool_.bytes() + free_.capacity() * sizeof(NodeId);
     s.appended = appended_;
     s.visited = visited_;
     return s;
 }
 
 std::string Index::check() const {
-    auto at_node = [](const char* what, NodeId id) { return std::string(what) + " (node " + std::to_string(id) + ")"; };
+    auto at_node = [](const char* what, NodeId id) {
+        return std::string(what) + " (node " + std::to_string(id) + ")";
+    };
     std::vector<std::uint32_t> kids(used_, 0), kids_xor(used_, 0);
     std::vector<std::int64_t> received(used_, 0);
     std::uint64_t live = 0, ends = 0;
@@ -375,7 +397,8 @@ std::string Index::check() const {
         } else {
             if (n->link >= used_ || at(n->link)->dead) return at_node("a link leads to no node", id);
             if (at(n->link)->len >= n->len) return at_node("a link does not lead to a shorter string", id);
-            if (n->ends == 0 && n->kids < 2) return at_node("a node has no text ending in it and fewer than two children", id);
+            if (n->ends == 0 && n->kids < 2)
+                return at_node("a node has no text ending in it and fewer than two children", id);
             kids[n->link] += 1;
             kids_xor[n->link] ^= id;
             received[n->link] += n->count - n->unsent;
@@ -383,20 +406,24 @@ std::string Index::check() const {
             if (at(n->link)->len >= max_context_ && (n->count != 0 || n->unsent != 0))
                 return at_node("a context beyond max_context is counted", id);
             const std::uint32_t up = at(n->link)->writer;
-            if (up != kManyWriters && up != n->writer) return at_node("a writer is not among its parent's", id);
+            if (up != kManyWriters && up != n->writer)
+                return at_node("a writer is not among its parent's", id);
         }
         for (const Edge& e : edges(id)) {
             if (e.to >= used_ || at(e.to)->dead) return at_node("an edge leads to no node", id);
             // The target holds this node's longest string made longer by the token.
             if (at(e.to)->len < n->len + 1) return at_node("an edge leads to a shorter string", id);
-            if (at(at(e.to)->link)->len > n->len) return at_node("an edge leads to a node of longer strings only", id);
+            if (at(at(e.to)->link)->len > n->len)
+                return at_node("an edge leads to a node of longer strings only", id);
             // Every shorter context of this node knows the token too, and agrees or leads higher up.
             if (id != kRoot) {
                 const NodeId up = next(n->link, e.token);
-                if (up == kNoNode) return at_node("a shorter context does not know a token that a longer one knows", id);
+                if (up == kNoNode)
+                    return at_node("a shorter context does not know a token that a longer one knows", id);
                 NodeId t = e.to;
                 while (t != up && t != kRoot) t = at(t)->link;
-                if (t != up) return at_node("a shorter context's edge does not lead up from a longer one's", id);
+                if (t != up)
+                    return at_node("a shorter context's edge does not lead up from a longer one's", id);
             }
         }
     }
@@ -404,7 +431,8 @@ std::string Index::check() const {
         const Node* n = at(id);
         if (n->dead) continue;
         if (kids[id] != n->kids || kids_xor[id] != n->kids_xor) return at_node("children are miscounted", id);
-        if (n->len < max_context_ && received[id] > n->count) return at_node("a node received more than it counts", id);
+        if (n->len < max_context_ && received[id] > n->count)
+            return at_node("a node received more than it counts", id);
     }
     if (live != live_) return "live nodes are miscounted";
     if (ends != tokens_) return "text positions are miscounted";

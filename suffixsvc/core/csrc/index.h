@@ -29,11 +29,13 @@
 //          └── xbcd             └─ ch     =>       P's strings join ch, edges to P now lead to ch
 //
 // Counts. An occurrence counts in every node on the way to the root: exact counting would touch all of
-// them for every token. Here it is added at the context of `max_context` tokens and carried up a few
+// them for every token. Here it is added at the context of `max_context` tokens and carried up some
 // links; each node keeps what it has not passed on (`unsent`), and later arrivals carry it further.
-// How far a token carries follows a ruler sequence (most of them 2 nodes, an eighth 3, one in 32 five,
-// ...), so that the mean number of nodes touched is bounded whatever the depth. settle() passes on all
-// that is left; after it counts are exact. Contexts longer than `max_context` are not counted.
+// How far a token carries is what a budget of node visits per token allows (most inputs leave room for
+// the whole way), hardly ever less than two nodes, and now and then, by chance, the whole way. So the mean
+// number of nodes touched is bounded on every input, whatever the depth, and short contexts lag behind
+// only where there is no time. settle() passes on all that is left; after it counts are exact. Contexts
+// longer than `max_context` are not counted.
 //
 // Threads: Index::mutex is shared for readers and exclusive for writers; callers take it.
 #pragma once
@@ -75,8 +77,8 @@ struct Cursor {
 
 // A text that can grow. Tokens of weight 0 are context only: they are matched but not counted.
 struct TextEnd {
-    NodeId last = kRoot;    // the node whose string is the whole text
-    Cursor context;         // its last max_context tokens
+    NodeId last = kRoot;      // the node whose string is the whole text
+    Cursor context;           // its last max_context tokens
     std::uint64_t epoch = 0;  // Index::epoch() the context is valid for
 };
 
@@ -90,7 +92,7 @@ struct IndexStats {
 };
 
 class Index {
-public:
+  public:
     explicit Index(std::uint32_t max_context = 64);
     Index(const Index&) = delete;
     Index& operator=(const Index&) = delete;
@@ -101,7 +103,8 @@ public:
     // `text` must be a text of this index that nothing was removed from. O(1) nodes amortised.
     // `context_tail` are the text's last tokens (at most max_context are looked at), needed where a
     // removal made text.context stale.
-    void append(TextEnd& text, Token token, bool counted, std::uint32_t writer, std::span<const Token> context_tail);
+    void append(TextEnd& text, Token token, bool counted, std::uint32_t writer,
+                std::span<const Token> context_tail);
     // A whole text at once; the first `uncounted` tokens are context only.
     void add(std::span<const Token> text, std::size_t uncounted, std::uint32_t writer);
     // Undoes add, or the appends of a text that grew to exactly this. False where no such text is there
@@ -134,8 +137,8 @@ public:
     // Walks everything; returns the first broken invariant, or an empty string.
     std::string check() const;
 
-private:
-    static constexpr std::uint32_t kChunkBits = 12;
+  private:
+    static constexpr std::uint32_t kChunkBits = 8;
 
     Node* at(NodeId id) { return &chunks_[id >> kChunkBits][id & ((1u << kChunkBits) - 1)]; }
     const Node* at(NodeId id) const { return &chunks_[id >> kChunkBits][id & ((1u << kChunkBits) - 1)]; }
@@ -145,7 +148,7 @@ private:
     NodeId split(NodeId from, Token token, NodeId target);
     void mark_writer(NodeId id, std::uint32_t writer);
     void carry(NodeId id, std::int32_t amount, std::uint32_t hops);
-    std::uint32_t ruler();
+    std::uint32_t hops();
     std::uint32_t canonical(Cursor& cursor) const;
     bool is_text(std::span<const Token> text, std::vector<NodeId>& path) const;
     void drop_last(NodeId node, NodeId before, Token token);
@@ -159,6 +162,7 @@ private:
     EdgePool pool_;
     std::uint64_t epoch_ = 1;
     std::uint64_t ticks_ = 0;
+    std::int64_t credit_ = 0;     // node visits left over from cheap tokens
     std::int64_t unsettled_ = 0;  // nodes with unsent != 0
     std::uint64_t tokens_ = 0;
     std::uint64_t live_ = 0;

@@ -9,8 +9,8 @@ namespace suffixsvc {
 
 namespace {
 
-constexpr std::uint32_t kSupportBuckets = 8;   // absent, then log2 of the votes up to 6
-constexpr std::uint32_t kShareBuckets = 10;    // eighths of the total, 9 = all of it
+constexpr std::uint32_t kSupportBuckets = 8;  // absent, then log2 of the votes up to 6
+constexpr std::uint32_t kShareBuckets = 10;   // eighths of the total, 9 = all of it
 constexpr std::uint32_t kMatchBuckets = 24;
 constexpr std::uint32_t kContextFeatures = kSources * kOrderCount * kSupportBuckets * kShareBuckets;
 constexpr std::uint32_t kFeatures = kContextFeatures + kSources * kMatchBuckets * 2;
@@ -41,7 +41,8 @@ float stretch(float p) {
 float squash(float x) { return 1.f / (1.f + std::exp(-std::clamp(x, -12.f, 12.f))); }
 
 Learner::Learner() : features_(kFeatures), corrections_(kCorrections), weights_(kMixers * kInputs) {
-    for (std::size_t i = 0; i < weights_.size(); ++i) put(weights_[i], i % kInputs == kBias ? 0.f : kStartWeight);
+    for (std::size_t i = 0; i < weights_.size(); ++i)
+        put(weights_[i], i % kInputs == kBias ? 0.f : kStartWeight);
 }
 
 void Learner::Counter::add(bool hit, float limit) {
@@ -64,23 +65,28 @@ std::uint32_t Learner::context_feature(int source, int order, std::uint32_t vote
         support = 1 + log2_bucket(votes);
         share = votes >= total ? 9 : votes * 8 / total;
     }
-    return ((static_cast<std::uint32_t>(source) * kOrderCount + static_cast<std::uint32_t>(order)) * kSupportBuckets + support) *
+    return ((static_cast<std::uint32_t>(source) * kOrderCount + static_cast<std::uint32_t>(order)) *
+                kSupportBuckets +
+            support) *
                kShareBuckets +
            share;
 }
 
 std::uint32_t Learner::match_feature(int source, std::uint32_t match_len, bool agrees) {
-    return kContextFeatures + (static_cast<std::uint32_t>(source) * kMatchBuckets + match_bucket(match_len)) * 2 + agrees;
+    return kContextFeatures +
+           (static_cast<std::uint32_t>(source) * kMatchBuckets + match_bucket(match_len)) * 2 + agrees;
 }
 
-std::uint32_t Learner::correction_key(std::uint32_t depth, float p, std::uint32_t rank, std::uint32_t match_len) {
+std::uint32_t Learner::correction_key(std::uint32_t depth, float p, std::uint32_t rank,
+                                      std::uint32_t match_len) {
     const std::uint32_t d = depth < 4 ? depth : 4 + (depth > 8) + (depth > 16) + (depth > 32);
     const auto level = static_cast<std::uint32_t>(std::clamp(std::lround(stretch(p) * 1.3f), -10L, 12L) + 10);
     const std::uint32_t length = (match_len >= 16) + (match_len >= 32);
     return ((d * kLevels + level) * kRanks + std::min(rank, 2u)) * kLengths + length;
 }
 
-std::uint32_t Learner::mixer_key(int deepest_session, int deepest_namespace, bool match_session, bool match_namespace) {
+std::uint32_t Learner::mixer_key(int deepest_session, int deepest_namespace, bool match_session,
+                                 bool match_namespace) {
     const int contexts = (deepest_session + 1) * (kOrderCount + 1) + deepest_namespace + 1;
     return static_cast<std::uint32_t>(contexts * 4 + match_session * 2 + match_namespace);
 }
@@ -99,7 +105,8 @@ float Learner::mix(std::uint32_t key, const std::array<float, kInputs>& inputs) 
     return squash(sum);
 }
 
-void Learner::learn_mix(std::uint32_t key, const std::array<float, kInputs>& inputs, float predicted, bool right) {
+void Learner::learn_mix(std::uint32_t key, const std::array<float, kInputs>& inputs, float predicted,
+                        bool right) {
     std::atomic<float>* w = &weights_[std::size_t{key} * kInputs];
     const float error = ((right ? 1.f : 0.f) - predicted) * kRate;
     for (int i = 0; i < kInputs; ++i)
@@ -130,7 +137,9 @@ std::string Learner::save() const {
 
 bool Learner::load(const std::string& bytes) {
     const std::size_t count = 2 * features_.size() + 2 * corrections_.size() + weights_.size();
-    if (bytes.size() != sizeof kMagic + count * sizeof(float) || std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0) return false;
+    if (bytes.size() != sizeof kMagic + count * sizeof(float) ||
+        std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0)
+        return false;
     std::vector<float> all(count);
     std::memcpy(all.data(), bytes.data() + sizeof kMagic, count * sizeof(float));
     for (float x : all)

@@ -27,7 +27,7 @@ float stretch(float p);  // ln(p / (1 - p)), p clamped to [1e-4, 1 - 1e-4]
 float squash(float x);   // its inverse, x clamped to [-12, 12]
 
 class Learner {
-public:
+  public:
     Learner();
     Learner(const Learner&) = delete;
     Learner& operator=(const Learner&) = delete;
@@ -35,8 +35,10 @@ public:
     // Feature of a candidate in one context: present with `votes` of `total`, or absent.
     static std::uint32_t context_feature(int source, int order, std::uint32_t votes, std::uint32_t total);
     static std::uint32_t match_feature(int source, std::uint32_t match_len, bool agrees);
-    static std::uint32_t correction_key(std::uint32_t depth, float p, std::uint32_t rank, std::uint32_t match_len);
-    static std::uint32_t mixer_key(int deepest_session, int deepest_namespace, bool match_session, bool match_namespace);
+    static std::uint32_t correction_key(std::uint32_t depth, float p, std::uint32_t rank,
+                                        std::uint32_t match_len);
+    static std::uint32_t mixer_key(int deepest_session, int deepest_namespace, bool match_session,
+                                   bool match_namespace);
 
     float estimate(std::uint32_t feature, float prior) const;
     void learn(std::uint32_t feature, bool right);
@@ -52,7 +54,7 @@ public:
     std::string save() const;
     bool load(const std::string& bytes);
 
-private:
+  private:
     struct Counter {
         std::atomic<float> right{0.f};
         std::atomic<float> seen{0.f};

@@ -9,14 +9,14 @@ namespace suffixsvc {
 
 namespace {
 
-constexpr double kDecay = 0.99;          // of the running gain, per step
-constexpr int kChainWidth = 2;           // candidates considered per context
+constexpr double kDecay = 0.99;  // of the running gain, per step
+constexpr int kChainWidth = 2;   // candidates considered per context
 constexpr int kTreeWidth = 3;
-constexpr std::size_t kTreeChildren = 4; // branches of one node at most
+constexpr std::size_t kTreeChildren = 4;  // branches of one node at most
 
 // Shared locks of several indexes, in the order of their addresses.
 class ReadLocks {
-public:
+  public:
     explicit ReadLocks(const std::vector<std::shared_ptr<Index>>& indexes) {
         std::array<const Index*, 16> order{};
         std::size_t n = 0;
@@ -25,18 +25,19 @@ public:
         for (std::size_t i = 0; i < n; ++i) locks_[i] = std::shared_lock(order[i]->mutex);
     }
 
-private:
+  private:
     std::array<std::shared_lock<std::shared_mutex>, 16> locks_;
 };
 
 }  // namespace
 
-Session::Session(std::shared_ptr<Index> own, std::vector<std::shared_ptr<Index>> reads, std::shared_ptr<Learner> learner,
-                 std::uint32_t writer, std::uint32_t tail_tokens)
+Session::Session(std::shared_ptr<Index> own, std::vector<std::shared_ptr<Index>> reads,
+                 std::shared_ptr<Learner> learner, std::uint32_t writer, std::uint32_t tail_tokens)
     : own_(std::move(own)), learner_(std::move(learner)), writer_(writer), tail_tokens_(tail_tokens) {
     if (own_) namespaces_.push_back(own_);
     for (auto& r : reads)
-        if (std::find(namespaces_.begin(), namespaces_.end(), r) == namespaces_.end()) namespaces_.push_back(std::move(r));
+        if (std::find(namespaces_.begin(), namespaces_.end(), r) == namespaces_.end())
+            namespaces_.push_back(std::move(r));
     sources_.writer = writer;
     sources_.indexes.push_back(&local_);
     for (const auto& n : namespaces_) sources_.indexes.push_back(n.get());
@@ -86,7 +87,8 @@ void Session::insert(Token token) {
         if (own_ && !retracted_) {
             const std::unique_lock write(own_->mutex);
             runs_.back().end.epoch = own_->epoch();
-            for (std::size_t i = tail; i < text_.size(); ++i) own_->append(runs_.back().end, text_[i], false, writer_, {});
+            for (std::size_t i = tail; i < text_.size(); ++i)
+                own_->append(runs_.back().end, text_[i], false, writer_, {});
         }
         in_output_ = true;
     }
@@ -115,7 +117,8 @@ void Session::append(std::span<const Token> tokens, bool learns) {
         const ReadLocks read(namespaces_);
         sync_views();
         if (epochs_.empty() || view_.cursors.size() == 1) {
-            for (std::size_t s = 0; s < kSources; ++s) view_.run[s] = scratch_.match[s] == token ? view_.run[s] + 1 : 0;
+            for (std::size_t s = 0; s < kSources; ++s)
+                view_.run[s] = scratch_.match[s] == token ? view_.run[s] + 1 : 0;
             view_.cursors[0] = local_end_.context;
         } else {
             advance(sources_, view_, scratch_, token);
@@ -153,7 +156,8 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
     const double gain = tokens_ / cost_;
     // A token whose path is less likely than the cheapest step of the curve can never pay.
     double cheapest = std::numeric_limits<double>::infinity();
-    for (std::size_t w = 1; w <= most; ++w) cheapest = std::min(cheapest, (cost[w] - cost[0]) / static_cast<double>(w));
+    for (std::size_t w = 1; w <= most; ++w)
+        cheapest = std::min(cheapest, (cost[w] - cost[0]) / static_cast<double>(w));
     const double floor = std::max(0.005, gain * std::max(0.0, cheapest));
 
     struct Open {
@@ -177,20 +181,22 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
     const ReadLocks read(namespaces_);
     sync_views();
 
-    auto expand = [&](const View& view, Evidence& evidence, double path, std::int32_t parent_chosen, std::int32_t parent_proposed,
-                      std::uint32_t depth) {
+    auto expand = [&](const View& view, Evidence& evidence, double path, std::int32_t parent_chosen,
+                      std::int32_t parent_proposed, std::uint32_t depth) {
         collect(sources_, view, *learner_, shape == Shape::tree ? kTreeWidth : kChainWidth, evidence);
         const std::size_t branches = shape == Shape::tree ? kTreeChildren : 1;
         float rest = 1.f;
         for (std::size_t r = 0; r < std::min(branches, evidence.candidates.size()); ++r) {
             const Candidate& c = evidence.candidates[r];
-            const std::uint32_t key = Learner::correction_key(depth, c.p, static_cast<std::uint32_t>(r), evidence.match_len);
+            const std::uint32_t key =
+                Learner::correction_key(depth, c.p, static_cast<std::uint32_t>(r), evidence.match_len);
             const float p = std::min(learner_->corrected(key, c.p), rest);
             rest -= p;
             if (path * static_cast<double>(p) < floor * 0.5) continue;
             proposed_.push_back(Proposed{parent_proposed, c.token, key});
             candidate_of.push_back(DraftToken{c.token, parent_chosen, p, c.source, c.match_len});
-            open.push(Open{path * static_cast<double>(p), static_cast<std::int32_t>(proposed_.size() - 1), parent_chosen, r});
+            open.push(Open{path * static_cast<double>(p), static_cast<std::int32_t>(proposed_.size() - 1),
+                           parent_chosen, r});
         }
     };
 
@@ -208,11 +214,13 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
         next.proposed = best.proposed;
         next.depth = at_root ? 1 : chosen[static_cast<std::size_t>(best.parent)].depth + 1;
         next.view = at_root ? view_ : chosen[static_cast<std::size_t>(best.parent)].view;
-        advance(sources_, next.view, at_root ? root : chosen[static_cast<std::size_t>(best.parent)].evidence, token.token);
+        advance(sources_, next.view, at_root ? root : chosen[static_cast<std::size_t>(best.parent)].evidence,
+                token.token);
         chosen.push_back(std::move(next));
         Chosen& here = chosen.back();
         // expand() grows proposed_, never chosen, so the reference holds.
-        expand(here.view, here.evidence, here.path, static_cast<std::int32_t>(chosen.size() - 1), here.proposed, here.depth);
+        expand(here.view, here.evidence, here.path, static_cast<std::int32_t>(chosen.size() - 1),
+               here.proposed, here.depth);
     }
 
     // The prefix that maximises expected tokens minus what they cost at the running gain. Chosen tokens
@@ -250,7 +258,8 @@ std::vector<Token> Session::text(std::size_t from, std::size_t to) const {
     std::scoped_lock lock(mutex_);
     to = std::min(to, text_.size());
     if (from >= to) return {};
-    return {text_.begin() + static_cast<std::ptrdiff_t>(from), text_.begin() + static_cast<std::ptrdiff_t>(to)};
+    return {text_.begin() + static_cast<std::ptrdiff_t>(from),
+            text_.begin() + static_cast<std::ptrdiff_t>(to)};
 }
 
 std::vector<std::pair<std::size_t, std::size_t>> Session::output_runs() const {
@@ -280,7 +289,8 @@ void Session::retract() {
     if (retracted_ || !own_) return;
     retracted_ = true;
     const std::unique_lock write(own_->mutex);
-    for (const Run& r : runs_) own_->remove(std::span(text_).subspan(r.tail, r.last - r.tail), r.first - r.tail);
+    for (const Run& r : runs_)
+        own_->remove(std::span(text_).subspan(r.tail, r.last - r.tail), r.first - r.tail);
 }
 
 }  // namespace suffixsvc

@@ -30,11 +30,11 @@ enum class Shape { chain, tree };
 using CostCurve = std::vector<double>;
 
 class Session {
-public:
+  public:
     // `own` may be null: the session then remembers nothing beyond itself. `writer` tells its own
     // evidence from that of others and is never reused within a process.
-    Session(std::shared_ptr<Index> own, std::vector<std::shared_ptr<Index>> reads, std::shared_ptr<Learner> learner,
-            std::uint32_t writer, std::uint32_t tail_tokens);
+    Session(std::shared_ptr<Index> own, std::vector<std::shared_ptr<Index>> reads,
+            std::shared_ptr<Learner> learner, std::uint32_t writer, std::uint32_t tail_tokens);
     ~Session() = default;
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
@@ -61,7 +61,7 @@ public:
     // Takes what this session wrote out of its namespace again. Idempotent.
     void retract();
 
-private:
+  private:
     struct Run {
         std::size_t tail;  // where its context tail begins in text_
         std::size_t first;

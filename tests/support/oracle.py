@@ -1,0 +1,45 @@
+"""The stupid one: what the index must answer, found by counting every substring."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+
+class BruteForceIndex:
+    """A list of texts. Texts are (tokens, how many of the first ones are context only, writer)."""
+
+    def __init__(self) -> None:
+        self.texts: list[tuple[tuple[int, ...], int, int]] = []
+
+    def add(self, tokens: Sequence[int], uncounted: int, writer: int = 1) -> None:
+        self.texts.append((tuple(tokens), uncounted, writer))
+
+    def remove(self, tokens: Sequence[int], uncounted: int) -> bool:
+        for i, (text, context, _) in enumerate(self.texts):
+            if text == tuple(tokens) and context == uncounted:
+                del self.texts[i]
+                return True
+        return False
+
+    def counts(self, longest: int) -> Counter[tuple[int, ...]]:
+        """Every substring of 1..longest tokens whose last token counts, with its occurrences."""
+        found: Counter[tuple[int, ...]] = Counter()
+        for text, uncounted, _ in self.texts:
+            for end in range(uncounted, len(text)):
+                for n in range(1, min(longest, end + 1) + 1):
+                    found[text[end - n + 1 : end + 1]] += 1
+        return found
+
+    def longest_match(self, context: Sequence[int], bound: int) -> int:
+        """Length of the longest suffix of ``context``, at most ``bound``, that occurs in a text."""
+        context = tuple(context)
+        for n in range(min(bound, len(context)), 0, -1):
+            if any(_occurs(context[len(context) - n :], text) for text, _, _ in self.texts):
+                return n
+        return 0
+
+
+def _occurs(needle: tuple[int, ...], text: Iterable[int]) -> bool:
+    hay = tuple(text)
+    return any(hay[i : i + len(needle)] == needle for i in range(len(hay) - len(needle) + 1))
