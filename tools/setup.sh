@@ -61,7 +61,7 @@ require_compiler() {
     scratch=$(mktemp -d)
     trap 'rm -rf "$scratch"' RETURN
     printf '#include <bit>\n#include <span>\n%s\n%s\n' \
-        'static_assert(__cplusplus >= 202002L || _MSVC_LANG >= 202002L);' \
+        'static_assert(__cplusplus >= 202002L);' \
         'int main() { int a[2] = {1, 2}; return std::span<int>(a).size() == std::popcount(3u) ? 0 : 1; }' \
         >"$scratch/probe.cpp"
     for compiler in ${CXX:+"$CXX"} c++ g++ clang++; do
