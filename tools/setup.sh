@@ -56,10 +56,11 @@ make_venv() {
     "${pip[@]}" --version >/dev/null 2>&1 || fail "$venv has no pip. Delete $venv and try again"
 }
 
-require_compiler() {
+# In a subshell, so that its scratch folder goes whichever way it ends.
+require_compiler() (
     local compiler scratch
     scratch=$(mktemp -d)
-    trap 'rm -rf "$scratch"' RETURN
+    trap 'rm -rf "$scratch"' EXIT
     printf '#include <bit>\n#include <span>\n%s\n%s\n' \
         'static_assert(__cplusplus >= 202002L);' \
         'int main() { int a[2] = {1, 2}; return std::span<int>(a).size() == std::popcount(3u) ? 0 : 1; }' \
@@ -73,7 +74,7 @@ require_compiler() {
     fail "a C++20 compiler is needed (g++ 11 or clang 14, or newer); found" \
         "$( (c++ --version 2>/dev/null || echo none) | head -n 1)." \
         "Install one (Debian, Ubuntu: apt-get install g++), or name it with CXX=..."
-}
+)
 
 install_core() {
     require_compiler
