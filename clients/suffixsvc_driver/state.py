@@ -76,8 +76,10 @@ class _LayerState:
     def measure(self, drafted: int, seconds: float) -> None:
         """A question was answered."""
         if self.spec.kind is LayerKind.DRAFT_MODEL:
-            if drafted:
-                self.token_seconds += _COST_STEP * (seconds / drafted - self.token_seconds)
+            each = seconds / max(1, drafted)
+            # an empty answer is a price only if it was waited for: catching up is not drafting
+            if drafted or each > self.token_seconds:
+                self.token_seconds += _COST_STEP * (each - self.token_seconds)
         else:
             self.ask_seconds += _COST_STEP * (seconds - self.ask_seconds)
 

@@ -80,7 +80,8 @@ class LlamaContext:
         params.n_ctx = per_slot * settings.slots
         params.n_seq_max = settings.slots
         params.n_batch = params.n_ubatch = settings.batch_size
-        params.n_outputs_max = settings.max_width
+        # llama.cpp reserves one output per sequence at least, and aborts where that does not fit
+        params.n_outputs_max = max(settings.max_width, settings.slots)
         params.n_outputs_max_per_seq = settings.max_width
         params.n_threads = params.n_threads_batch = settings.threads
         params.type_k = params.type_v = _KV_TYPES[settings.kv_type]

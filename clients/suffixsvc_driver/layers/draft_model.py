@@ -1,0 +1,80 @@
+"""The dearest layer: a small model on a draft worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from suffixsvc.types import Draft, VerifyCost
+from suffixsvc_driver.config import LayerKind, LayerSpec
+from suffixsvc_driver.events import Feedback
+from suffixsvc_driver.vocabulary import Vocabulary
+from suffixsvc_driver.workers.client import DraftWorkerClient, WorkerSession
+
+__all__ = ["DraftModelLayer"]
+
+#: an answer may take this many times what the drafted tokens should, and this much beyond
+_PATIENCE: Final = 3.0
+_GRACE_SECONDS: Final = 0.05
+
+
+class DraftModelLayer:
+    """Drafts with a small model. Whatever goes wrong with the worker is an empty draft in time.
+
+    Args:
+        client: connected to a worker; the caller's to close.
+        target: the target's vocabulary.
+        p_min: the worker stops before a token less likely than this.
+        timeout_seconds: how long to wait for a draft; by default what the worker's own speed
+            suggests, three times over.
+
+    Raises:
+        VocabularyMismatchError: the worker's model cannot draft for this target.
+        ServiceUnavailableError: nobody answers.
+    """
+
+    def __init__(
+        self,
+        client: DraftWorkerClient,
+        target: Vocabulary,
+        name: str = "draft-model",
+        *,
+        p_min: float = 0.4,
+        top_k: int = 10,
+        max_draft_tokens: int = 16,
+        timeout_seconds: float | None = None,
+    ) -> None:
+        self.description = client.check_vocabulary(target)
+        self.spec = LayerSpec(
+            name,
+            LayerKind.DRAFT_MODEL,
+            seconds_per_token=self.description.seconds_per_token,
+            max_draft_tokens=max_draft_tokens,
+        )
+        self._session = WorkerSession(client, p_min=p_min, top_k=top_k)
+        self._timeout = timeout_seconds
+
+    @property
+    def session(self) -> WorkerSession:
+        """The context on the worker, for its counters."""
+        return self._session
+
+    def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
+        self._session.set_text(prompt_ids)
+
+    def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:
+        self._session.append(new_token_ids)
+        if budget == 0:
+            return Draft.empty()
+        seconds = self._timeout
+        if seconds is None:
+            tokens = budget + len(new_token_ids)
+            seconds = _GRACE_SECONDS + _PATIENCE * tokens * self.description.seconds_per_token
+        return self._session.draft(budget, seconds)
+
+    def end(self, new_token_ids: Sequence[int]) -> None:
+        self._session.append(new_token_ids)
+
+    def close(self) -> None:
+        """Free the worker's KV."""
+        self._session.close()

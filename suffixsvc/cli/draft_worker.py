@@ -1,0 +1,52 @@
+"""``suffixsvc draft-worker``: a small model that drafts, in a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["draft_worker"]
+
+
+def draft_worker(
+    model: Annotated[
+        str, typer.Option(help="A GGUF file, or the name of a downloaded model (suffixsvc models list).")
+    ],
+    listen: Annotated[str, typer.Option(help="unix:PATH or HOST:PORT (port 0 takes a free one).")],
+    threads: Annotated[
+        int, typer.Option(help="Physical cores to compute on, those of the target not among them.", min=1)
+    ] = 1,
+    context: Annotated[int, typer.Option(help="Tokens of context per sequence.", min=256)] = 4096,
+    slots: Annotated[
+        int, typer.Option(help="Sequences whose KV is kept between calls; one per agent is best.", min=1)
+    ] = 4,
+    insecure_network: Annotated[
+        bool,
+        typer.Option(
+            "--insecure-network",
+            help="Allow addresses that other machines can reach, without authentication or encryption.",
+        ),
+    ] = False,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(help="Write address and pid there, as JSON, once it answers; removed at the end."),
+    ] = None,
+) -> None:
+    """Run a small model that drafts when memory cannot.
+
+    The driver asks it only where a draft can pay for the time it takes, and refuses a model whose
+    vocabulary is not the target's. SIGTERM or Ctrl-C ends it.
+    """
+    # heavy parts load only when the verb runs, so that --help answers at once
+    from suffixsvc_driver import models  # noqa: PLC0415 - as said
+    from suffixsvc_driver.targets.llama_context import ContextSettings  # noqa: PLC0415 - as said
+    from suffixsvc_driver.workers.run import serve_until_signal  # noqa: PLC0415 - as said
+
+    from suffixsvc.service.listen import parse_address, prepare  # noqa: PLC0415 - as said
+
+    address = parse_address(listen)
+    prepare(address, insecure_network=insecure_network)
+    settings = ContextSettings(context_size=context, slots=slots, threads=threads, max_width=1)
+    serve_until_signal(models.resolve(model), str(address), settings, ready_file)

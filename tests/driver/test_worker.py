@@ -1,0 +1,308 @@
+"""The draft worker over a real socket, with a real (tiny) model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from suffixsvc import wire
+from suffixsvc.errors import (
+    AppendGap,
+    InvalidInputError,
+    InvalidTokensError,
+    LimitExceededError,
+    ServiceUnavailableError,
+    UnknownSessionError,
+    VocabularyMismatchError,
+)
+from suffixsvc.types import DraftSource
+from suffixsvc.v1 import draft_worker_pb2 as pb
+from suffixsvc_driver.config import DriverConfig
+from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.layers.draft_model import DraftModelLayer
+from suffixsvc_driver.loop import generate
+from suffixsvc_driver.targets.llama import LlamaTarget
+from suffixsvc_driver.targets.llama_context import ContextSettings
+from suffixsvc_driver.workers.client import DraftWorkerClient, WorkerSession
+from suffixsvc_driver.workers.engine import DraftEngine
+from suffixsvc_driver.workers.server import DraftWorkerServer
+from support.targets import talkative_prompt
+from support.tiny_gguf import SPECIAL, byte_texts, write_tiny_llama
+
+SETTINGS = ContextSettings(
+    context_size=512, slots=2, threads=1, max_width=1, flash_attention=False, kv_type="f32"
+)
+PATIENT = 30.0
+
+
+@pytest.fixture
+def engine(tiny_model: Path) -> Iterator[DraftEngine]:
+    engine = DraftEngine(tiny_model, SETTINGS)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def socket_path() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="w") as folder:
+        yield f"{folder}/s"
+
+
+@pytest.fixture
+def client(engine: DraftEngine, socket_path: str) -> Iterator[DraftWorkerClient]:
+    server = DraftWorkerServer(engine, f"unix:{socket_path}")
+    server.start()
+    with DraftWorkerClient(server.address) as client:
+        yield client
+    server.stop()
+
+
+def test_a_draft_is_what_the_model_would_write(engine: DraftEngine, tiny_target: LlamaTarget) -> None:
+    prompt = talkative_prompt(tiny_target, 12)
+    plain = generate(tiny_target, prompt, max_tokens=12).token_ids
+    draft = engine.draft("s", 0, prompt, 12)
+    assert tuple(draft.token_ids.tolist()) == plain[: len(draft)]
+    assert len(draft) == 12
+    assert set(draft.sources.tolist()) == {DraftSource.DRAFT_MODEL}
+    assert ((draft.probs > 0) & (draft.probs <= 1)).all()
+    # the target took three of them and wrote something else: only the difference travels
+    again = engine.draft("s", len(prompt), [*plain[:3], 65], 5)
+    with_context = generate(tiny_target, [*prompt, *plain[:3], 65], max_tokens=5).token_ids
+    assert tuple(again.token_ids.tolist()) == with_context
+    assert engine.length("s") == len(prompt) + 4
+
+
+def test_p_min_cuts(engine: DraftEngine) -> None:
+    whole = engine.draft("a", 0, [70, 71, 72], 20, p_min=0.0)
+    least = float(np.sort(whole.probs)[len(whole) // 2])
+    cut = engine.draft("b", 0, [70, 71, 72], 20, p_min=least)
+    below = [i for i, p in enumerate(whole.probs.tolist()) if p < least]
+    assert len(cut) == below[0]
+    assert cut.token_ids.tolist() == whole.token_ids.tolist()[: len(cut)]
+
+
+def test_bad_requests_change_nothing(engine: DraftEngine) -> None:
+    engine.draft("s", 0, [1, 2, 3], 0)
+    with pytest.raises(UnknownSessionError):
+        engine.draft("other", 2, [1], 1)
+    with pytest.raises(AppendGap):
+        engine.draft("s", 4, [1], 1)
+    with pytest.raises(InvalidTokensError):
+        engine.draft("s", 3, [engine.model.vocab_size], 1)
+    with pytest.raises(InvalidTokensError):
+        engine.draft("s", 0, [], 1)
+    with pytest.raises(InvalidInputError):
+        engine.draft("s", 3, [1], 1, p_min=float("nan"))
+    with pytest.raises(LimitExceededError):
+        engine.draft("s", 3, [1] * 600, 1)
+    assert engine.length("s") == 3
+    engine.forget("s")
+    engine.forget("s")
+    assert engine.length("s") == 0
+
+
+def test_describe_and_vocabulary(client: DraftWorkerClient, tiny_target: LlamaTarget, tmp_path: Path) -> None:
+    vocabulary = tiny_target.model.vocabulary
+    description = client.check_vocabulary(vocabulary)
+    assert description.vocabulary.fingerprint == vocabulary.fingerprint
+    assert description.seconds_per_token > 0
+    assert description.context_size == 512
+    assert description.parameters == tiny_target.model.parameters
+    assert client.vocabulary(description).texts == vocabulary.texts
+    other = [*byte_texts(), *SPECIAL]
+    other[90], other[91] = other[91], other[90]
+    path = write_tiny_llama(tmp_path / "other.gguf", texts=other)
+    with (
+        LlamaTarget(path) as stranger,
+        pytest.raises(VocabularyMismatchError, match=r"token 90") as caught,
+    ):
+        client.check_vocabulary(stranger.model.vocabulary)
+    assert caught.value.rule == "token-text"
+
+
+def test_generation_with_a_draft_model(client: DraftWorkerClient, tiny_target: LlamaTarget) -> None:
+    """The model as its own draft: everything is accepted, and the text is the plain one."""
+    prompt = talkative_prompt(tiny_target, 40)
+    plain = generate(tiny_target, prompt, max_tokens=40)
+    layer = DraftModelLayer(client, tiny_target.model.vocabulary, p_min=0.0, timeout_seconds=PATIENT)
+    config = DriverConfig(policy="first-match")
+    result = generate(tiny_target, prompt, config, [layer], max_tokens=40, curve=CostCurve.linear(0.05, 32))
+    assert result.token_ids == plain.token_ids
+    assert result.stats.acceptance_rate == 1.0
+    assert result.stats.mat > 4
+    assert result.stats.evidence["draft-model"].output_tokens == result.stats.accepted
+    # the next prompt of the same agent shares a prefix: only the rest travels
+    longer = [*prompt, *plain.token_ids[:20], 66, 67]
+    held = generate(tiny_target, longer, config, [layer], max_tokens=10, curve=CostCurve.linear(0.05, 32))
+    assert held.token_ids == generate(tiny_target, longer, max_tokens=10).token_ids
+    layer.close()
+
+
+def test_a_late_answer_is_dropped_and_the_text_caught_up(
+    engine: DraftEngine, client: DraftWorkerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = WorkerSession(client)
+    session.set_text([70, 71, 72])
+    slow = engine.draft
+
+    def delayed(*args: object, **more: object) -> object:
+        time.sleep(0.3)
+        return slow(*args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine, "draft", delayed)
+    before = time.monotonic()
+    assert len(session.draft(4, 0.02)) == 0
+    assert len(session.draft(4, 0.02)) == 0  # still outstanding: not even asked
+    assert time.monotonic() - before < 0.3
+    assert session.late == 2
+    monkeypatch.setattr(engine, "draft", slow)
+    session.append([73])
+    deadline = time.monotonic() + PATIENT
+    draft = session.draft(4, PATIENT)
+    while not len(draft) and time.monotonic() < deadline:
+        time.sleep(0.05)
+        draft = session.draft(4, PATIENT)
+    assert draft.token_ids.tolist() == engine.draft("x", 0, [70, 71, 72, 73], 4, p_min=0.4).token_ids.tolist()
+    session.close()
+
+
+def test_busy(engine: DraftEngine, client: DraftWorkerClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two callers at once: the second is told so at once, and nothing was done for it."""
+    import threading
+
+    entered, leave = threading.Event(), threading.Event()
+    real = engine.draft
+
+    def blocked(*args: object, **more: object) -> object:
+        entered.set()
+        assert leave.wait(PATIENT)
+        return real(*args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine, "draft", blocked)
+    first, second = WorkerSession(client, p_min=0.0), WorkerSession(client, p_min=0.0)
+    first.set_text([1, 2])
+    second.set_text([3, 4])
+    answers: list[int] = []
+    thread = threading.Thread(target=lambda: answers.append(len(first.draft(3, PATIENT))))
+    thread.start()
+    assert entered.wait(PATIENT)
+    assert len(second.draft(3, PATIENT)) == 0
+    assert second.busy == 1
+    leave.set()
+    thread.join()
+    assert answers == [3]
+    assert len(second.draft(3, PATIENT)) == 3
+    first.close()
+    second.close()
+
+
+def test_a_worker_that_lost_the_session_is_told_again(engine: DraftEngine, client: DraftWorkerClient) -> None:
+    session = WorkerSession(client, p_min=0.0)
+    session.set_text([80, 81, 82])
+    expected = session.draft(3, PATIENT).token_ids.tolist()
+    for name in list(engine._sessions):
+        engine.forget(name)
+    assert len(session.draft(3, PATIENT)) == 0
+    assert isinstance(session.last_error, UnknownSessionError)
+    assert session.draft(3, PATIENT).token_ids.tolist() == expected
+    session.close()
+
+
+def test_a_text_the_worker_cannot_hold_is_not_sent_again(client: DraftWorkerClient) -> None:
+    session = WorkerSession(client)
+    session.set_text([1] * 600)
+    deadline = time.monotonic() + PATIENT
+    while session.last_error is None and time.monotonic() < deadline:
+        assert len(session.draft(3, 1.0)) == 0
+        time.sleep(0.01)
+    assert isinstance(session.last_error, LimitExceededError)
+    session.set_text([1] * 6)
+    session.draft(3, PATIENT)
+    session.close()
+
+
+def test_garbage_on_the_wire_is_answered_typed(client: DraftWorkerClient) -> None:
+    requests = [
+        pb.WorkerDraftRequest(seq=1, session_id="a", new_token_ids=b"123", max_draft_tokens=3),
+        pb.WorkerDraftRequest(seq=2, session_id="", max_draft_tokens=3),
+        pb.WorkerDraftRequest(seq=3, session_id="a", keep=-5),
+        pb.WorkerDraftRequest(seq=4, session_id="a", new_token_ids=b"\x01\x00\x00\x00", max_draft_tokens=2),
+    ]
+    replies = list(client.stub.Draft(iter(requests), timeout=PATIENT))
+    assert [r.seq for r in replies] == [1, 2, 3, 4]
+    assert [r.HasField("error") for r in replies] == [True, True, True, False]
+    assert isinstance(wire.error_from_detail(replies[0].error), InvalidTokensError)
+    assert replies[3].length == 1
+
+
+def test_nobody_there(socket_path: str) -> None:
+    with DraftWorkerClient(f"unix:{socket_path}") as client:
+        with pytest.raises(ServiceUnavailableError, match="suffixsvc draft-worker"):
+            client.describe(timeout_seconds=0.3)
+        session = WorkerSession(client)
+        session.set_text([1, 2])
+        assert len(session.draft(3, 1.0)) == 0
+        assert len(session.draft(3, 1.0)) == 0
+        session.close()
+
+
+@pytest.mark.crash
+def test_the_verb(tiny_model: Path, socket_path: str, tmp_path: Path) -> None:
+    """Its own process: ready file, drafts, killed mid-generation, SIGTERM leaves nothing behind."""
+    ready = tmp_path / "ready.json"
+    command = [
+        sys.executable, "-m", "suffixsvc.cli", "draft-worker", "--model", str(tiny_model),
+        "--listen", f"unix:{socket_path}", "--context", "512", "--ready-file", str(ready),
+    ]  # fmt: skip
+
+    def start() -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(command)
+        deadline = time.monotonic() + 60
+        while not ready.exists():
+            assert process.poll() is None, process.returncode
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return process
+
+    process = start()
+    told = json.loads(ready.read_text())
+    assert told["pid"] == process.pid
+    with LlamaTarget(tiny_model, ContextSettings(512, flash_attention=False, kv_type="f32")) as target:
+        prompt = talkative_prompt(target, 60)
+        plain = generate(target, prompt, max_tokens=60)
+        with DraftWorkerClient(told["addresses"][0]) as client:
+            layer = DraftModelLayer(client, target.model.vocabulary, p_min=0.0, timeout_seconds=1.0)
+
+            def kill_early(_step: object) -> None:
+                if process.poll() is None and layer.session.late == 0:
+                    os.kill(process.pid, signal.SIGKILL)
+                    process.wait()
+
+            result = generate(
+                target,
+                prompt,
+                DriverConfig(policy="first-match", k_start=4, k_max=4),
+                [layer],
+                max_tokens=60,
+                curve=CostCurve.linear(0.05, 32),
+                on_step=kill_early,
+            )
+            layer.close()
+    assert result.token_ids == plain.token_ids
+    assert result.stats.accepted > 0
+    ready.unlink()
+    process = start()  # over the stale socket file of the killed one
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 0
+    assert not ready.exists()
+    assert not Path(socket_path).exists()
