@@ -20,7 +20,7 @@ class LogStyle(StrEnum):
     json = "json"
 
 
-def serve(  # noqa: PLR0917 - typer passes options by name
+def serve(
     data: Annotated[
         Path, typer.Option(help="Folder that holds what is remembered; created when it is not there.")
     ],

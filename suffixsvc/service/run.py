@@ -9,11 +9,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 
 import structlog
 
+from suffixsvc import __version__
 from suffixsvc.config import Limits
 from suffixsvc.engine import SuffixCache
 from suffixsvc.errors import ListenError
@@ -62,7 +62,7 @@ def serve_until_signal(config: ServeConfig) -> None:
             addresses,
             limits=config.limits,
             durable=True,
-            version=metadata_version(),
+            version=__version__,
             insecure_network=config.insecure_network,
             max_streams=config.max_streams,
         )
@@ -116,11 +116,3 @@ def _announce(config: ServeConfig, server: SuffixServer, bound: list[str]) -> No
 def _withdraw(config: ServeConfig) -> None:
     if config.ready_file is not None:
         config.ready_file.unlink(missing_ok=True)
-
-
-def metadata_version() -> str:
-    """The installed version; empty when run from a source tree that is not installed."""
-    try:
-        return metadata.version("suffixsvc")
-    except metadata.PackageNotFoundError:
-        return ""

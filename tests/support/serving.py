@@ -1,0 +1,163 @@
+"""Real services for tests: one in this process, one in a process of its own that can be stopped and killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from suffixsvc import Limits, SuffixCache
+from suffixsvc.service.listen import parse_address
+from suffixsvc.service.server import SuffixServer
+
+#: for conditions that come true soon; how soon is no test's business
+PATIENCE_S = 30.0
+
+
+@contextlib.contextmanager
+def socket_dir() -> Iterator[Path]:
+    """A folder with a path short enough for unix sockets, which pytest's own folders may not have."""
+    folder = Path(tempfile.mkdtemp(prefix="sfx-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def serving(
+    cache: SuffixCache, address: str, limits: Limits | None = None
+) -> Iterator[tuple[SuffixServer, str]]:
+    """A server in this process; the address to connect to."""
+    server = SuffixServer(cache, [parse_address(address)], limits=limits)
+    try:
+        [bound] = server.start()
+        yield server, bound
+    finally:
+        server.drain()
+
+
+def eventually(holds: Callable[[], object], what: str) -> None:
+    """Wait until something is true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, f"never came true: {what}"
+        time.sleep(0.01)
+
+
+class ServeProcess:
+    """`suffixsvc serve` as a process of its own, on a unix socket."""
+
+    def __init__(self, folder: Path, *options: str, listen: tuple[str, ...] | None = None) -> None:
+        self.folder = folder
+        self.socket = folder / "s.sock"
+        self.address = f"unix:{self.socket}"
+        self.ready_file = folder / "ready.json"
+        self._options = options
+        self._listen = listen or (self.address,)
+        self.process: subprocess.Popen[str] | None = None
+
+    @property
+    def command(self) -> list[str]:
+        listen = [part for address in self._listen for part in ("--listen", address)]
+        return [
+            *(sys.executable, "-m", "suffixsvc.cli", "serve", "--data", str(self.folder / "data")),
+            *(*listen, "--ready-file", str(self.ready_file), *self._options),
+        ]
+
+    def start(self) -> Self:
+        self.ready_file.unlink(missing_ok=True)
+        self.process = spawn(self.command)
+        eventually(lambda: self.ready_file.exists() or self.process_ended, "the service is ready")
+        assert not self.process_ended, self.output()
+        return self
+
+    @property
+    def process_ended(self) -> bool:
+        return self.process is not None and self.process.poll() is not None
+
+    @property
+    def ready(self) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(self.ready_file.read_text())
+        return told
+
+    def send(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self.send(signal.SIGKILL)
+        assert self.process is not None
+        self.process.wait(PATIENCE_S)
+
+    def terminate(self) -> int:
+        """SIGTERM; the exit code."""
+        self.send(signal.SIGTERM)
+        assert self.process is not None
+        return self.process.wait(PATIENCE_S)
+
+    def output(self) -> str:
+        assert self.process is not None
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process is not None:
+            if self.process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    self.send(signal.SIGCONT)
+                self.kill()
+            assert self.process.stderr is not None
+            self.process.stderr.close()
+
+
+def spawn(command: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+class Blocking:
+    """An object with coroutine methods, used without await: one suite then runs the asyncio client, too."""
+
+    def __init__(self, target: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._target = target
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._target, name)
+        if not callable(value):
+            return value
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = value(*args, **kwargs)
+            if isinstance(result, Coroutine):
+                result = asyncio.run_coroutine_threadsafe(result, self._loop).result(PATIENCE_S)
+            return Blocking(result, self._loop) if type(result).__name__.startswith("Async") else result
+
+        return call
+
+
+@contextlib.contextmanager
+def event_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
