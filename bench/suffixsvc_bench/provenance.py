@@ -1,0 +1,73 @@
+"""Where a figure comes from: machine, versions and commit, printed with every result."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import suffixsvc
+
+__all__ = ["Provenance", "provenance"]
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """What must be known to repeat a measurement."""
+
+    suffixsvc: str
+    commit: str  #: short hash, "+" appended with uncommitted changes; empty outside a checkout
+    python: str
+    machine: str
+    cpu: str
+    cores: int
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    def line(self) -> str:
+        commit = f" ({self.commit})" if self.commit else ""
+        return f"suffixsvc {self.suffixsvc}{commit}, Python {self.python}, {self.cores} x {self.cpu}"
+
+
+def provenance() -> Provenance:
+    return Provenance(
+        suffixsvc=suffixsvc.__version__,
+        commit=_commit(),
+        python=platform.python_version(),
+        machine=f"{platform.system()} {platform.machine()}",
+        cpu=_cpu(),
+        cores=os.cpu_count() or 1,
+    )
+
+
+def _commit() -> str:
+    here = Path(__file__).resolve().parent
+
+    def git(*arguments: str) -> str:
+        try:
+            run = subprocess.run(
+                ["git", "-C", str(here), *arguments],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=10,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        return run.stdout.strip() if run.returncode == 0 else ""
+
+    commit = git("rev-parse", "--short", "HEAD")
+    return commit + ("+" if commit and git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown processor"

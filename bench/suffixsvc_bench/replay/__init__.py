@@ -1,0 +1,6 @@
+"""Replays recorded logs as if they were generated now, and measures what would have been drafted."""
+
+from suffixsvc_bench.replay.logs import Call, read_calls
+from suffixsvc_bench.replay.run import LayerRates, Replay, ReplayOptions, replay
+
+__all__ = ["Call", "LayerRates", "Replay", "ReplayOptions", "read_calls", "replay"]

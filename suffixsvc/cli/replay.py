@@ -1,0 +1,175 @@
+"""``suffixsvc replay``: hit rates of a recorded log."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from suffixsvc_bench.replay import Call, Replay, ReplayOptions
+    from suffixsvc_bench.replay.logs import Encode
+
+    from suffixsvc.types import TokenArray
+
+
+def replay(
+    logs: Annotated[
+        list[Path], typer.Argument(help="Recorded logs: JSON lines, plain or .gz, a call a line.")
+    ],
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="A tokenizer.json (plain or .gz), for logs that hold texts instead of token ids."),
+    ] = None,
+    cost: Annotated[
+        float, typer.Option(help="What each drafted token costs the target, in plain decode steps.")
+    ] = 0.05,
+    cost_curve: Annotated[
+        Path | None,
+        typer.Option(
+            help='A measured curve instead: JSON, a list or {"cost": list}; entry w: a step of w tokens.'
+        ),
+    ] = None,
+    max_draft: Annotated[int, typer.Option(help="Draft at most so many tokens a step.")] = 64,
+    tree: Annotated[bool, typer.Option("--tree/--chain", help="Draft trees instead of chains.")] = False,
+    agent: Annotated[
+        list[str] | None, typer.Option(help="Only calls of this agent; can be repeated.")
+    ] = None,
+    max_tokens: Annotated[
+        int, typer.Option(help="Stop after so many response tokens of each log; 0 = never.")
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Measure on recorded logs what the cache would have drafted, without running a model.
+
+    Every call is replayed as if it were generated now: each step drafts, accepts what agrees with the
+    recorded answer and goes on behind it. Each log starts with an empty cache.
+
+    "prompt" is evidence in the call's own prompt and answer, "suffix" evidence in earlier answers.
+    MAT is tokens per step of the target (1 = no gain); "speedup" prices the drafts at --cost.
+    """
+    from suffixsvc_bench.provenance import provenance
+    from suffixsvc_bench.replay import ReplayOptions, read_calls
+
+    options = ReplayOptions(
+        verify_cost=_curve(cost_curve) if cost_curve else cost, max_draft_tokens=max_draft, tree=tree
+    )
+    encode = _encoder(tokenizer) if tokenizer else None
+    where = provenance()
+    results: dict[str, Replay] = {}
+    for log in logs:
+        calls = _chosen(list(read_calls(log, encode)), agent, max_tokens, log)
+        results[str(log)] = _run(calls, options, log.name)
+    if as_json:
+        report = {"provenance": where.as_dict(), "cost": "curve" if cost_curve else cost, "tree": tree}
+        typer.echo(json.dumps(report | {"logs": {name: r.rates() for name, r in results.items()}}, indent=2))
+        return
+    _print(results, where.line())
+
+
+def _chosen(calls: list[Call], agents: list[str] | None, max_tokens: int, log: Path) -> list[Call]:
+    from suffixsvc.errors import InvalidInputError
+
+    by_agent: dict[str, int] = defaultdict(int)
+    chosen: list[Call] = []
+    tokens = 0
+    for call in calls:
+        by_agent[call.agent] += 1
+        if agents and call.agent not in agents:
+            continue
+        if max_tokens and tokens >= max_tokens:
+            continue
+        tokens += len(call.response)
+        chosen.append(call)
+    if not chosen:
+        names = ", ".join(f"{name or '(unnamed)'} ({n} calls)" for name, n in sorted(by_agent.items())[:20])
+        raise InvalidInputError(
+            f"{log} has no call to replay", expected="a call with a response", got=names or "an empty log"
+        )
+    return chosen
+
+
+def _run(calls: list[Call], options: ReplayOptions, title: str) -> Replay:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from suffixsvc_bench.replay import replay
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=len(calls))
+        return replay(calls, options, progress=lambda _: bar.advance(task))
+
+
+def _print(results: dict[str, Replay], where: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    for name, result in results.items():
+        rates = result.rates()
+        table = Table(title=name, title_justify="left")
+        table.add_column("layer")
+        for heading in ("steps with a draft", "steps with a hit", "tokens accepted", "acceptance"):
+            table.add_column(heading, justify="right")
+        for layer, row in [*rates["layers"].items(), ("all", rates)]:
+            columns = ("steps_with_draft", "steps_with_hit", "tokens_accepted", "acceptance_rate")
+            table.add_row(layer, *(f"{row[column]:.1%}" for column in columns))
+        console.print(table)
+        console.print(
+            f"{result.calls} calls, {result.tokens} tokens in {result.steps} steps: "
+            f"[bold]MAT {rates['mean_accepted_tokens']:.2f}[/], "
+            f"{rates['drafted_per_step']:.1f} drafted a step, "
+            f"[bold]priced speedup {rates['priced_speedup']:.2f}[/], "
+            f"{rates['microseconds_per_step']:.0f} µs a step"
+        )
+    console.print(where, style="dim", highlight=False)
+
+
+def _curve(path: Path) -> list[float]:
+    from suffixsvc.errors import InvalidCostError
+    from suffixsvc.values import as_cost_curve
+
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidCostError(f"cannot read the cost curve {path}", got=str(error)) from None
+    curve = data.get("cost", []) if isinstance(data, dict) else data
+    as_cost_curve(curve, 1)
+    if not isinstance(curve, list):
+        raise InvalidCostError(f"{path} holds no curve", expected="a list of numbers", got=repr(curve)[:80])
+    return [float(x) for x in curve]
+
+
+def _encoder(path: Path) -> Encode:
+    import gzip
+
+    import numpy as np
+
+    from suffixsvc.errors import InvalidInputError, MissingExtraError
+
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise MissingExtraError("text", "tokenizers") from error
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        tokenizer = Tokenizer.from_str(data.decode("utf-8"))
+    # The tokenizers library raises bare Exception for a file it does not understand.
+    except Exception as error:
+        raise InvalidInputError(
+            f"cannot read the tokenizer {path}", expected="a tokenizer.json", got=str(error)[:200]
+        ) from None
+
+    def encode(text: str) -> TokenArray:
+        return np.asarray(tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int32)
+
+    return encode

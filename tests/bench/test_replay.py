@@ -1,0 +1,146 @@
+"""``suffixsvc replay``: what it counts, and what it says of logs it cannot use."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from suffixsvc_bench.replay import Call, ReplayOptions, read_calls, replay
+from suffixsvc_bench.replay.run import accepted_path
+
+from suffixsvc.errors import InvalidInputError
+from suffixsvc.types import Draft, DraftSource
+
+ANSWER = list(range(500, 560))
+
+
+def call(prompt: list[int], response: list[int]) -> Call:
+    return Call("agent", "s", np.array(prompt, np.int32), np.array(response, np.int32))
+
+
+def write_log(path: Path, records: list[dict[str, Any]]) -> Path:
+    text = "".join(json.dumps(r) + "\n" for r in records)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text)
+    return path
+
+
+def test_repeated_answers_are_suffix_tokens_and_copied_prompts_are_prompt_tokens() -> None:
+    again = replay([call([i], ANSWER) for i in range(6)], ReplayOptions(verify_cost=0.02)).rates()
+    assert again["tokens"] == 6 * len(ANSWER)
+    assert again["layers"]["suffix"]["tokens_accepted"] > 0.5
+    assert again["layers"]["prompt"]["num_accepted"] == 0
+    assert again["mean_accepted_tokens"] > 2
+
+    rng = np.random.default_rng(1)
+    copies = [[int(x) for x in rng.integers(0, 90_000, 60)] for _ in range(6)]
+    copied = replay([call(c, c) for c in copies], ReplayOptions(verify_cost=0.02)).rates()
+    assert copied["layers"]["prompt"]["tokens_accepted"] > 0.5
+    assert copied["layers"]["suffix"]["num_accepted"] == 0
+
+
+def test_the_counts_add_up() -> None:
+    rng = np.random.default_rng(2)
+    calls = [call([1], [int(x) for x in rng.integers(0, 4, 50)]) for _ in range(20)]
+    result = replay(calls, ReplayOptions(verify_cost=0.1))
+    assert result.tokens == 20 * 50
+    assert result.accepted == sum(layer.num_accepted for layer in result.layers.values())
+    assert result.drafted == sum(layer.num_drafted for layer in result.layers.values())
+    assert result.cost == pytest.approx(result.steps + 0.1 * result.drafted)
+    # Each step yields its accepted tokens and one more, except where the answer ended inside a draft.
+    assert result.accepted + result.steps - 20 <= result.tokens <= result.accepted + result.steps
+    assert replay(calls, ReplayOptions(verify_cost=0.1)).rates()["steps"] == result.steps
+
+
+def test_accepted_path_follows_the_tree() -> None:
+    draft = Draft(
+        np.array([1, 2, 3, 4, 5], np.int32),
+        np.array([-1, -1, 1, 1, 3], np.int32),
+        np.ones(5, np.float32),
+        np.full(5, int(DraftSource.NAMESPACE), np.uint8),
+        np.ones(5, np.int32),
+    )
+    assert accepted_path(draft, np.array([2, 4, 5, 6], np.int32)) == [1, 3, 4]
+    assert accepted_path(draft, np.array([2, 4], np.int32)) == [1, 3]
+    assert accepted_path(draft, np.array([9], np.int32)) == []
+
+
+def test_logs_with_token_ids_and_with_texts_are_read(tmp_path: Path) -> None:
+    ids = write_log(
+        tmp_path / "a.jsonl.gz",
+        [{"prompt_token_ids": [1], "response_token_ids": [2, 3], "agent": "x"}, {"response_token_ids": []}],
+    )
+    (only,) = read_calls(ids, None)
+    assert (only.agent, only.prompt.tolist(), only.response.tolist()) == ("x", [1], [2, 3])
+    texts = write_log(tmp_path / "b.jsonl", [{"prompt": "ab", "response": "cd"}])
+    (only,) = read_calls(texts, lambda text: np.frombuffer(text.encode(), np.uint8).astype(np.int32))
+    assert only.response.tolist() == [99, 100]
+    with pytest.raises(InvalidInputError, match=r"line 1.*--tokenizer"):
+        list(read_calls(texts, None))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"not json\n", "line 1"),
+        (b"[1, 2]\n", "JSON object"),
+        (b'{"prompt_token_ids": [1]}\n', "no response"),
+        (b'{"response_token_ids": [-4]}\n', "-4"),
+        (b'{"response_token_ids": "abc"}\n', "response_token_ids"),
+        (b"\xff\xfe\n", "UTF-8"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, content: bytes, says: str) -> None:
+    log = tmp_path / "bad.jsonl"
+    log.write_bytes(content)
+    with pytest.raises(InvalidInputError) as caught:
+        list(read_calls(log, None))
+    assert says in str(caught.value)
+    assert str(log) in str(caught.value)
+
+
+def test_a_missing_or_torn_log_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="gone"):
+        list(read_calls(tmp_path / "gone.jsonl", None))
+    whole = write_log(tmp_path / "whole.jsonl.gz", [{"response_token_ids": list(range(500))}]).read_bytes()
+    torn = tmp_path / "torn.jsonl.gz"
+    torn.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InvalidInputError, match="torn"):
+        list(read_calls(torn, None))
+
+
+def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "suffixsvc.cli", "replay", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_verb_prints_rates_for_people_and_machines(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log.jsonl", [{"response_token_ids": ANSWER, "agent": "sql"}] * 5)
+    people = run_cli(str(log))
+    assert people.returncode == 0, people.stderr
+    for word in ("prompt", "suffix", "MAT", "priced speedup", "suffixsvc 0."):
+        assert word in people.stdout
+    machine = run_cli(str(log), "--json", "--cost", "0.01", "--tree")
+    report = json.loads(machine.stdout)
+    assert report["provenance"]["cores"] >= 1
+    assert report["logs"][str(log)]["tokens"] == 5 * len(ANSWER)
+    unknown = run_cli(str(log), "--agent", "nobody")
+    assert unknown.returncode == 2
+    assert "sql (5 calls)" in unknown.stderr
+    curve = tmp_path / "curve.json"
+    curve.write_text("[0, 1, NaN]")
+    assert run_cli(str(log), "--cost-curve", str(curve)).returncode == 2
+    curve.write_text("[0, 1, 1.1, 1.2]")
+    assert run_cli(str(log), "--cost-curve", str(curve)).returncode == 0
