@@ -101,7 +101,7 @@ class LmdbStore:
         )
         self._environment, self._scans, self._writer = environment, scans, writer
         # also runs at interpreter exit, while the (daemon) writer thread still does
-        self._finalizer = weakref.finalize(self, _shut_down, environment, writer)
+        self._finalizer = weakref.finalize(self, _shut_down, environment.pid, writer)
 
     def add_namespace(self, record: NamespaceRecord) -> NamespaceRecord:
         check_namespace(record)
@@ -185,7 +185,9 @@ class LmdbStore:
             finish()
 
     def close(self) -> None:
-        self._finalizer()
+        if self._environment.pid == os.getpid():
+            self._writer.close()
+        self._finalizer.detach()
 
     def _verified_view(self) -> tuple[ReadView, Callable[[], None]]:
         """The last commit, its pages walked while nobody writes, and how to let go of it."""
@@ -209,7 +211,11 @@ def _reserve(limit: int) -> int:
     return rounded_up(min(max(share, 256 << 10), 4 << 20))
 
 
-def _shut_down(environment: Environment, writer: Writer) -> None:
-    if environment.pid == os.getpid():
+def _shut_down(pid: int, writer: Writer) -> None:
+    """For a store that nobody closed: at interpreter exit, or when it is collected."""
+    if pid != os.getpid():
+        return
+    if writer.is_current_thread():  # collected in a callback: the thread cannot wait for itself
+        writer.finish_soon()
+    else:
         writer.close()
-        environment.close()

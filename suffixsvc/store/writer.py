@@ -98,6 +98,7 @@ class Writer:
         self._wake = threading.Condition()
         self._closing = False
         self._broken: StoreError | None = None
+        self._close_error: StoreError | None = None
         self._thread = threading.Thread(target=self._run, name="suffixsvc-store-writer", daemon=True)
         self._thread.start()
 
@@ -124,25 +125,34 @@ class Writer:
 
     def call(self, operation: Operation[T]) -> T:
         """Queue it and wait. Not from a future's callback: those run on the writer thread."""
-        if threading.current_thread() is self._thread:
+        self._refuse_callbacks()
+        return self.submit(operation).result()
+
+    def close(self) -> None:
+        """Finish everything queued, close the environment, end the thread. Idempotent."""
+        self._refuse_callbacks()
+        self.finish_soon()
+        self._thread.join()
+        error, self._close_error = self._close_error, None
+        if error is not None:
+            raise error
+
+    def finish_soon(self) -> None:
+        """The same without waiting."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+
+    def is_current_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def _refuse_callbacks(self) -> None:
+        if self.is_current_thread():
             raise StoreError(
                 "the store was called from the callback of one of its futures",
                 expected="a call from another thread",
                 remedy="Hand the work to a thread of your own.",
             )
-        return self.submit(operation).result()
-
-    def close(self) -> None:
-        """Finish everything queued and end the thread. Idempotent."""
-        if threading.current_thread() is self._thread:
-            raise StoreError(
-                "the store was closed from the callback of one of its futures",
-                remedy="Close it from a thread of your own.",
-            )
-        with self._wake:
-            self._closing = True
-            self._wake.notify()
-        self._thread.join()
 
     # --- the writer thread --------------------------------------------------------------------------
 
@@ -157,6 +167,10 @@ class Writer:
                     self._commit(batch)
             except BaseException as e:  # nobody may wait for a future for ever
                 _fail(batch, e)
+        try:
+            self._environment.close()
+        except StoreError as e:
+            self._close_error = e
 
     def _take(self) -> list[Operation[Any]] | None:
         """Everything that waits, up to the batch size; None once closed and drained."""

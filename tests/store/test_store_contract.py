@@ -74,7 +74,7 @@ def test_an_output_comes_back_as_it_went_in(store: Store, clock: Clock) -> None:
         [0, 5, 2**31 - 1],
         segments=(1, 2),
         tail=range(64),
-        labels={"agent": "sql", "σ": ""},
+        labels={"agent": "sql", "ñ": ""},
         incomplete=True,
         ttl_seconds=2**32 - 1,
         corpus=True,

@@ -184,7 +184,7 @@ def test_a_read_only_folder_is_refused(tmp_path: Path) -> None:
             pytest.skip("runs as root but may not mount, so nothing here is read-only")
         undo = lambda: subprocess.run(["umount", str(folder)], check=True)  # noqa: E731  # a one-line undo
     try:
-        with pytest.raises(StoreError, match="owner.lock") as caught:
+        with pytest.raises(StoreError, match=r"owner\.lock") as caught:
             LmdbStore(folder)
         assert "writable" in str(caught.value)
     finally:

@@ -1,0 +1,127 @@
+"""The victim: opens a store, writes and forgets without end, and is killed.
+
+Run as a program it loads everything once and then forks one victim for each line of JSON it reads:
+
+    {"folder": ..., "seed": ..., "point": name or null, "hits": n, "big": bool}
+
+It prints ``pid N``, then the victim's lines, then ``done STATUS``. A victim writes one line before and
+one after everything it does, straight into the pipe:
+
+    + OP COUNT        about to append COUNT outputs labelled OP.0, OP.1, ...
+    = OP ID ID ...    acknowledged
+    - ID  /  ~ ID     about to forget  /  acknowledged
+    s V   /  S V      about to put state V  /  acknowledged
+    ! POINT           about to be killed at a named point
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+
+from suffixsvc.store import LmdbStore
+from suffixsvc.types import NamespaceRecord, NewOutput
+
+NS = "crash"
+#: contents that many outputs share
+COMMON = [[1], [1, 2, 3], list(range(500))]
+
+
+def tokens_of(op: str, index: int, kind: int) -> list[int]:
+    """What output ``op.index`` holds: the checker computes the same."""
+    if kind < len(COMMON):
+        return COMMON[kind]
+    seed = int(op.replace("-", "")) * 8 + index
+    return [seed % 2**31] * (20_000 if kind == 9 else 1 + seed % 600)
+
+
+def say(line: str) -> None:
+    os.write(1, line.encode() + b"\n")  # one write below PIPE_BUF: lines of threads never mix
+
+
+def live(order: dict[str, Any]) -> None:
+    """Without ``ops`` it never returns of its own accord."""
+    hits = order["hits"]
+
+    def hook(point: str) -> None:
+        nonlocal hits
+        if point == order["point"]:
+            hits -= 1
+            if hits <= 0:
+                say(f"! {point}")
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sync = order.get("sync", True)
+    store = LmdbStore(order["folder"], map_bytes_initial=1, sync=sync, crash_hook=hook)
+    store.add_namespace(NamespaceRecord(NS))
+    threads = [
+        threading.Thread(target=work, args=(store, random.Random(f"{order['seed']}/{n}"), order, n))
+        for n in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    store.close()
+
+
+def work(store: LmdbStore, rng: random.Random, order: dict[str, Any], thread: int) -> None:
+    mine: list[int] = []
+    count = 0
+    while count < order.get("ops", 10**9):
+        count += 1
+        what = rng.random()
+        if what < 0.25 and mine:
+            output_id = mine.pop(rng.randrange(len(mine)))
+            say(f"- {output_id}")
+            store.forget(NS, output_id)
+            say(f"~ {output_id}")
+        elif what < 0.32 and thread == 0:
+            version = order["seed"] * 100_000 + count
+            say(f"s {version}")
+            store.put_state(NS, "version", str(version).encode())
+            say(f"S {version}")
+        else:
+            op = f"{order['seed']}-{thread}-{count:05d}"
+            kinds = [9 if order["big"] else rng.randrange(6) for _ in range(rng.randrange(1, 4))]
+            outputs = [
+                NewOutput(
+                    namespace=NS,
+                    token_ids=np.asarray(tokens_of(op, i, kind), dtype=np.int32),
+                    segment_lens=(len(tokens_of(op, i, kind)),),
+                    prompt_tail=np.asarray([i], dtype=np.int32),
+                    labels={"op": op, "index": str(i), "kind": str(kind), "of": str(len(kinds))},
+                    ttl_seconds=rng.choice([0, 10**6]),
+                )
+                for i, kind in enumerate(kinds)
+            ]
+            say(f"+ {op} {len(outputs)}")
+            ids = store.append(outputs).result()
+            say(f"= {op} {' '.join(map(str, ids))}")
+            mine += ids
+
+
+def main() -> None:
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            try:
+                live(json.loads(line))
+            except BaseException as e:  # the parent sees it as a failed run, not as a killed one
+                say(f"? {e!r}")
+            finally:
+                os._exit(1)
+        say(f"pid {child}")
+        _, status = os.waitpid(child, 0)
+        say(f"done {os.waitstatus_to_exitcode(status)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""More than 200 processes are killed with SIGKILL while they write; nothing they were promised is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from crash_child import NS, tokens_of
+
+from suffixsvc.store import LmdbStore
+
+pytestmark = pytest.mark.crash
+
+#: lives of one folder, in order; "" is a kill at a random time
+LIVES = ["create-built", "create-renamed", "grow-extended", "grown"]
+LIVES += ["begun", "written", "committed", "acknowledged", *[""] * 13]
+FOLDERS = 10
+
+
+class Truth:
+    """What the victims of one folder were promised, and what they were about to do when they died."""
+
+    def __init__(self) -> None:
+        self.promised: dict[int, tuple[str, int]] = {}  # id -> (op, index)
+        self.forgotten: set[int] = set()
+        self.highest = 0  # of all lives before this one
+        self.state = 0
+        self.begin_life()
+
+    def begin_life(self) -> None:
+        self.appending: dict[str, int] = {}  # op -> count
+        self.forgetting: set[int] = set()
+        self.putting: set[int] = set()
+        self.killed_at = ""
+
+    def hear(self, line: str) -> None:
+        kind, *words = line.split()
+        if kind == "+":
+            self.appending[words[0]] = int(words[1])
+        elif kind == "=":
+            assert self.appending.pop(words[0]) == len(words) - 1
+            for index, output_id in enumerate(map(int, words[1:])):
+                assert output_id > self.highest, "an id was used twice"
+                assert output_id not in self.promised
+                self.promised[output_id] = (words[0], index)
+        elif kind == "-":
+            self.forgetting.add(int(words[0]))
+        elif kind == "~":
+            self.forgetting.remove(int(words[0]))
+            self.forgotten.add(int(words[0]))
+            del self.promised[int(words[0])]
+        elif kind == "s":
+            self.putting = {int(words[0])}
+        elif kind == "S":
+            self.putting, self.state = set(), int(words[0])
+        elif kind == "!":
+            self.killed_at = words[0]
+        else:
+            raise AssertionError(f"victim said {line!r}")
+
+    def compare(self, folder: Path) -> None:
+        """Open what the victim left, and hold it against every promise."""
+        store = LmdbStore(folder, map_bytes_initial=1)
+        try:
+            store.check()
+            if not store.namespaces():
+                assert not self.promised, "everything is gone"
+                assert not self.state
+                return
+            rows = {stored.output_id: stored.output for stored in store.scan(NS)}
+            lost = self.promised.keys() - rows.keys() - self.forgetting
+            assert not lost, f"acknowledged and lost: {sorted(lost)}"
+            back = rows.keys() & self.forgotten
+            assert not back, f"forgotten and back: {sorted(back)}"
+            half: dict[str, int] = {}
+            for output_id, output in rows.items():
+                op, index, kind = (output.labels[name] for name in ("op", "index", "kind"))
+                assert output.token_ids.tolist() == tokens_of(op, int(index), int(kind))
+                if output_id in self.promised:
+                    assert self.promised[output_id] == (op, int(index))
+                else:
+                    assert op in self.appending, f"nobody wrote {output_id}"
+                    assert self.appending[op] == int(output.labels["of"])
+                    half[op] = half.get(op, 0) + 1
+                    self.promised[output_id] = (op, int(index))  # it is there now, so it stays
+            for op, count in half.items():
+                assert count == self.appending[op], f"{op} was half applied"
+            for output_id in self.forgetting:
+                if output_id not in rows:
+                    self.forgotten.add(output_id)
+                    del self.promised[output_id]
+            value = int(store.get_state(NS, "version") or b"0")
+            assert value in {self.state, *self.putting}
+            self.state = value
+            last = store.stats().last_lsn
+            assert last >= max(rows, default=0)
+            assert last >= self.highest
+            self.highest = last
+        finally:
+            store.close()
+
+
+class Slaughterhouse:
+    """The process that forks victims."""
+
+    def __init__(self) -> None:
+        here = Path(__file__).parent
+        self.process = subprocess.Popen(
+            [sys.executable, str(here / "crash_child.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        assert self.process.stdin
+        assert self.process.stdout
+        self.orders: IO[str] = self.process.stdin
+        self.answers = self.process.stdout.fileno()
+
+    def run(self, order: dict[str, Any], truth: Truth, kill_after: float | None) -> int:
+        """One life; its exit status."""
+        truth.begin_life()
+        self.orders.write(json.dumps(order) + "\n")
+        pid = 0
+        kill_at: float | None = None
+        rest = b""
+        while True:
+            wait = 60.0 if kill_at is None else max(0.0, kill_at - time.monotonic())
+            if not select.select([self.answers], [], [], wait)[0]:
+                assert kill_at is not None, "a victim hangs"
+                os.kill(pid, signal.SIGKILL)
+                kill_at = None
+                continue
+            data = os.read(self.answers, 1 << 16)
+            assert data, "the forking process is gone"
+            *lines, rest = (rest + data).split(b"\n")
+            for line in map(bytes.decode, lines):
+                if line.startswith("pid "):
+                    pid = int(line.split()[1])
+                    kill_at = None if kill_after is None else time.monotonic() + kill_after
+                elif line.startswith("done "):
+                    return int(line.split()[1])
+                else:
+                    truth.hear(line)
+
+    def close(self) -> None:
+        self.orders.close()
+        self.process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def slaughterhouse() -> Iterator[Slaughterhouse]:
+    house = Slaughterhouse()
+    yield house
+    house.close()
+
+
+@pytest.mark.parametrize("number", range(FOLDERS))
+def test_nothing_acknowledged_is_lost_by_kill_9(
+    slaughterhouse: Slaughterhouse, tmp_path: Path, number: int
+) -> None:
+    """Twenty-one lives of one folder, each ended by SIGKILL, each followed by a complete comparison."""
+    seed = int(os.environ.get("STORE_CRASH_SEED", random.randrange(10_000))) + number
+    print(f"STORE_CRASH_SEED={seed - number}")
+    rng = random.Random(seed)
+    truth = Truth()
+    folder = tmp_path / "data"
+    for life, point in enumerate(LIVES):
+        order = {
+            "folder": str(folder),
+            "seed": seed * 100 + life,
+            "point": point or None,
+            "hits": 1 if point.startswith(("create", "grow")) else rng.randrange(1, 8),
+            "big": point.startswith("grow"),
+        }
+        status = slaughterhouse.run(order, truth, None if point else rng.uniform(0.0, 0.12))
+        assert status == -signal.SIGKILL
+        assert truth.killed_at == point
+        if point == "create-built":
+            assert not (folder / "data.mdb").exists()
+        truth.compare(folder)
+        if point == "create-built":
+            (folder / "data.mdb").unlink()  # so that the next life creates it again
+    assert truth.promised or truth.forgotten, "no victim lived long enough to be promised anything"
+
+
+def test_there_are_at_least_200_kills() -> None:
+    assert len(LIVES) * FOLDERS >= 200

@@ -1,0 +1,246 @@
+"""The writer thread: group commit, failures half way, hash collisions, growth of the map."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+from store_testing import NS, make_output, plain
+
+from suffixsvc.errors import StoreClosedError, StoreError, StoreFullError, UnknownNamespaceError
+from suffixsvc.store import LmdbStore, tables, validation
+from suffixsvc.store.tables import WriteView
+from suffixsvc.types import NamespaceRecord
+
+
+class Points:
+    """A crash hook that counts, and that can hold the writer at a point."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.hold_at = ""
+        self.held, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, point: str) -> None:
+        self.seen.append(point)
+        if point == self.hold_at:
+            self.held.set()
+            assert self.go.wait(30)
+
+
+@pytest.fixture
+def points() -> Points:
+    return Points()
+
+
+@pytest.fixture
+def store(tmp_path: Path, points: Points) -> Iterator[LmdbStore]:
+    opened = LmdbStore(tmp_path / "data", crash_hook=points)
+    opened.add_namespace(NamespaceRecord(NS))
+    yield opened
+    opened.close()
+    reopened = LmdbStore(tmp_path / "data")
+    reopened.check()
+    reopened.close()
+
+
+def held_while(store: LmdbStore, points: Points) -> Future[list[int]]:
+    """Keep the writer busy with one append, so that what follows has to queue."""
+    points.hold_at = "begun"
+    first = store.append([make_output([1])])
+    assert points.held.wait(30)
+    points.hold_at = ""
+    points.seen.clear()
+    return first
+
+
+def test_what_waits_shares_one_commit(store: LmdbStore, points: Points) -> None:
+    first = held_while(store, points)
+    rest = [store.append([make_output([i])]) for i in range(50)]
+    points.go.set()
+    assert first.result() == [1]
+    assert [f.result() for f in rest] == [[i + 2] for i in range(50)]
+    assert points.seen.count("begun") == 1  # fifty appends, one transaction
+
+
+def test_one_refusal_in_a_shared_commit_is_its_own(store: LmdbStore, points: Points) -> None:
+    held_while(store, points)
+    futures = [store.append([make_output([i], namespace="nowhere" if i == 1 else NS)]) for i in range(3)]
+    points.go.set()
+    assert futures[0].result() == [2]
+    with pytest.raises(UnknownNamespaceError):
+        futures[1].result()
+    assert futures[2].result() == [3]
+
+
+def test_a_failure_half_way_takes_nothing_else_with_it(
+    store: LmdbStore, points: Points, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operation that dies after its first write is undone; its neighbours are not."""
+    intern = WriteView._intern
+
+    def failing(self: WriteView, namespace_id: int, output: Any) -> Any:
+        result = intern(self, namespace_id, output)
+        if output.payload.token_ids[0] == 666:
+            raise RuntimeError("half way")
+        return result
+
+    monkeypatch.setattr(WriteView, "_intern", failing)
+    held_while(store, points)
+    futures = [store.append([make_output([7]), make_output([i])]) for i in (1, 666, 2)]
+    points.go.set()
+    assert futures[0].result() == [2, 3]
+    with pytest.raises(RuntimeError, match="half way"):
+        futures[1].result()
+    assert futures[2].result() == [4, 5]
+    assert [s.output_id for s in store.scan()] == [1, 2, 3, 4, 5]
+    store.check()
+
+
+def test_a_cancelled_append_is_not_written(store: LmdbStore, points: Points) -> None:
+    held_while(store, points)
+    unwanted, wanted = store.append([make_output([8])]), store.append([make_output([9])])
+    assert unwanted.cancel()
+    points.go.set()
+    assert wanted.result() == [2]
+    with pytest.raises(CancelledError):
+        unwanted.result()
+    assert [s.output.token_ids.tolist() for s in store.scan()] == [[1], [9]]
+
+
+def test_close_finishes_what_was_queued(tmp_path: Path, points: Points) -> None:
+    store = LmdbStore(tmp_path, crash_hook=points)
+    store.add_namespace(NamespaceRecord(NS))
+    held_while(store, points)
+    futures = [store.append([make_output([i])]) for i in range(5)]
+    threading.Timer(0.05, points.go.set).start()
+    store.close()
+    assert [f.result() for f in futures] == [[i + 2] for i in range(5)]
+    with pytest.raises(StoreClosedError):
+        store.append([make_output()]).result()
+
+
+def test_waiting_inside_a_callback_is_refused_instead_of_hanging(store: LmdbStore, points: Points) -> None:
+    errors: list[BaseException] = []
+
+    def callback(future: Future[list[int]]) -> None:
+        for call in (lambda: store.forget(NS, future.result()[0]), store.close):
+            try:
+                call()
+            except StoreError as e:
+                errors.append(e)
+
+    future = held_while(store, points)
+    future.add_done_callback(callback)
+    points.go.set()
+    store.append([make_output()]).result()
+    assert len(errors) == 2
+    assert store.stats().outputs == 2
+
+
+def test_colliding_hashes_keep_their_contents_apart(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal hashes of different contents, made on purpose, must never mix two outputs up."""
+    monkeypatch.setattr(validation, "content_hash", lambda content: b"same" * 4)
+    outputs = [make_output([i]) for i in (1, 2, 3)]
+    assert store.append(outputs).result() == [1, 2, 3]
+    store.forget(NS, 1)  # leaves a hole in front of the others
+    assert store.append([outputs[2], outputs[1], make_output([4]), make_output([5])]).result() == [4, 5, 6, 7]
+    assert [s.output.token_ids.tolist() for s in store.scan()] == [[2], [3], [3], [2], [4], [5]]
+    assert store.stats().payloads == 4
+    for output_id in (2, 3, 4, 5, 6, 7):
+        store.forget(NS, output_id)
+    assert store.stats().payloads == 0
+
+
+def test_the_map_grows_under_readers_and_writers(tmp_path: Path) -> None:
+    """Remapping while other threads read: nobody sees a wrong byte, nobody waits for ever."""
+    store = LmdbStore(tmp_path, map_bytes_initial=1, sync=False)
+    store.add_namespace(NamespaceRecord(NS))
+    store.append([make_output([1] * 100)]).result()
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            while not stop.is_set():
+                assert store.get(1).output.token_ids.tolist() == [1] * 100
+                for stored in store.scan():
+                    assert len(stored.output.token_ids) in (100, 20_000)
+        except BaseException as e:  # handed to the main thread
+            errors.append(e)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    first = (tmp_path / "data.mdb").stat().st_size
+    for i in range(60):
+        store.append([make_output([i] * 20_000)]).result()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert (tmp_path / "data.mdb").stat().st_size >= 8 * first
+    store.check()
+    store.close()
+
+
+def test_a_suspended_scan_does_not_stop_the_map_from_growing(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path, map_bytes_initial=1, sync=False)
+    store.add_namespace(NamespaceRecord(NS))
+    store.append([make_output([i]) for i in range(600)]).result()
+    scan = store.scan()
+    next(scan)
+    for i in range(20):
+        store.append([make_output([i] * 20_000)]).result(timeout=30)
+    assert len(list(scan)) == 599
+    store.close()
+
+
+def test_an_output_larger_than_the_map_fits_after_growth(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path, map_bytes_initial=1)
+    store.add_namespace(NamespaceRecord(NS))
+    big = make_output(range(1 << 20))
+    (output_id,) = store.append([big]).result()
+    store.close()
+    store = LmdbStore(tmp_path)
+    assert plain(store.get(output_id).output) == plain(big)
+    store.check()
+    store.close()
+
+
+def test_an_io_error_ends_writing_but_not_reading(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failed commit nobody knows what the disk holds: no further write pretends to be safe."""
+    store.append([make_output()]).result()
+
+    def failing(view: WriteView) -> None:
+        error = lmdb.Error("mdb_txn_commit")
+        error.__dict__["code"] = errno.EIO
+        raise error
+
+    monkeypatch.setattr(tables.WriteView, "finish", failing)
+    for _ in range(2):
+        with pytest.raises(StoreError) as caught:
+            store.append([make_output()]).result()
+        assert not isinstance(caught.value, StoreFullError)
+        assert "open it again" in str(caught.value)
+    monkeypatch.undo()
+    with pytest.raises(StoreError):
+        store.append([make_output()]).result()
+    assert store.get(1).output.token_ids.tolist() == [1, 2, 3]
+
+
+def test_memory_stores_do_not_load_lmdb() -> None:
+    import subprocess
+
+    code = "import sys; from suffixsvc.store import MemoryStore; MemoryStore(); print('lmdb' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"
