@@ -74,7 +74,9 @@ class _LayerState:
         self.chain = Chain()
 
     def measure(self, drafted: int, seconds: float) -> None:
-        """A question was answered."""
+        """A question was answered; 0 seconds is no measurement."""
+        if seconds <= 0.0:
+            return
         if self.spec.kind is LayerKind.DRAFT_MODEL:
             each = seconds / max(1, drafted)
             # an empty answer is a price only if it was waited for: catching up is not drafting

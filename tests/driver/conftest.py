@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from suffixsvc.errors import ModelNotFoundError
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from suffixsvc_driver.targets.llama import LlamaTarget
 from support.targets import WIDTH_INDEPENDENT
 from support.tiny_gguf import write_tiny_llama
+
+from suffixsvc.errors import ModelNotFoundError
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from suffixsvc_driver.config import DriverConfig
+from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.layers.draft_model import DraftModelLayer
+from suffixsvc_driver.loop import generate
+from suffixsvc_driver.targets.llama import LlamaTarget
+from suffixsvc_driver.targets.llama_context import ContextSettings
+from suffixsvc_driver.workers.client import DraftWorkerClient, WorkerSession
+from suffixsvc_driver.workers.engine import DraftEngine
+from suffixsvc_driver.workers.server import DraftWorkerServer
+from support.targets import talkative_prompt
+from support.tiny_gguf import SPECIAL, byte_texts, write_tiny_llama
 
 from suffixsvc import wire
 from suffixsvc.errors import (
@@ -27,17 +38,6 @@ from suffixsvc.errors import (
 )
 from suffixsvc.types import DraftSource
 from suffixsvc.v1 import draft_worker_pb2 as pb
-from suffixsvc_driver.config import DriverConfig
-from suffixsvc_driver.curve import CostCurve
-from suffixsvc_driver.layers.draft_model import DraftModelLayer
-from suffixsvc_driver.loop import generate
-from suffixsvc_driver.targets.llama import LlamaTarget
-from suffixsvc_driver.targets.llama_context import ContextSettings
-from suffixsvc_driver.workers.client import DraftWorkerClient, WorkerSession
-from suffixsvc_driver.workers.engine import DraftEngine
-from suffixsvc_driver.workers.server import DraftWorkerServer
-from support.targets import talkative_prompt
-from support.tiny_gguf import SPECIAL, byte_texts, write_tiny_llama
 
 SETTINGS = ContextSettings(
     context_size=512, slots=2, threads=1, max_width=1, flash_attention=False, kv_type="f32"

@@ -1,0 +1,283 @@
+"""Curves, policies, trust, sampling, chains, vocabularies, slots: the driver's small pure parts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from suffixsvc_driver.chain import clean_chain
+from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.policy import RunningRate, best_ask, best_prefix
+from suffixsvc_driver.sampling import GREEDY, Sampling, boundary_distance, choose, top_two_gap, uniform
+from suffixsvc_driver.targets.slots import SlotCache, common_prefix
+from suffixsvc_driver.trust import Trust
+from suffixsvc_driver.vocabulary import Vocabulary, check_vocabulary
+
+from suffixsvc.errors import InvalidConfigError, InvalidCostError, ModelError, VocabularyMismatchError
+from suffixsvc.fingerprint import tokenizer_fingerprint
+from suffixsvc.types import Draft, DraftSource
+
+# -- curves
+
+
+@pytest.mark.parametrize(
+    "costs",
+    [(), (0,), (0, 2.0), (0, 1, math.nan), (0, 1, math.inf), (0, 1, -0.1)],
+)
+def test_curves_that_make_no_sense(costs: tuple[float, ...]) -> None:
+    with pytest.raises(InvalidCostError):
+        CostCurve(costs)
+
+
+def test_a_width_nobody_measured_is_no_bargain() -> None:
+    curve = CostCurve.from_samples({1: 1.0, 2: 1.9, 4: 2.5, 8: 6.0, 12: 5.0}, seconds_per_step=0.03)
+    assert curve.costs == (0, 1, 1.9, 2.5, 2.5, 6, 6, 6, 6, 6, 6, 6, 5)
+    assert curve.padded_width(5, 100) == 12
+    assert curve.padded_width(5, 11) == 5
+    assert curve.padded_width(2, 100) == 2
+    assert curve.effective().tolist() == pytest.approx([0, 1, 1.9, 2.5, 2.5, *[5] * 8])
+    assert CostCurve.from_json(curve.to_json()) == curve
+    with pytest.raises(InvalidCostError):
+        CostCurve.from_samples({2: 1.0})
+    for wrong in ({}, {"costs": "abc"}, {"costs": [0, True]}, {"costs": [0, 1], "seconds_per_step": "1"}):
+        with pytest.raises(InvalidCostError):
+            CostCurve.from_json(wrong)
+
+
+# -- policies
+
+curves = st.lists(st.floats(0, 20), min_size=1, max_size=20).map(lambda c: CostCurve((0.0, 1.0, *c)))
+
+
+@given(
+    probs=st.lists(st.floats(0, 1), max_size=25),
+    curve=curves,
+    rate=st.floats(1, 5),
+    limit=st.integers(0, 25),
+    room=st.integers(1, 25),
+)
+def test_the_best_prefix_is_the_best(
+    probs: list[float], curve: CostCurve, rate: float, limit: int, room: int
+) -> None:
+    """Against trying every prefix in every width that holds it."""
+    choice = best_prefix(probs, curve, rate, limit, room)
+    best = 0.0
+    for n in range(1, min(len(probs), limit) + 1):
+        gain = sum(math.prod(probs[: i + 1]) for i in range(n))
+        for width in range(n + 1, min(room, curve.max_width) + 1):
+            if width == n + 1 or curve.padded_width(n + 1, room) == width:
+                best = max(best, gain - rate * (curve.costs[width] - 1))
+    assert choice.gain == pytest.approx(best)
+    assert choice.length < choice.width <= max(1, min(room, curve.max_width))
+    assert choice.length <= min(limit, len(probs))
+
+
+def test_asking_must_earn_its_price() -> None:
+    curve = CostCurve.linear(0.1, 16)
+    free = best_ask(1.0, curve, 1.0, 15, 100)
+    assert free.length == 15
+    assert best_ask(1.0, curve, 1.0, 15, 100, cost_per_ask=20.0).length == 0
+    assert best_ask(1.0, curve, 1.0, 15, 100, cost_per_token=0.95).length == 0
+    assert 0 < best_ask(0.5, curve, 1.0, 15, 100, cost_per_token=0.05).length < 6
+
+
+def test_the_running_rate_is_never_below_plain_decoding() -> None:
+    rate = RunningRate(0.99)
+    assert rate.value == 1.0
+    for _ in range(50):
+        rate.add(1, 5.0)
+    assert rate.value == 1.0
+    for _ in range(500):
+        rate.add(8, 2.0)
+    assert rate.value == pytest.approx(4.0, rel=0.02)
+
+
+# -- trust
+
+
+def test_trust_starts_with_the_layers_word() -> None:
+    assert Trust().believe("any", 0.7, 3) == 0.7
+
+
+def test_trust_learns_each_claim_and_each_layer() -> None:
+    trust = Trust()
+    for i in range(400):
+        trust.learn("liar", 0.95, 0, False)
+        trust.learn("modest", 0.4, 0, i % 10 != 0)
+        trust.learn("deep", 0.9, min(i % 2 * 6, 6), i % 2 == 0)
+    assert trust.believe("liar", 0.95, 0) < 0.05
+    assert trust.believe("liar", 0.6, 8) < 0.1, "a liar is not believed with other claims either"
+    assert trust.believe("modest", 0.4, 0) == pytest.approx(0.9, abs=0.05)
+    assert trust.believe("deep", 0.9, 0) > 0.9 > 0.2 > trust.believe("deep", 0.9, 6)
+    assert trust.believe("other", 0.95, 0) == 0.95
+    for _ in range(300):
+        trust.learn("liar", 0.95, 0, True)
+    assert trust.believe("liar", 0.95, 0) > 0.7
+
+
+# -- chains
+
+
+def test_the_most_probable_path_of_a_tree() -> None:
+    draft = Draft(
+        np.array([10, 20, 30, 40, 50], np.int32),
+        np.array([-1, -1, 1, 1, 3], np.int32),
+        np.array([0.4, 0.6, 0.1, 0.5, 0.9], np.float32),
+        np.array([1, 2, 2, 3, 77], np.uint8),
+        np.zeros(5, np.int32),
+    )
+    chain = clean_chain(draft, 10, 100, DraftSource.CORPUS)
+    assert chain.token_ids == (20, 40, 50)
+    assert chain.sources == (DraftSource.NAMESPACE, DraftSource.CORPUS, DraftSource.CORPUS)
+    assert not chain.junk
+    assert clean_chain(draft, 2, 100, DraftSource.CORPUS).token_ids == (20, 40)
+    assert clean_chain(draft, 10, 45, DraftSource.CORPUS).token_ids == (20, 40)
+
+
+# -- sampling
+
+
+def test_uniform_numbers_are_uniform_and_their_own() -> None:
+    numbers = np.array([uniform(7, i) for i in range(20_000)])
+    assert 0 <= numbers.min() < numbers.max() < 1
+    counts = np.histogram(numbers, 20, (0, 1))[0]
+    assert (np.abs(counts - 1000) < 150).all()
+    assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 0.03
+    assert uniform(7, 5) != uniform(8, 5)
+    assert uniform(7, 5) == uniform(7, 5) == pytest.approx(0.27665, abs=1)
+    assert uniform(-1, 3) == uniform(2**64 - 1, 3)
+
+
+def test_greedy_takes_the_lowest_id_on_ties() -> None:
+    logits = np.array([1, 3, 3, 2], np.float32)
+    assert choose(logits, GREEDY, 0) == 1
+    assert top_two_gap(logits) == 0
+    with pytest.raises(ModelError, match="NaN"):
+        choose(np.array([1, math.nan], np.float32), GREEDY, 0)
+
+
+@given(
+    logits=st.lists(st.floats(-5, 5, width=32), min_size=1, max_size=30),
+    temperature=st.floats(0.1, 3),
+    top_k=st.integers(0, 35),
+    top_p=st.floats(0.05, 1),
+    position=st.integers(0, 1000),
+)
+def test_sampling_against_a_plain_one(
+    logits: list[float], temperature: float, top_k: int, top_p: float, position: int
+) -> None:
+    sampling = Sampling(temperature, top_k, top_p, seed=3)
+    array = np.array(logits, np.float32)
+    order = sorted(range(len(logits)), key=lambda i: (-float(array[i]), i))[: top_k or len(logits)]
+    weights = {i: math.exp((float(array[i]) - max(logits)) / temperature) for i in order}
+    kept, reached = [], 0.0
+    for i in order:
+        kept.append(i)
+        reached += weights[i] / sum(weights.values())
+        if reached >= top_p - 1e-9:
+            break
+    token = choose(array, sampling, position)
+    # rounding at the edge of top_p may keep one token more or less
+    assert token in kept or math.isclose(reached, top_p, abs_tol=1e-6)
+    assert boundary_distance(array, sampling, position, token) == 0.0
+    lost = set(range(len(logits))) - set(order)
+    assert all(boundary_distance(array, sampling, position, i) == math.inf for i in lost)
+
+
+def test_sampled_frequencies_follow_the_distribution() -> None:
+    logits = np.log(np.array([0.1, 0.2, 0.3, 0.4], np.float32))
+    tokens = [choose(logits, Sampling(1.0, seed=1), i) for i in range(20_000)]
+    shares = np.bincount(tokens) / len(tokens)
+    assert shares == pytest.approx([0.1, 0.2, 0.3, 0.4], abs=0.02)
+
+
+def test_bad_sampling() -> None:
+    for wrong in ({"temperature": -1}, {"temperature": math.nan}, {"top_k": -1}, {"top_p": 0.0}):
+        with pytest.raises(InvalidConfigError):
+            Sampling(**wrong)
+
+
+# -- vocabularies
+
+
+def vocabulary(texts: list[bytes], **changes: object) -> Vocabulary:
+    values: dict[str, object] = {
+        "kind": "BPE",
+        "size": len(texts),
+        "bos_id": 1,
+        "eos_id": 2,
+        "add_bos": True,
+        "add_eos": False,
+        "texts": tuple(texts),
+    }
+    values.update(changes)
+    special = {"bos": values["bos_id"], "eos": values["eos_id"]}
+    values["fingerprint"] = tokenizer_fingerprint(enumerate(texts), special)  # type: ignore[arg-type]
+    return Vocabulary(**values)  # type: ignore[arg-type]
+
+
+TEXTS = [b"t%d" % i for i in range(300)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "texts", "changes"),
+    [
+        ("vocab-type", TEXTS, {"kind": "SPM"}),
+        ("bos", TEXTS, {"bos_id": 11}),
+        ("bos", TEXTS, {"add_bos": False}),
+        ("eos", TEXTS, {"eos_id": 7}),
+        ("eos", TEXTS, {"add_eos": True}),
+        ("size", [*TEXTS, *(b"[PAD%d]" % i for i in range(300, 429))], {}),
+        ("token-text", [*TEXTS[:200], b"other", *TEXTS[201:]], {}),
+        ("token-text", [*TEXTS, b"one more"], {}),
+    ],
+)
+def test_each_vocabulary_rule_names_itself(rule: str, texts: list[bytes], changes: dict[str, object]) -> None:
+    with pytest.raises(VocabularyMismatchError) as caught:
+        check_vocabulary(vocabulary(texts, **changes), vocabulary(TEXTS))
+    assert caught.value.rule == rule
+    assert f"rule '{rule}'" in str(caught.value)
+    if rule == "token-text":
+        assert f"token {300 if len(texts) > 300 else 200} " in str(caught.value)
+
+
+def test_vocabularies_that_fit() -> None:
+    target = vocabulary(TEXTS)
+    check_vocabulary(target, target)
+    # exactly 128 more entries, all padding; one side knows no texts behind its end
+    check_vocabulary(vocabulary([*TEXTS, *(b"[PAD%d]" % i for i in range(300, 428))]), target)
+    check_vocabulary(target, vocabulary([*TEXTS, *([b""] * 128)]))
+    # the first five ids may differ
+    check_vocabulary(vocabulary([b"x", b"y", b"z", *TEXTS[3:]]), target)
+    # BOS ids only matter where the token is added
+    check_vocabulary(vocabulary(TEXTS, add_bos=False, bos_id=9), vocabulary(TEXTS, add_bos=False, bos_id=-1))
+
+
+# -- slots
+
+
+@given(st.lists(st.integers(0, 1), max_size=20), st.lists(st.integers(0, 1), max_size=20))
+def test_common_prefix(a: list[int], b: list[int]) -> None:
+    n = common_prefix(a, b)
+    assert a[:n] == b[:n]
+    assert n == min(len(a), len(b)) or a[n] != b[n]
+
+
+def test_where_prompts_go() -> None:
+    cache = SlotCache(2)
+    system = list(range(50))
+
+    def put(prompt: list[int]) -> tuple[int, int, int | None]:
+        placement = cache.place(prompt)
+        slot = cache.carry_out(placement)
+        slot.tokens = prompt[:-1]
+        return placement.slot, placement.keep, placement.copy_from
+
+    assert put([*system, *[100] * 40]) == (0, 0, None)
+    assert put([*system, *[200] * 40]) == (1, 50, 0), "the first agent keeps its text"
+    assert put([*system, *[100] * 40, 1, 2]) == (0, 89, None)
+    assert put([*system, *[200] * 40]) == (1, 89, None), "the last token is always computed"
+    assert put([9] * 5) == (0, 0, None), "the least recently used one goes"

@@ -1,0 +1,57 @@
+"""A real quantised model, whose rounding depends on the batch's width: exactness forms (a) and (b)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.exactness import check_exactness
+from suffixsvc_driver.loop import generate
+from suffixsvc_driver.sampling import GREEDY, Sampling
+from suffixsvc_driver.targets.llama import LlamaTarget
+from suffixsvc_driver.targets.llama_context import ContextSettings
+from support.layers import ScriptedLayer, chain
+
+from suffixsvc.types import Draft
+
+pytestmark = pytest.mark.model
+
+CARELESS = CostCurve.linear(0.01, 16)
+
+
+@pytest.fixture(scope="module")
+def target(real_model: Path) -> Iterator[LlamaTarget]:
+    with LlamaTarget(real_model, ContextSettings(context_size=512, slots=2, threads=1)) as target:
+        yield target
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.7, 40, 0.95, seed=2)], ids=["greedy", "sampled"])
+def test_exact_on_a_quantised_model(target: LlamaTarget, sampling: Sampling) -> None:
+    chat = target.model.chat([{"role": "user", "content": "Write an SQL query that counts users by country."}])
+    prompt = target.model.tokenize(chat)
+    plain = generate(target, prompt, max_tokens=48, sampling=sampling)
+    text = [*prompt, *plain.token_ids]
+
+    def mostly_right(so_far: list[int], budget: int) -> Draft:
+        ahead = text[len(so_far) :][: len(so_far) % 9]
+        return chain([*ahead, 11, 12][:budget])
+
+    layer = ScriptedLayer(mostly_right)
+    result = generate(target, prompt, layers=[layer], max_tokens=48, sampling=sampling, curve=CARELESS)
+    assert result.stats.accepted > 10
+    report = check_exactness(target, result)
+    print(report.describe())
+    assert report.same_shapes_exact
+    assert report.near_ties_only, report.describe()
+    assert report.ok, report.describe()
+
+
+def test_the_vocabulary_of_a_real_file(target: LlamaTarget) -> None:
+    vocabulary = target.model.vocabulary
+    assert (vocabulary.kind, vocabulary.size) == ("BPE", 49152)
+    # pinned: stored namespaces carry it, so it must never change by accident
+    assert vocabulary.fingerprint == "xxh3:2047446b61973c04"
+    text = "SELECT 1; -- naïve 漢字"
+    assert target.model.detokenize(target.model.tokenize(text)) == text

@@ -1,0 +1,440 @@
+"""The state machine: golden traces, junk in, accounting out. No clock, no model."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from suffixsvc_driver.config import DriverConfig, LayerKind, LayerSpec, Policy
+from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.events import (
+    AskLayer,
+    Begin,
+    Decision,
+    Event,
+    Finish,
+    FinishReason,
+    LayerAnswer,
+    LayerFailed,
+    Verified,
+    Verify,
+    decision_to_json,
+    event_from_json,
+    event_to_json,
+)
+from suffixsvc_driver.state import Driver
+from suffixsvc_driver.trust import Trust
+
+from suffixsvc.errors import InvalidConfigError, InvalidInputError, LimitExceededError
+from suffixsvc.types import Draft, DraftSource
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "driver"
+VOCAB = 50
+EOG = 0
+#: two cores: steep, with a step that is cheaper than the one before it
+TWO_CORES = CostCurve((0, 1, 1.9, 2.3, 2.7, 3.5, 4.2, 5.0, 5.8, 7.0, 7.6, 7.6, 7.6, 7.6, 7.6, 7.4, 6.7), 0.03)
+GPU = CostCurve.linear(0.01, 64, seconds_per_step=0.03)
+LOOKUP = LayerSpec("lookup", LayerKind.PROMPT_LOOKUP)
+SUFFIX = LayerSpec("suffix", LayerKind.SUFFIX)
+MODEL = LayerSpec("model", LayerKind.DRAFT_MODEL, seconds_per_token=0.002)
+
+Answer = Callable[[AskLayer, list[int]], Draft | None]
+
+
+class Replica:
+    """Plays layers and target around the machine: the true text is given, the layers say what a function
+    says; None is a failure."""
+
+    def __init__(self, driver: Driver, truth: list[int], answer: Answer, *, seconds: float = 0.0) -> None:
+        self.driver, self.truth, self.answer, self.seconds = driver, truth, answer, seconds
+        self.written: list[int] = []
+        self.trace: list[tuple[Event, Decision]] = []
+        self.widths: list[int] = []
+
+    def run(self, begin: Begin) -> Finish:
+        decision = self.feed(begin)
+        while not isinstance(decision, Finish):
+            if isinstance(decision, AskLayer):
+                draft = self.answer(decision, self.written)
+                decision = self.feed(
+                    LayerFailed(decision.layer, "made up", self.seconds)
+                    if draft is None
+                    else LayerAnswer(decision.layer, draft, self.seconds)
+                )
+            else:
+                decision = self.feed(self.verify(decision, begin))
+        return decision
+
+    def verify(self, decision: Verify, begin: Begin) -> Verified:
+        ahead = self.truth[len(self.written) :]
+        accepted = 0
+        while accepted < len(decision.token_ids) and decision.token_ids[accepted] == ahead[accepted]:
+            accepted += 1
+        emitted = ahead[: accepted + 1][: begin.max_tokens - len(self.written)]
+        if EOG in emitted:
+            emitted = emitted[: emitted.index(EOG) + 1]
+        self.widths.append(1 + len(decision.token_ids))
+        self.written.extend(emitted)
+        return Verified(tuple(emitted), accepted, 1 + len(decision.token_ids))
+
+    def feed(self, event: Event) -> Decision:
+        decision = self.driver.on(event)
+        self.trace.append((event, decision))
+        return decision
+
+
+def begin(max_tokens: int = 60, prompt_length: int = 10, context_size: int = 4096) -> Begin:
+    return Begin(prompt_length, max_tokens, context_size, VOCAB, frozenset({EOG}))
+
+
+def text(n: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(1, VOCAB, n).tolist()
+
+
+def chain(tokens: list[int], prob: float, source: DraftSource = DraftSource.NAMESPACE) -> Draft:
+    return Draft.chain(tokens, [prob] * len(tokens), source)
+
+
+def oracle(truth: list[int], right: int = 99, prob: float = 0.95) -> Answer:
+    """Drafts the truth, the first ``right`` tokens of it, then one wrong token."""
+
+    def answer(ask: AskLayer, written: list[int]) -> Draft:
+        ahead = truth[len(written) :][: ask.budget]
+        tokens = [t if i < right else (t % (VOCAB - 1)) + 1 for i, t in enumerate(ahead)]
+        return chain(tokens, prob) if tokens else Draft.empty()
+
+    return answer
+
+
+# -- golden traces
+
+
+def golden_cases() -> dict[str, tuple[Driver, list[int], Answer, Begin]]:
+    truth = [*text(70, seed=3), EOG]
+
+    def mixed(ask: AskLayer, written: list[int]) -> Draft | None:
+        step = len(written)
+        ahead = truth[step:]
+        if ask.layer == "lookup":
+            return chain(ahead[:2], 0.6, DraftSource.PROMPT_LOOKUP)
+        if ask.layer == "suffix":
+            if step % 7 == 3:
+                return None
+            wrong = [*ahead[: step % 5], 7, 7, 7]
+            return chain(wrong[: ask.budget], 0.9) if ask.budget else Draft.empty()
+        return chain(ahead[: min(ask.budget, 4)], 0.8, DraftSource.DRAFT_MODEL)
+
+    layers = [LOOKUP, SUFFIX, MODEL]
+    return {
+        "plain": (Driver(DriverConfig(), TWO_CORES), truth, mixed, begin(12)),
+        "gain-two-cores": (Driver(DriverConfig(), TWO_CORES, layers), truth, mixed, begin(80)),
+        "gain-gpu": (Driver(DriverConfig(), GPU, layers), truth, mixed, begin(40)),
+        "first-match": (Driver(DriverConfig(policy="first-match"), GPU, layers), truth, mixed, begin(80)),
+        "context-full": (Driver(DriverConfig(), GPU, layers), truth, mixed, begin(80, 10, 30)),
+    }
+
+
+@pytest.mark.parametrize("name", list(golden_cases()))
+def test_golden_trace(name: str) -> None:
+    """The same events give the same decisions, today and in every later version that means to.
+    SUFFIXSVC_UPDATE_GOLDEN=1 writes them anew."""
+    path = GOLDEN / f"{name}.json"
+    if os.environ.get("SUFFIXSVC_UPDATE_GOLDEN") == "1":
+        driver, truth, answer, start = golden_cases()[name]
+        replica = Replica(driver, truth, answer, seconds=0.0005)
+        replica.run(start)
+        lines = [json.dumps({"in": event_to_json(e), "out": decision_to_json(d)}) for e, d in replica.trace]
+        path.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+    recorded = json.loads(path.read_text())
+    driver = golden_cases()[name][0]
+    for i, entry in enumerate(recorded):
+        decision = decision_to_json(driver.on(event_from_json(entry["in"])))
+        assert decision == entry["out"], f"step {i} of {path.name}"
+    assert recorded[-1]["out"]["decision"] == "Finish"
+
+
+# -- junk
+
+
+junk_arrays = st.lists(
+    st.one_of(st.integers(-(2**31), 2**31 - 1), st.integers(0, VOCAB + 2)), max_size=40
+).map(lambda v: np.array(v, np.int32))
+junk_floats = st.lists(st.floats(width=32), max_size=40).map(lambda v: np.array(v, np.float32))
+
+
+@st.composite
+def junk_drafts(draw: st.DrawFn) -> Any:
+    kind = draw(st.integers(0, 4))
+    if kind == 0:
+        return draw(st.sampled_from([None, "draft", 7, [], Draft.empty()]))
+    if kind == 1:
+        n = 10_000
+        return Draft.chain([draw(st.integers(0, VOCAB))] * n, [1.0] * n, DraftSource.NAMESPACE)
+    n = draw(st.integers(0, 12))
+    if kind == 2:  # a tree, or what is none: cycles, forward and self references
+        parents = draw(st.lists(st.integers(-2, n), min_size=n, max_size=n))
+        tokens = draw(st.lists(st.integers(-1, VOCAB + 1), min_size=n, max_size=n))
+        probs = draw(st.lists(st.floats(width=32), min_size=n, max_size=n))
+        return Draft(
+            np.array(tokens, np.int32),
+            np.array(parents, np.int32),
+            np.array(probs, np.float32),
+            np.array(draw(st.lists(st.integers(0, 255), min_size=n, max_size=n)), np.uint8),
+            np.zeros(n, np.int32),
+        )
+    if kind == 3:
+        return Draft(draw(junk_arrays), draw(junk_arrays), draw(junk_floats), draw(junk_floats), None)
+    tokens = draw(st.lists(st.integers(0, VOCAB - 1), min_size=n, max_size=n))
+    return chain(tokens, draw(st.floats(0, 1, width=32)))
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), policy=st.sampled_from(list(Policy)), curve=st.sampled_from([TWO_CORES, GPU]))
+def test_no_answer_breaks_it(data: st.DataObject, policy: Policy, curve: CostCurve) -> None:
+    truth = [*text(30, seed=data.draw(st.integers(0, 5))), EOG, *text(100)]
+    layers = [LOOKUP, SUFFIX, MODEL][: data.draw(st.integers(1, 3))]
+    driver = Driver(DriverConfig(policy=policy), curve, layers)
+    start = begin(data.draw(st.integers(1, 40)), 10, data.draw(st.integers(10, 60)))
+    asked: set[str] = set()
+
+    def answer(ask: AskLayer, written: list[int]) -> Any:
+        assert ask.layer not in asked, "asked twice in a step"
+        asked.add(ask.layer)
+        assert 0 <= ask.budget <= 64
+        return data.draw(junk_drafts())
+
+    replica = Replica(driver, truth, answer, seconds=data.draw(st.floats(0, 0.1)))
+    original = replica.verify
+
+    def verify(decision: Verify, start: Begin) -> Verified:
+        asked.clear()
+        width = 1 + len(decision.token_ids)
+        assert all(0 <= t < VOCAB for t in decision.token_ids)
+        assert len(decision.sources) == len(decision.probs) == len(decision.token_ids)
+        assert all(0.0 <= p <= 1.0 for p in decision.probs)
+        assert start.prompt_length + len(replica.written) - 1 + width <= start.context_size
+        assert len(decision.token_ids) - decision.padding <= start.max_tokens - len(replica.written) - 1 or (
+            not decision.token_ids
+        )
+        return original(decision, start)
+
+    replica.verify = verify  # type: ignore[method-assign]  # watches the decisions on their way
+    finish = replica.run(start)
+    assert replica.written == truth[: len(replica.written)]
+    stats = driver.stats
+    assert stats.tokens == len(replica.written)
+    assert sum(c.output_tokens for c in stats.evidence.values()) == stats.tokens
+    assert stats.steps == len(replica.widths)
+    if finish.reason is FinishReason.STOP:
+        assert replica.written[-1] == EOG
+    elif finish.reason is FinishReason.LENGTH:
+        assert len(replica.written) == start.max_tokens
+    else:
+        assert start.prompt_length + len(replica.written) > start.context_size
+
+
+# -- what it decides
+
+
+def test_nothing_is_drafted_where_nothing_pays() -> None:
+    truth = text(100)
+    steep = CostCurve.linear(1.2, 32, seconds_per_step=0.03)
+    replica = Replica(Driver(DriverConfig(), steep, [SUFFIX]), truth, oracle(truth))
+    replica.run(begin(50))
+    assert set(replica.widths) == {1}
+    assert replica.driver.stats.layer("suffix").asked == 0, "a layer that cannot pay is not asked"
+
+
+def test_a_cheaper_width_is_padded_to() -> None:
+    """c[12] = 7.6 but c[16] = 6.7: eleven drafted tokens go out as fifteen."""
+    truth = text(200)
+    replica = Replica(
+        Driver(DriverConfig(), TWO_CORES, [SUFFIX]),
+        truth,
+        lambda ask, written: chain(truth[len(written) :][:11], 1.0),
+    )
+    replica.run(begin(100))
+    assert 16 in replica.widths
+    assert 12 not in replica.widths
+    assert replica.driver.stats.padding > 0
+
+
+def test_the_curve_is_climbed_over_a_step() -> None:
+    """Four tokens do not pay, sixteen do: a token-by-token rule would have stopped before."""
+    curve = CostCurve((0, 1.0, *[4.0] * 15), 0.03)
+    truth = text(200)
+    replica = Replica(Driver(DriverConfig(), curve, [SUFFIX]), truth, oracle(truth))
+    replica.run(begin(100))
+    assert max(replica.widths) == 16
+
+
+def test_a_lying_cache_is_demoted_in_tens_of_steps() -> None:
+    truth = text(400)
+    replica = Replica(Driver(DriverConfig(), GPU, [SUFFIX]), truth, oracle(truth, right=0, prob=0.99))
+    replica.run(begin(200))
+    assert len(replica.written) == 200
+    assert max(replica.widths[:3]) > 8, "it was believed at first"
+    assert sum(replica.widths[40:]) <= 1.5 * len(replica.widths[40:]), "and is not any more"
+
+
+def test_a_cache_that_becomes_honest_is_believed_again() -> None:
+    """Unsent drafts are labelled by what the target wrote: no probing, no starvation."""
+    truth = text(900)
+    lies, honest = oracle(truth, right=0, prob=0.9), oracle(truth, prob=0.9)
+    replica = Replica(
+        Driver(DriverConfig(), TWO_CORES, [SUFFIX]),
+        truth,
+        lambda ask, written: (lies if len(written) < 150 else honest)(ask, written),
+    )
+    replica.run(begin(800))
+    assert max(replica.widths[60:140]) == 1
+    assert max(replica.widths[-20:]) > 4
+
+
+def test_trust_is_shared_between_generations() -> None:
+    truth, trust = text(300), Trust()
+    for _ in range(2):
+        replica = Replica(
+            Driver(DriverConfig(), GPU, [SUFFIX], trust), truth, oracle(truth, right=0, prob=0.99)
+        )
+        replica.run(begin(100))
+    assert max(replica.widths) < 4
+
+
+def test_the_better_of_two_layers_is_sent() -> None:
+    truth = text(300)
+
+    def answer(ask: AskLayer, written: list[int]) -> Draft:
+        right = oracle(truth)(ask, written)
+        return right if ask.layer == "suffix" else chain([1, 1, 1, 1], 0.2, DraftSource.PROMPT_LOOKUP)
+
+    replica = Replica(Driver(DriverConfig(), GPU, [LOOKUP, SUFFIX]), truth, answer)
+    replica.run(begin(100))
+    stats = replica.driver.stats
+    assert stats.layer("suffix").sent.accepted > 60
+    assert stats.layer("lookup").sent.drafted == 0
+    assert stats.layer("lookup").answered == stats.steps
+
+
+def test_first_match_takes_the_first_layer_with_three_tokens() -> None:
+    truth = text(300)
+
+    def answer(ask: AskLayer, written: list[int]) -> Draft:
+        ahead = truth[len(written) :]
+        if ask.layer == "lookup":
+            return chain(ahead[: 3 if len(written) % 2 else 2], 0.1, DraftSource.PROMPT_LOOKUP)
+        assert ask.budget <= 12
+        return chain(ahead[: ask.budget], 0.1)
+
+    driver = Driver(DriverConfig(policy="first-match", k_max=12), GPU, [LOOKUP, SUFFIX])
+    replica = Replica(driver, truth, answer)
+    replica.run(begin(100))
+    sent = [d for _, d in replica.trace if isinstance(d, Verify) and d.token_ids]
+    asks = [d for _, d in replica.trace if isinstance(d, AskLayer)]
+    assert {d.layer for d in sent} == {"lookup", "suffix"}
+    assert all(len(d.token_ids) == 3 for d in sent if d.layer == "lookup")
+    # told in every step, asked only where the first layer had too little
+    told = [a.budget for a in asks if a.layer == "suffix"]
+    assert len(told) == driver.stats.steps
+    assert 0 in told[:-1]
+
+
+@pytest.mark.parametrize(("right", "expected"), [(99, 24), (1, 4)])
+def test_adaptive_k(right: int, expected: int) -> None:
+    truth = text(4000)
+    driver = Driver(DriverConfig(policy="first-match"), GPU, [SUFFIX])
+    budgets: list[int] = []
+
+    def answer(ask: AskLayer, written: list[int]) -> Draft:
+        budgets.append(ask.budget)
+        return oracle(truth, right=right)(ask, written)
+
+    Replica(driver, truth, answer).run(begin(2000))
+    assert budgets[0] == 12
+    assert budgets[-8] == expected
+
+
+def test_a_slow_draft_model_is_given_up_and_probed() -> None:
+    """It costs 0.8 of a target step per token, which nothing can earn back; then a slow answer is not the
+    end of it: its price falls back to what it said of itself."""
+    truth = text(2000)
+    slow = LayerSpec("model", LayerKind.DRAFT_MODEL, seconds_per_token=0.024)
+    driver = Driver(DriverConfig(), TWO_CORES, [slow])
+    Replica(driver, truth, oracle(truth)).run(begin(200))
+    assert driver.stats.layer("model").asked == 0
+    wrong = Driver(DriverConfig(), GPU, [MODEL])
+    replica = Replica(wrong, truth, oracle(truth, right=0))
+    replica.run(begin(1000))
+    asked = wrong.stats.layer("model").asked
+    assert 10 < asked < 150, asked
+
+
+def test_a_late_layer_is_priced() -> None:
+    truth = text(2000)
+    driver = Driver(DriverConfig(), TWO_CORES, [SUFFIX])
+    Replica(driver, truth, lambda ask, written: Draft.empty(), seconds=0.5).run(begin(500))
+    assert driver.stats.layer("suffix").asked < 250
+
+
+def test_feedback_says_what_was_really_sent() -> None:
+    truth = text(300)
+    driver = Driver(DriverConfig(), GPU, [SUFFIX])
+    replica = Replica(driver, truth, oracle(truth, right=5))
+    replica.run(begin(60))
+    asks = [d for _, d in replica.trace if isinstance(d, AskLayer)]
+    assert asks[0].verified is None
+    pairs = zip(replica.trace, replica.trace[1:], strict=False)
+    for (event, decision), _ in pairs:
+        if isinstance(event, Verified) and isinstance(decision, AskLayer):
+            assert decision.verified is not None
+            assert decision.verified.width == event.width
+            assert decision.verified.accepted <= event.accepted
+
+
+def test_events_out_of_order_change_nothing() -> None:
+    driver = Driver(DriverConfig(), GPU, [SUFFIX])
+    with pytest.raises(InvalidInputError, match="idle"):
+        driver.on(Verified((1,), 0, 1))
+    with pytest.raises(LimitExceededError):
+        driver.on(Begin(11, 5, 10, VOCAB))
+    with pytest.raises(InvalidInputError):
+        driver.on(Begin(0, 5, 10, VOCAB))
+    ask = driver.on(begin())
+    assert isinstance(ask, AskLayer)
+    with pytest.raises(InvalidInputError):
+        driver.on(begin())
+    with pytest.raises(InvalidInputError, match="suffix"):
+        driver.on(LayerAnswer("lookup", Draft.empty()))
+    verify = driver.on(LayerAnswer("suffix", chain([1, 2, 3], 0.9)))
+    assert isinstance(verify, Verify)
+    for wrong in (
+        Verified((), 0, 4),
+        Verified((1, 2, 3, 4, 5), 3, 4),
+        Verified((9, 4), 1, 4),
+        Verified((1, 2), 1, 3),
+        Verified((1,), 9, 4),
+    ):
+        with pytest.raises(InvalidInputError, match="verifying"):
+            driver.on(wrong)
+    assert isinstance(driver.on(Verified((1, 2, 4), 2, 4)), AskLayer)
+    assert driver.stats.tokens == 3
+
+
+def test_bad_settings() -> None:
+    for wrong in (
+        {"policy": "best"},
+        {"max_draft_tokens": 0},
+        {"k_start": 30},
+        {"rate_decay": 1.0},
+    ):
+        with pytest.raises(InvalidConfigError):
+            DriverConfig(**wrong)  # type: ignore[arg-type]  # that is the point
+    with pytest.raises(InvalidConfigError):
+        Driver(DriverConfig(), GPU, [SUFFIX, SUFFIX])
