@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
+import structlog
 
 from suffixsvc import store as stores
 from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits, validate_labels, validate_namespace
@@ -25,6 +27,8 @@ from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, Store,
 from suffixsvc.values import as_token_array
 
 __all__ = ["CacheStats", "Namespace", "NamespaceStats", "Session", "SuffixCache"]
+
+log = structlog.get_logger(__name__)
 
 #: name of the learned tables in the store
 _LEARNER_STATE = "learner"
@@ -52,6 +56,13 @@ def _open_store(path: str | Path | None, max_bytes: int) -> Store:
     if path is None:
         return stores.MemoryStore(limit_bytes=max_bytes)
     return stores.LmdbStore(path, limit_bytes=max_bytes)
+
+
+def _log_failure(future: Future[list[OutputId]]) -> None:
+    """Nobody waits for this commit, so the log is the only place where its failure can be seen."""
+    error = future.exception()
+    if error is not None:
+        log.error("an output could not be stored", error=str(error))
 
 
 class Namespace:
@@ -344,7 +355,10 @@ class SuffixCache:
         with self._lock:
             self._require_open()
             future = self._store.append([output])
-        return future.result()[0] if wait else None
+        if wait:
+            return future.result()[0]
+        future.add_done_callback(_log_failure)
+        return None
 
     def _add_outputs(self, record: NamespaceRecord, outputs: Sequence[NewOutput]) -> list[OutputId]:
         for output in outputs:
@@ -362,12 +376,20 @@ class SuffixCache:
                 )
         with self._lock:
             self._require_open()
-            future = self._store.append(outputs)
             index = self._index_of(record.path)
-        ids = future.result()
+        # Indexed before they are logged: whoever finds an output in the log, an expiry say, can rely
+        # on its being in the index.
         for output in outputs:
             index.insert(output)
-        return ids
+        try:
+            with self._lock:
+                self._require_open()
+                future = self._store.append(outputs)
+            return future.result()
+        except BaseException:
+            for output in outputs:
+                index.remove(output)
+            raise
 
     def _forget(self, record: NamespaceRecord, output_id: OutputId) -> None:
         with self._lock:

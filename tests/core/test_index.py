@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from suffixsvc.core import Index
-from tests.support import hurtful
-from tests.support.oracle import BruteForceIndex
+from support import hurtful
+from support.oracle import BruteForceIndex
 
 
 def arr(tokens: list[int] | tuple[int, ...]) -> np.ndarray:
