@@ -49,7 +49,7 @@ Address = UnixAddress | TcpAddress
 def parse_address(text: str) -> Address:
     """``unix:PATH`` or ``HOST:PORT``; ListenError for anything else."""
     if text.startswith("unix:"):
-        path = os.path.abspath(text.removeprefix("unix:").replace("//", "/"))
+        path = os.path.abspath(text.removeprefix("unix:").removeprefix("//"))  # unix:///run is unix:/run
         size = len(os.fsencode(path))
         if text == "unix:" or size > MAX_UNIX_PATH_BYTES:
             raise ListenError(

@@ -1,4 +1,4 @@
-"""Real services for tests: one in this process, one in a process of its own that can be stopped and killed."""
+"""Real services for tests: one in this process, one in a process of its own that can be killed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,129 @@
+"""`suffixsvc serve` as a process: what it refuses, how it starts, how it ends, what is there afterwards."""
+
+from __future__ import annotations
+
+import json
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from suffixsvc_client import ClientConfig, SuffixClient
+from support.serving import PATIENCE_S, ServeProcess, eventually, socket_dir, spawn
+
+from suffixsvc import SuffixCache
+
+PATIENT = ClientConfig(step_timeout_s=30, open_timeout_s=30)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with socket_dir() as folder:
+        yield folder
+
+
+def refused(serve: ServeProcess) -> str:
+    """What a service that must not start says: one line, exit code 2."""
+    process = spawn(serve.command)
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 2, said
+    assert "Traceback" not in said
+    [line] = [line for line in said.splitlines() if line.startswith("suffixsvc serve:")]
+    return line
+
+
+def test_both_kinds_of_address_at_once(folder: Path) -> None:
+    listen = (f"unix:{folder}/s.sock", "127.0.0.1:0")
+    with ServeProcess(folder, listen=listen) as serve:
+        unix, tcp = serve.start().ready["addresses"]
+        assert unix == listen[0]
+        assert stat.S_IMODE(serve.socket.stat().st_mode) == 0o600
+        with SuffixClient(unix, PATIENT) as one, SuffixClient(tcp, PATIENT) as other:
+            assert one.server_info() == other.server_info()
+            assert one.server_info().durable
+            assert one.server_info().instance_id == serve.ready["instance_id"]
+        assert serve.terminate() == 0
+        events = [json.loads(line) for line in serve.output().splitlines()]
+        assert [event["event"] for event in events] == ["ready", "draining", "drained", "stopped"]
+        assert events[0]["addresses"] == [unix, tcp]
+        assert not serve.ready_file.exists()
+        assert not serve.socket.exists()
+
+
+def test_sigterm_keeps_live_sessions_and_a_restart_has_them(folder: Path) -> None:
+    words = [11, 12, 13, 14, 15, 16, 17, 18]
+    with ServeProcess(folder) as serve:
+        serve.start()
+        with SuffixClient(serve.address, PATIENT) as client:
+            session = client.namespace("a/b").open_session([1, 2, 3], labels={"agent": "writer"})
+            session.step(words)
+            assert serve.terminate() == 0
+    with SuffixCache(folder / "data") as cache:
+        [stored] = cache._store.scan()
+        assert stored.output.incomplete
+        assert stored.output.token_ids.tolist() == words
+        assert stored.output.labels == {"agent": "writer"}
+    with ServeProcess(folder) as serve:
+        serve.start()
+        with SuffixClient(serve.address, PATIENT) as client:
+            draft = client.namespace("a/b").open_session([1, 2, 3]).step(words[:3])
+            assert draft.token_ids.tolist()[:3] == words[3:6]
+
+
+@pytest.mark.crash
+def test_what_close_acknowledged_survives_kill(folder: Path) -> None:
+    with ServeProcess(folder) as serve:
+        serve.start()
+        with SuffixClient(serve.address, PATIENT) as client:
+            session = client.namespace("a").open_session([1])
+            session.step([5, 6, 7])
+            output_id = session.close()
+            serve.kill()
+        assert serve.socket.exists(), "kill -9 leaves the socket file; the next start must cope"
+    with ServeProcess(folder) as serve:
+        serve.start()
+        with SuffixClient(serve.address, PATIENT) as client:
+            assert client.stats().outputs == 1
+            assert output_id is not None
+            client.namespace("a").forget(output_id)
+
+
+def test_a_second_server_on_the_data_folder(folder: Path) -> None:
+    with ServeProcess(folder) as serve:
+        serve.start()
+        said = refused(ServeProcess(folder, listen=("127.0.0.1:0",)))
+        assert str(folder / "data") in said
+        with SuffixClient(serve.address) as client:
+            assert client.server_info().durable
+
+
+def test_a_busy_port(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        said = refused(ServeProcess(folder, listen=(address,)))
+    assert address in said
+    assert "another port" in said
+
+
+def test_a_network_address_needs_saying_so(folder: Path) -> None:
+    assert "--insecure-network" in refused(ServeProcess(folder, listen=("0.0.0.0:0",)))
+    with ServeProcess(folder, "--insecure-network", listen=("0.0.0.0:0",)) as serve:
+        [address] = serve.start().ready["addresses"]
+        with SuffixClient(address.replace("0.0.0.0", "127.0.0.1"), PATIENT) as client:
+            assert client.server_info().durable
+
+
+def test_limits_that_make_no_sense(folder: Path) -> None:
+    assert "max_sessions" in refused(ServeProcess(folder, "--max-sessions", "0"))
+    assert "session_idle_seconds" in refused(ServeProcess(folder, "--session-idle-seconds", "nan"))
+
+
+def test_idle_sessions_expire(folder: Path) -> None:
+    with ServeProcess(folder, "--session-idle-seconds", "0.4") as serve:
+        serve.start()
+        with SuffixClient(serve.address, PATIENT) as client:
+            session = client.namespace("a").open_session([1])
+            session.step([5, 6])
+            eventually(lambda: client.stats().sessions == 0, "the session expired")
+            assert client.stats().outputs == 1

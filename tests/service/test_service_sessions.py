@@ -1,0 +1,266 @@
+"""Sessions on the service: retries, offsets, batches, expiry, drain. Through the handlers, without gRPC."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from suffixsvc import Limits, SuffixCache, wire
+from suffixsvc.errors import (
+    AppendConflict,
+    AppendGap,
+    InvalidInputError,
+    LimitExceededError,
+    ServiceUnavailableError,
+    SessionClosedError,
+    StepSequenceError,
+    UnknownNamespaceError,
+    UnknownSessionError,
+)
+from suffixsvc.service.handlers import Handlers
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc.v1 import types_pb2
+
+LIMITS = Limits(max_sessions=3, max_session_tokens=100, session_idle_seconds=60)
+
+
+@pytest.fixture
+def cache() -> Iterator[SuffixCache]:
+    with SuffixCache(limits=LIMITS) as cache:
+        yield cache
+        cache.check()
+
+
+@pytest.fixture
+def handlers(cache: SuffixCache) -> Handlers:
+    return Handlers(cache, LIMITS, durable=False, version="test")
+
+
+def tokens(*ids: int) -> bytes:
+    return wire.pack_tokens(np.array(ids, np.int32))
+
+
+def open_session(handlers: Handlers, session_id: str = "", namespace: str = "a") -> str:
+    request = pb.OpenSessionRequest(
+        namespace=namespace, prompt_token_ids=tokens(1, 2, 3), session_id=session_id
+    )
+    return handlers.open_session(request).session_id
+
+
+def step(session_id: str, *ids: int, seq: int = 0, at: int | None = None, width: int = 4) -> pb.StepRequest:
+    return pb.StepRequest(
+        session_id=session_id, seq=seq, new_token_ids=tokens(*ids), at=at, max_draft_tokens=width
+    )
+
+
+class TestRetries:
+    def test_the_same_step_again_gets_the_same_answer(self, handlers: Handlers) -> None:
+        session = open_session(handlers)
+        first = handlers.step(step(session, 5, 6, 5, 6, 5, seq=1))
+        assert len(first.draft.token_ids) > 0
+        assert handlers.step(step(session, 5, 6, 5, 6, 5, seq=1)) == first
+        assert handlers.step(step(session, seq=2)).length == first.length, "it was applied twice"
+
+    def test_a_step_that_failed_can_be_sent_again(self, handlers: Handlers) -> None:
+        session = open_session(handlers)
+        with pytest.raises(AppendGap):
+            handlers.step(step(session, 5, seq=1, at=9))
+        assert handlers.step(step(session, 5, seq=1, at=3)).length == 4
+
+    def test_an_older_step_is_refused(self, handlers: Handlers) -> None:
+        session = open_session(handlers)
+        handlers.step(step(session, 5, seq=4))
+        with pytest.raises(StepSequenceError) as caught:
+            handlers.step(step(session, 6, seq=3))
+        assert (caught.value.expected, caught.value.got) == ("more than 4", 3)
+        assert handlers.step(step(session, seq=5)).length == 4
+
+    def test_a_number_used_for_a_step_is_no_answer_to_an_append(self, handlers: Handlers) -> None:
+        session = open_session(handlers)
+        handlers.step(step(session, 5, seq=1))
+        with pytest.raises(StepSequenceError):
+            handlers.append_context(pb.AppendContextRequest(session_id=session, seq=1, token_ids=tokens(7)))
+
+    def test_unnumbered_steps_are_all_new(self, handlers: Handlers) -> None:
+        session = open_session(handlers)
+        assert [handlers.step(step(session, 5)).length for _ in range(3)] == [4, 5, 6]
+
+    def test_opening_again_answers_the_live_session(self, handlers: Handlers) -> None:
+        session = open_session(handlers, "mine")
+        handlers.step(step(session, 5, 6))
+        request = pb.OpenSessionRequest(namespace="a", prompt_token_ids=tokens(1, 2, 3), session_id="mine")
+        assert handlers.open_session(request).length == 5
+        assert len(handlers.sessions) == 1
+
+    @pytest.mark.parametrize("other", [{"namespace": "b"}, {"prompt_token_ids": tokens(1, 2, 4)}])
+    def test_a_used_id_is_not_given_to_another_session(
+        self, handlers: Handlers, other: dict[str, str]
+    ) -> None:
+        open_session(handlers, "mine")
+        request = {"namespace": "a", "prompt_token_ids": tokens(1, 2, 3), "session_id": "mine", **other}
+        with pytest.raises(InvalidInputError):
+            handlers.open_session(pb.OpenSessionRequest(**request))
+
+    def test_closing_again_answers_the_same_output(self, handlers: Handlers) -> None:
+        session = open_session(handlers)
+        handlers.step(step(session, 5, 6))
+        first = handlers.close_session(pb.CloseSessionRequest(session_id=session))
+        assert first.HasField("output_id")
+        assert handlers.close_session(pb.CloseSessionRequest(session_id=session)) == first
+
+    def test_context_sent_twice_is_there_once(self, handlers: Handlers) -> None:
+        session = open_session(handlers)
+        for _ in range(2):
+            append = pb.AppendContextRequest(session_id=session, token_ids=tokens(7, 8), at=3)
+            assert handlers.append_context(append).length == 5
+        append = pb.AppendContextRequest(session_id=session, token_ids=tokens(8, 9), at=4)
+        assert handlers.append_context(append).length == 6
+        with pytest.raises(AppendConflict) as caught:
+            handlers.append_context(pb.AppendContextRequest(session_id=session, token_ids=tokens(8, 1), at=4))
+        assert caught.value.position == 5
+        with pytest.raises(AppendGap):
+            handlers.append_context(pb.AppendContextRequest(session_id=session, token_ids=tokens(1), at=7))
+
+
+class TestBatches:
+    def test_a_bad_item_leaves_the_others_alone(self, handlers: Handlers) -> None:
+        good, bad = open_session(handlers), open_session(handlers)
+        handlers.step(step(bad, 5, 6, seq=1))
+        items = [
+            step("nobody", 5, seq=7),
+            step(good, 5, 6, 5, 6, 5, seq=1),
+            step(bad, 9, 9, seq=2, at=4),
+            step(good, 7, seq=2),
+        ]
+        reply = handlers.message(pb.StreamRequest(id=8, steps=pb.StepBatch(items=items)))
+        assert reply.id == 8
+        unknown, fine, conflict, twice = reply.steps.items
+        assert unknown.error.session_id == "nobody"
+        assert unknown.error.seq == 7
+        assert unknown.error.error.code == types_pb2.ERROR_CODE_UNKNOWN_SESSION
+        assert fine.reply.length == 8
+        assert len(fine.reply.draft.token_ids) > 0
+        assert conflict.error.error.code == types_pb2.ERROR_CODE_APPEND_CONFLICT
+        assert (conflict.error.error.expected, conflict.error.error.got) == ("token 6", "token 9")
+        assert twice.error.error.code == types_pb2.ERROR_CODE_INVALID_INPUT
+        assert handlers.step(step(good, seq=3)).length == 8
+        assert handlers.step(step(bad, seq=3)).length == 5
+
+    @pytest.mark.parametrize(
+        ("item", "code", "expected", "got"),
+        [
+            (
+                {"at": 6, "new_token_ids": tokens(1)},
+                "APPEND_GAP",
+                "a start at or before position 5",
+                "position 6",
+            ),
+            ({"seq": 1}, "STEP_SEQUENCE", "more than 2", "1"),
+            ({"new_token_ids": b"abc"}, "INVALID_TOKENS", "packed int32: a multiple of 4 bytes", "3 bytes"),
+            ({"max_draft_tokens": -1}, "INVALID_INPUT", ">= 0", "-1"),
+            ({"tree": 9}, "INVALID_INPUT", "a TreeMode", "9"),
+        ],
+    )
+    def test_item_errors_say_what_was_expected(
+        self, handlers: Handlers, item: dict[str, object], code: str, expected: str, got: str
+    ) -> None:
+        session = open_session(handlers)
+        handlers.step(step(session, 5, 6, seq=2))
+        request = pb.StepRequest(**{"session_id": session, "seq": 3, **item})
+        reply = handlers.message(pb.StreamRequest(steps=pb.StepBatch(items=[request])))
+        error = reply.steps.items[0].error.error
+        assert types_pb2.ErrorCode.Name(error.code) == f"ERROR_CODE_{code}"
+        assert (error.expected, error.got) == (expected, got)
+
+    def test_an_empty_batch_has_an_empty_answer(self, handlers: Handlers) -> None:
+        reply = handlers.message(pb.StreamRequest(id=3, steps=pb.StepBatch()))
+        assert reply.WhichOneof("reply") == "steps"
+        assert len(reply.steps.items) == 0
+
+    def test_a_message_without_a_request_is_an_error_of_its_own(self, handlers: Handlers) -> None:
+        reply = handlers.message(pb.StreamRequest(id=3))
+        assert reply.error.code == types_pb2.ERROR_CODE_INVALID_INPUT
+
+    def test_the_whole_life_of_a_session_on_one_stream(self, handlers: Handlers) -> None:
+        message = pb.OpenSessionRequest(namespace="a", session_id="s", prompt_token_ids=tokens(1))
+        assert handlers.message(pb.StreamRequest(open=message)).open.length == 1
+        append = pb.AppendContextRequest(session_id="s", token_ids=tokens(2))
+        assert handlers.message(pb.StreamRequest(append_context=append)).append_context.length == 2
+        handlers.message(pb.StreamRequest(steps=pb.StepBatch(items=[step("s", 5)])))
+        reply = handlers.message(pb.StreamRequest(close=pb.CloseSessionRequest(session_id="s")))
+        assert reply.close.HasField("output_id")
+
+
+class TestTheirEnd:
+    def test_idle_sessions_are_kept_as_incomplete(self, cache: SuffixCache, handlers: Handlers) -> None:
+        idle, busy = open_session(handlers), open_session(handlers)
+        handlers.step(step(idle, 5, 6))
+        later = time.monotonic() + LIMITS.session_idle_seconds + 1
+        handlers.sessions._entries[busy].touched = later
+        assert handlers.sessions.expire(later) == 1
+        assert len(handlers.sessions) == 1
+        [stored] = cache._store.scan()
+        assert stored.output.incomplete
+        assert stored.output.token_ids.tolist() == [5, 6]
+        with pytest.raises(UnknownSessionError, match="expired"):
+            handlers.step(step(idle, 7))
+
+    def test_a_closed_session_says_so(self, handlers: Handlers) -> None:
+        session = open_session(handlers)
+        handlers.close_session(pb.CloseSessionRequest(session_id=session, discard=True))
+        with pytest.raises(SessionClosedError):
+            handlers.step(step(session, 5))
+        with pytest.raises(UnknownSessionError):
+            handlers.step(step("never", 5))
+
+    def test_drain_keeps_what_was_written_and_lets_nobody_in(
+        self, cache: SuffixCache, handlers: Handlers
+    ) -> None:
+        session = open_session(handlers)
+        handlers.step(step(session, 5, 6, 7))
+        open_session(handlers)  # wrote nothing
+        assert handlers.sessions.drain() == 2
+        [stored] = cache._store.scan()
+        assert stored.output.incomplete
+        with pytest.raises(ServiceUnavailableError):
+            open_session(handlers)
+        with pytest.raises(ServiceUnavailableError):
+            handlers.step(step(session, 8))
+
+    def test_too_many_sessions(self, handlers: Handlers) -> None:
+        sessions = [open_session(handlers) for _ in range(LIMITS.max_sessions)]
+        with pytest.raises(LimitExceededError):
+            open_session(handlers)
+        handlers.close_session(pb.CloseSessionRequest(session_id=sessions[0]))
+        open_session(handlers)
+
+    def test_an_opening_that_fails_leaves_nothing(self, handlers: Handlers) -> None:
+        request = pb.OpenSessionRequest(namespace="a", reads=["nowhere"], session_id="s")
+        with pytest.raises(UnknownNamespaceError):
+            handlers.open_session(request)
+        assert len(handlers.sessions) == 0
+        assert open_session(handlers, "s") == "s"
+
+
+class TestBulk:
+    def test_an_error_says_how_many_were_kept(self, handlers: Handlers) -> None:
+        good = pb.AddOutputsRequest(namespace="a", outputs=[pb.OutputItem(token_ids=tokens(1, 2))])
+        bad = pb.AddOutputsRequest(
+            namespace="a", outputs=[pb.OutputItem(token_ids=tokens(3)), pb.OutputItem(token_ids=b"torn!")]
+        )
+        with pytest.raises(InvalidInputError) as caught:
+            handlers.add_outputs([good, good, bad])
+        assert "2 outputs of this call were kept" in caught.value.message
+        assert handlers.get_stats(pb.GetStatsRequest(namespace="a")).outputs == 2
+
+    def test_asking_about_a_namespace_does_not_create_it(self, handlers: Handlers) -> None:
+        for call in (
+            lambda: handlers.get_stats(pb.GetStatsRequest(namespace="ghost")),
+            lambda: handlers.forget(pb.ForgetRequest(namespace="ghost", output_id=1)),
+        ):
+            with pytest.raises(UnknownNamespaceError):
+                call()
+        assert not handlers.list_namespaces(pb.ListNamespacesRequest()).namespaces
