@@ -1,0 +1,318 @@
+"""What the client does when things go wrong, on the shipped fake: exact, and without waiting for anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from suffixsvc_client import AsyncSuffixClient, ClientConfig, ClientSession, EmptyReason, SuffixClient
+from suffixsvc_client.testing import AsyncFakeTransport, FakeTransport
+from support.serving import eventually
+
+from suffixsvc import Limits, SuffixCache, wire
+from suffixsvc.errors import (
+    InvalidTokensError,
+    LimitExceededError,
+    ServiceTimeoutError,
+    ServiceUnavailableError,
+    StoreFullError,
+    SuffixError,
+)
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+
+WORDS = [11, 12, 13, 14, 15, 16, 17, 18]
+LIMITS = Limits(max_session_tokens=200)
+DOWN = ServiceUnavailableError("down")
+
+
+@pytest.fixture
+def cache() -> Iterator[SuffixCache]:
+    with SuffixCache(limits=LIMITS) as cache:
+        cache.namespace("a").add_output(WORDS * 4)
+        yield cache
+        cache.check()
+
+
+@pytest.fixture
+def fake(cache: SuffixCache) -> FakeTransport:
+    return FakeTransport(cache, LIMITS)
+
+
+@pytest.fixture
+def client(fake: FakeTransport) -> Iterator[SuffixClient]:
+    with SuffixClient(
+        config=ClientConfig(breaker_failures=3, breaker_pause_s=0.001), transport=fake
+    ) as client:
+        yield client
+
+
+def stored(cache: SuffixCache) -> list[list[int]]:
+    return [row.output.token_ids.tolist() for row in cache._store.scan()][1:]
+
+
+def steps_sent(fake: FakeTransport) -> list[pb.StepRequest]:
+    streamed = [request for request in fake.requests if isinstance(request, pb.StreamRequest)]
+    return [item for request in streamed for item in request.steps.items]
+
+
+def drafts_again(session: ClientSession) -> None:
+    eventually(lambda: len(session.step([])) > 0, "the session drafts again")
+
+
+class TestSteps:
+    def test_tokens_of_a_failed_step_go_out_with_the_next(
+        self, fake: FakeTransport, client: SuffixClient
+    ) -> None:
+        session = client.namespace("a").open_session([1, 2, 3])
+        session.step([11])
+        fake.fail_with = DOWN
+        assert len(session.step([12])) == 0
+        assert len(session.step([13, 14])) == 0
+        fake.fail_with = None
+        assert session.step([15]).token_ids.tolist()[:2] == [16, 17]
+        last = steps_sent(fake)[-1]
+        assert last.at == 4
+        assert wire.unpack_tokens(last.new_token_ids).tolist() == [12, 13, 14, 15]
+        assert client.counts.empty == {EmptyReason.UNAVAILABLE: 2}
+
+    def test_a_late_step_counts_once(
+        self, fake: FakeTransport, client: SuffixClient, cache: SuffixCache
+    ) -> None:
+        """The reply came too late, but the tokens had arrived: sent again, they are an equal overlap."""
+        session = client.namespace("a").open_session([1, 2, 3])
+        fake.delay_s = 1.0
+        assert len(session.step([11, 12])) == 0
+        fake.delay_s = 0.0
+        assert session.step([13]).token_ids.tolist()[:2] == [14, 15]
+        assert client.counts.empty == {EmptyReason.TIMEOUT: 1}
+        assert client.counts.late_replies == 1
+        session.close()
+        assert stored(cache) == [[11, 12, 13]]
+
+    def test_a_lost_draft_is_reported_as_not_verified(
+        self, fake: FakeTransport, client: SuffixClient
+    ) -> None:
+        session = client.namespace("a").open_session([1, 2, 3])
+        session.step([11])
+        fake.delay_s = 1.0
+        session.step([12])
+        fake.delay_s = 0.0
+        session.step([13])
+        session.step([14])
+        told = [item.verified if item.HasField("verified") else None for item in steps_sent(fake)]
+        assert told == [None, None, pb.Verified(width=1), None]
+
+    def test_costs_are_sent_when_they_change(self, fake: FakeTransport, client: SuffixClient) -> None:
+        curve = np.linspace(0, 8, 9, dtype=np.float32)
+        session = client.namespace("a").open_session([1])
+        for cost in (curve, curve, 0.5, 0.5, curve):
+            session.step([11], verify_cost=cost)
+        assert [item.HasField("verify_cost") for item in steps_sent(fake)] == [True, False, True, False, True]
+
+    def test_a_cost_that_did_not_arrive_is_sent_again(
+        self, fake: FakeTransport, client: SuffixClient
+    ) -> None:
+        session = client.namespace("a").open_session([1])
+        fake.fail_with = DOWN
+        session.step([11], verify_cost=0.5)
+        fake.fail_with = None
+        session.step([12], verify_cost=0.5)
+        session.step([13], verify_cost=0.5)
+        assert [item.HasField("verify_cost") for item in steps_sent(fake)] == [True, True, False]
+
+    def test_context_keeps_its_place_when_it_is_lost(
+        self, fake: FakeTransport, client: SuffixClient, cache: SuffixCache
+    ) -> None:
+        session = client.namespace("a").open_session([1])
+        session.step([11, 12])
+        fake.fail_with = DOWN
+        with pytest.raises(SuffixError):
+            fake.post([pb.StreamRequest()])  # the fake fails aloud where gRPC loses the message
+        session.step([13])
+        fake.fail_with = None
+        session.append_context([7, 7])
+        session.step([14])
+        session.close()
+        _, row = cache._store.scan()
+        assert row.output.token_ids.tolist() == [11, 12, 13, 14]
+        assert row.output.segment_lens == (3, 1)
+
+    def test_a_callers_mistake_raises_while_the_service_is_down(
+        self, fake: FakeTransport, client: SuffixClient
+    ) -> None:
+        session = client.namespace("a").open_session([1])
+        fake.fail_with = DOWN
+        with pytest.raises(InvalidTokensError):
+            session.step([-1])
+        assert session.length == 1
+
+    def test_many_sessions_in_one_message(self, fake: FakeTransport, client: SuffixClient) -> None:
+        namespace = client.namespace("a")
+        one, other = namespace.open_session([1]), namespace.open_session([2])
+        fake.restart()
+        third = namespace.open_session([3])
+        sent = len(steps_sent(fake))
+        drafts = client.step_many(
+            [
+                (one, {"new_token_ids": [11]}),
+                (third, {"new_token_ids": [11, 12]}),
+                (other, {"new_token_ids": [1]}),
+            ]
+        )
+        assert [len(draft) > 0 for draft in drafts] == [False, True, False]
+        assert len(steps_sent(fake)) == sent + 3
+        assert isinstance(fake.requests[-1], pb.StreamRequest)
+        assert len(fake.requests[-1].steps.items) == 3
+        assert client.counts.empty == {EmptyReason.SESSION_LOST: 2}
+
+
+class TestBreakerInUse:
+    def test_nobody_asks_a_dead_service(self, fake: FakeTransport, cache: SuffixCache) -> None:
+        config = ClientConfig(breaker_failures=3, breaker_pause_s=1000, breaker_max_pause_s=1000)
+        with SuffixClient(config=config, transport=fake) as client:
+            session = client.namespace("a").open_session([1])
+            fake.fail_with = DOWN
+            for _ in range(10):
+                session.step([11])
+            assert len(steps_sent(fake)) == 3
+            other = client.namespace("a").open_session([1])  # not even this asks
+            assert other.length == 1
+            assert client.counts.empty == {EmptyReason.UNAVAILABLE: 3, EmptyReason.BREAKER_OPEN: 7}
+
+    def test_it_notices_when_the_service_is_back(self, fake: FakeTransport, client: SuffixClient) -> None:
+        session = client.namespace("a").open_session([1, 2, 3])
+        fake.fail_with = DOWN
+        for word in WORDS:
+            session.step([word])
+        fake.fail_with = None
+        drafts_again(session)
+        assert client.counts.empty[EmptyReason.BREAKER_OPEN] > 0
+
+
+class TestRestarts:
+    def test_a_lost_session_is_opened_again(
+        self, fake: FakeTransport, client: SuffixClient, cache: SuffixCache
+    ) -> None:
+        session = client.namespace("a").open_session([1, 2, 3], labels={"agent": "x"})
+        session.step([11, 12])
+        session.append_context([7, 7, 7])
+        session.step([13])
+        fake.restart()
+        session.step([14])
+        drafts_again(session)
+        assert client.counts.reopened == 1
+        assert client.counts.empty[EmptyReason.SESSION_LOST] >= 1
+        session.close()
+        _, row = cache._store.scan()
+        assert row.output.token_ids.tolist() == [11, 12, 13, 14]
+        assert row.output.segment_lens == (2, 2)
+        assert row.output.prompt_tail.tolist() == [1, 2, 3]
+        assert row.output.labels == {"agent": "x"}
+
+    def test_a_session_opened_while_nobody_was_there(
+        self, fake: FakeTransport, client: SuffixClient, cache: SuffixCache
+    ) -> None:
+        fake.fail_with = DOWN
+        session = client.namespace("a").open_session([1, 2, 3])
+        session.step([11, 12])
+        fake.fail_with = None
+        drafts_again(session)
+        session.close()
+        assert stored(cache) == [[11, 12]]
+
+    def test_close_tells_everything_again_when_the_service_forgot(
+        self, fake: FakeTransport, client: SuffixClient, cache: SuffixCache
+    ) -> None:
+        session = client.namespace("a").open_session([1])
+        session.step([11, 12])
+        fake.restart()
+        assert session.close() is not None
+        assert stored(cache) == [[11, 12]]
+
+    def test_discarding_what_the_service_forgot(self, fake: FakeTransport, client: SuffixClient) -> None:
+        session = client.namespace("a").open_session([1])
+        session.step([11, 12])
+        fake.restart()
+        sent = len(fake.requests)
+        assert session.close(commit=False) is None
+        assert session.closed
+        assert len(fake.requests) == sent + 1
+
+
+class TestClosing:
+    @pytest.mark.parametrize("error", [DOWN, ServiceTimeoutError("late"), StoreFullError("full")])
+    def test_close_raises_and_can_be_repeated(
+        self, fake: FakeTransport, client: SuffixClient, cache: SuffixCache, error: SuffixError
+    ) -> None:
+        session = client.namespace("a").open_session([1])
+        session.step([11, 12])
+        fake.fail_with = error
+        with pytest.raises(type(error)):
+            session.close()
+        assert not session.closed
+        fake.fail_with = None
+        output_id = session.close()
+        assert output_id is not None
+        assert session.close() == output_id
+        assert stored(cache) == [[11, 12]]
+
+    def test_an_acknowledgement_that_got_lost(
+        self, fake: FakeTransport, client: SuffixClient, cache: SuffixCache
+    ) -> None:
+        session = client.namespace("a").open_session([1])
+        session.step([11, 12])
+        fake.delay_s = 1e9
+        with pytest.raises(ServiceTimeoutError):
+            session.close()
+        fake.delay_s = 0
+        assert session.close() is not None
+        assert stored(cache) == [[11, 12]], "kept twice"
+
+    def test_tokens_still_on_their_way_are_flushed_first(
+        self, fake: FakeTransport, client: SuffixClient, cache: SuffixCache
+    ) -> None:
+        session = client.namespace("a").open_session([1])
+        fake.fail_with = DOWN
+        session.step([11, 12])
+        fake.fail_with = None
+        session.close()
+        assert stored(cache) == [[11, 12]]
+
+    def test_bulk_and_forget_raise(self, fake: FakeTransport, client: SuffixClient) -> None:
+        fake.fail_with = DOWN
+        with pytest.raises(ServiceUnavailableError):
+            client.namespace("a").add_output(WORDS)
+        with pytest.raises(ServiceUnavailableError):
+            client.namespace("a").forget(1)
+
+
+def test_a_session_that_grew_over_the_limit_is_refused_and_close_says_why(
+    client: SuffixClient, cache: SuffixCache
+) -> None:
+    session = client.namespace("a").open_session([1])
+    assert len(session.step([11] * (LIMITS.max_session_tokens + 1))) == 0
+    assert len(session.step([11])) == 0
+    assert client.counts.empty == {EmptyReason.REFUSED: 2}
+    with pytest.raises(LimitExceededError):
+        session.close()
+    assert session.close(commit=False) is None
+
+
+async def test_asyncio_the_same(fake: FakeTransport, cache: SuffixCache) -> None:
+    config = ClientConfig(breaker_failures=3, breaker_pause_s=0.001)
+    async with AsyncSuffixClient(config=config, transport=AsyncFakeTransport(fake)) as client:
+        session = await client.namespace("a").open_session([1, 2, 3])
+        await session.step([11])
+        fake.fail_with = DOWN
+        assert len(await session.step([12])) == 0
+        fake.fail_with = None
+        assert len(await session.step([13])) > 0
+        fake.restart()
+        assert len(await session.step([14])) == 0
+        while not len(await session.step([])):
+            await asyncio.sleep(0)
+        assert client.counts.reopened == 1
+        await session.close()
+        assert stored(cache) == [[11, 12, 13, 14]]
