@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 import numpy as np
+import numpy.typing as npt
 import structlog
 
 from suffixsvc import store as stores
@@ -23,7 +24,7 @@ from suffixsvc.errors import (
     UnknownNamespaceError,
 )
 from suffixsvc.index import NamespaceIndex, NamespaceStats, Session
-from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, Store, TokenIds
+from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, Store, TokenArray, TokenIds
 from suffixsvc.values import as_token_array
 
 __all__ = ["CacheStats", "Namespace", "NamespaceStats", "Session", "SuffixCache"]
@@ -143,7 +144,7 @@ class Namespace:
         """Delete one output from log and index. UnknownOutputError if it is not there."""
         self._cache._forget(self._record, output_id)
 
-    def ngrams(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+    def ngrams(self, n: int) -> tuple[TokenArray, npt.NDArray[np.uint64]]:
         """All n-grams: int32[m, n] and uint64[m] counts. See ``NamespaceIndex.ngrams``."""
         return self._index.ngrams(n)
 
@@ -298,8 +299,8 @@ class SuffixCache:
     def _open_session(
         self,
         record: NamespaceRecord,
-        prompt: np.ndarray,
-        output: np.ndarray,
+        prompt: TokenArray,
+        output: TokenArray,
         labels: Labels,
         reads: Sequence[str],
     ) -> Session:

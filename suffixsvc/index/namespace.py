@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from suffixsvc.core import Index, Learner
-from suffixsvc.errors import IndexCorruptError
+from suffixsvc.errors import IndexCorruptError, InvalidInputError
 from suffixsvc.types import NewOutput, TokenArray
+
+#: contexts longer than this are not told apart
+MAX_CONTEXT = 64
 
 __all__ = ["NamespaceIndex", "NamespaceStats", "next_writer"]
 
@@ -21,6 +25,14 @@ _writers = itertools.count(2)  # 1 is a session within its own index
 def next_writer() -> int:
     """A number that no other session or output of this process has: it tells own evidence from others'."""
     return next(_writers) % 0xFFFF_FFFE
+
+
+def require_ngram_length(n: int) -> int:
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_CONTEXT:
+        raise InvalidInputError(
+            "n makes no sense", expected=f"an int in 1 .. {MAX_CONTEXT}", got=repr(n)[:80]
+        )
+    return n
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +70,7 @@ class NamespaceIndex:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.index = Index()
+        self.index = Index(MAX_CONTEXT)
         self.learner = Learner()
         self._lock = threading.Lock()
         self._outputs = self._tokens = self._sessions = 0
@@ -98,13 +110,13 @@ class NamespaceIndex:
             self._draft_tokens += drafted
             self._accepted += accepted
 
-    def ngrams(self, n: int) -> tuple[TokenArray, np.ndarray[tuple[int], np.dtype[np.uint64]]]:
+    def ngrams(self, n: int) -> tuple[TokenArray, npt.NDArray[np.uint64]]:
         """All n-grams of the namespace: int32[m, n] and their counts uint64[m].
 
         An n-gram counts once for every place where its last token was written by a model; earlier
         tokens of it may stand in the prompt's tail.
         """
-        tokens, counts = self.index.ngrams(n)
+        tokens, counts = self.index.ngrams(require_ngram_length(n))
         return tokens.reshape(-1, n), counts
 
     def stats(self) -> NamespaceStats:

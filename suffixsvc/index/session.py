@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from suffixsvc import core
 from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits
@@ -16,7 +17,7 @@ from suffixsvc.errors import (
     LimitExceededError,
     SessionClosedError,
 )
-from suffixsvc.index.namespace import NamespaceIndex, next_writer, texts_of
+from suffixsvc.index.namespace import NamespaceIndex, next_writer, require_ngram_length, texts_of
 from suffixsvc.types import Draft, Labels, NewOutput, OutputId, TokenArray, TokenIds, Verified, VerifyCost
 from suffixsvc.values import as_cost_curve, as_token_array, as_tree, as_verified
 
@@ -180,6 +181,11 @@ class Session:
         """Everything so far, int32[length]."""
         return self._native.text(0, len(self._native))
 
+    def ngrams(self, n: int) -> tuple[TokenArray, npt.NDArray[np.uint64]]:
+        """All n-grams of the session's own text, prompt included: int32[m, n] and counts uint64[m]."""
+        tokens, counts = self._native.ngrams(require_ngram_length(n))
+        return tokens.reshape(-1, n), counts
+
     # -------------------------------------------------------------------------------------- internal
 
     def _fresh_part(self, tokens: TokenArray, at: int | None) -> TokenArray:
@@ -231,7 +237,7 @@ class Session:
             )
         return min(int(max_draft_tokens), self._limits.max_draft_tokens)
 
-    def _use_tree(self, tree: bool | str, curve: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
+    def _use_tree(self, tree: bool | str, curve: npt.NDArray[np.float64]) -> bool:
         if isinstance(tree, bool):
             return tree
         if len(curve) < 2:

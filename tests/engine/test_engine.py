@@ -35,7 +35,9 @@ def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SuffixCach
         cache.check()
 
 
-def write(cache: SuffixCache, tokens: list[int], path: str = "acme/m", prompt: list[int] | None = None) -> int:
+def write(
+    cache: SuffixCache, tokens: list[int], path: str = "acme/m", prompt: list[int] | None = None
+) -> int:
     session = cache.namespace(path).open_session(prompt or [1, 2, 3])
     session.step(tokens, max_draft_tokens=0)
     output_id = session.close()
@@ -58,7 +60,7 @@ def test_what_was_written_before_is_drafted_again(cache: SuffixCache) -> None:
 
 
 def test_a_session_drafts_from_its_own_prompt(cache: SuffixCache) -> None:
-    session = cache.namespace("acme/m").open_session(SQL + [1, 2] + SQL + [3])
+    session = cache.namespace("acme/m").open_session([*SQL, 1, 2, *SQL, 3])
     draft = session.step(SQL[:6], verify_cost=0.01)
     assert draft.token_ids[:4].tolist() == SQL[6:10]
     assert set(draft.sources.tolist()) == {int(DraftSource.SESSION)}
@@ -198,7 +200,9 @@ def test_edge_token_ids_and_dtypes_are_taken(cache: SuffixCache) -> None:
         assert session.close() is not None
 
 
-@pytest.mark.parametrize("cost", [float("nan"), float("inf"), -0.1, [], [1.0], [0, 1, float("nan")], "x", True])
+@pytest.mark.parametrize(
+    "cost", [float("nan"), float("inf"), -0.1, [], [1.0], [0, 1, float("nan")], "x", True]
+)
 def test_costs_that_make_no_sense_are_refused(cache: SuffixCache, cost: object) -> None:
     session = cache.namespace("acme/m").open_session([1])
     with pytest.raises(InvalidCostError):
@@ -296,6 +300,26 @@ def test_context_between_outputs_is_neither_stored_nor_adjacent(cache: SuffixCac
     assert not any(50 in g or 51 in g for g in grams)
 
 
+def test_sessions_and_namespaces_keep_ngram_counts(cache: SuffixCache) -> None:
+    namespace = cache.namespace("m")
+    session = namespace.open_session([1, 2, 1, 2])
+    session.step([1, 2, 3], max_draft_tokens=0)
+    tokens, counts = session.ngrams(2)
+    assert dict(zip(map(tuple, tokens.tolist()), counts.tolist(), strict=True)) == {
+        (1, 2): 3,
+        (2, 1): 2,
+        (2, 3): 1,
+    }
+    for n in (1, 2, 3, 4):
+        tokens, counts = namespace.ngrams(n)
+        assert int(counts.sum()) == 3, "every token written counts once, the prompt not at all"
+    for bad in (0, -1, 65, 1.5, True):
+        with pytest.raises(InvalidInputError):
+            namespace.ngrams(bad)  # type: ignore[arg-type] # the point of the test
+        with pytest.raises(InvalidInputError):
+            session.ngrams(bad)  # type: ignore[arg-type] # the point of the test
+
+
 def test_a_resumed_session_keeps_output_as_output(cache: SuffixCache) -> None:
     namespace = cache.namespace("acme/m")
     session = namespace.open_session([1, 2], output_token_ids=SQL[:20])
@@ -314,7 +338,7 @@ def test_feedback_prices_what_was_really_sent(cache: SuffixCache) -> None:
         used.step(SQL[i : i + 2], verify_cost=expensive)
         unused.step(SQL[i : i + 2], verify_cost=expensive, verified=Verified(1, 0))
     # The same tokens at a lower price: more gained per cost, so the bar for a drafted token is higher.
-    assert unused._native.gain > used._native.gain  # noqa: SLF001 - the gain shows only in later cuts
+    assert unused._native.gain > used._native.gain
 
 
 def test_sessions_step_concurrently_with_writers_and_removals(cache: SuffixCache) -> None:
@@ -334,7 +358,7 @@ def test_sessions_step_concurrently_with_writers_and_removals(cache: SuffixCache
                 kept = session.close(commit=bool(round_ % 3))
                 if kept is not None and round_ % 2:
                     namespace.forget(kept)
-        except BaseException as error:  # noqa: BLE001 - a thread's failure is shown by the test
+        except BaseException as error:
             failures.append(error)
 
     threads = [threading.Thread(target=agent, args=(k,)) for k in range(6)]
@@ -380,9 +404,9 @@ def test_what_was_learned_survives(tmp_path: Path) -> None:
             for token in SQL:
                 session.step([token], verify_cost=0.05)
             session.close()
-        learned = cache._index_of("m").learner.save()  # noqa: SLF001 - the tables have no public face
+        learned = cache._index_of("m").learner.save()
     with SuffixCache(tmp_path / "d") as cache:
-        assert cache._index_of("m").learner.save() == learned  # noqa: SLF001 - as above
+        assert cache._index_of("m").learner.save() == learned
 
 
 def test_trees_keep_their_parents_before_their_children(cache: SuffixCache) -> None:

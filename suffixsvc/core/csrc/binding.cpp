@@ -188,6 +188,18 @@ NB_MODULE(_ext, m) {
                 return to_numpy(self.text(from, to));
             },
             "first"_a, "last"_a)
+        .def(
+            "ngrams",
+            [](Session& self, std::uint32_t n) {
+                std::vector<Token> tokens;
+                std::vector<std::uint64_t> counts;
+                {
+                    nb::gil_scoped_release release;
+                    self.ngrams(n, tokens, counts);
+                }
+                return nb::make_tuple(to_numpy(std::move(tokens)), to_numpy(std::move(counts)));
+            },
+            "n"_a)
         .def("output_runs", &Session::output_runs)
         .def("retract", &Session::retract, nb::call_guard<nb::gil_scoped_release>())
         .def("__len__", &Session::length)

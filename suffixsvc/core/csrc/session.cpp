@@ -107,23 +107,26 @@ void Session::append(std::span<const Token> tokens, bool learns) {
     if (learns) learn_corrections(tokens);
     proposed_.clear();
     for (Token token : tokens) {
-        {
+        if (learns) {
             const ReadLocks read(namespaces_);
             sync_views();
             collect(sources_, view_, *learner_, kChainWidth, scratch_);
-            if (learns) learn(*learner_, scratch_, token);
+            learn(*learner_, scratch_, token);
+            for (std::size_t s = 0; s < kSources; ++s)
+                view_.run[s] = scratch_.match[s] == token ? view_.run[s] + 1 : 0;
         }
         insert(token);
         const ReadLocks read(namespaces_);
-        sync_views();
-        if (epochs_.empty() || view_.cursors.size() == 1) {
-            for (std::size_t s = 0; s < kSources; ++s)
-                view_.run[s] = scratch_.match[s] == token ? view_.run[s] + 1 : 0;
-            view_.cursors[0] = local_end_.context;
-        } else {
-            advance(sources_, view_, scratch_, token);
-            view_.cursors[0] = local_end_.context;
+        // After a removal elsewhere the cursors are found again, this token included.
+        for (std::size_t i = 0; i < namespaces_.size(); ++i) {
+            if (epochs_[i] == namespaces_[i]->epoch()) {
+                namespaces_[i]->advance(view_.cursors[i + 1], token);
+            } else {
+                view_.cursors[i + 1] = namespaces_[i]->find(text_);
+                epochs_[i] = namespaces_[i]->epoch();
+            }
         }
+        view_.cursors[0] = local_end_.context;
     }
 }
 
@@ -267,6 +270,12 @@ std::vector<std::pair<std::size_t, std::size_t>> Session::output_runs() const {
     std::vector<std::pair<std::size_t, std::size_t>> out;
     for (const Run& r : runs_) out.emplace_back(r.first, r.last);
     return out;
+}
+
+void Session::ngrams(std::uint32_t n, std::vector<Token>& tokens, std::vector<std::uint64_t>& counts) {
+    std::scoped_lock lock(mutex_);
+    local_.settle();
+    local_.ngrams(n, tokens, counts);
 }
 
 std::size_t Session::last_width() const {
