@@ -29,7 +29,7 @@ def target(real_model: Path) -> Iterator[LlamaTarget]:
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.7, 40, 0.95, seed=2)], ids=["greedy", "sampled"])
 def test_exact_on_a_quantised_model(target: LlamaTarget, sampling: Sampling) -> None:
-    chat = target.model.chat([{"role": "user", "content": "Write an SQL query that counts users by country."}])
+    chat = target.model.chat([{"role": "user", "content": "Write an SQL query counting users by country."}])
     prompt = target.model.tokenize(chat)
     plain = generate(target, prompt, max_tokens=48, sampling=sampling)
     text = [*prompt, *plain.token_ids]

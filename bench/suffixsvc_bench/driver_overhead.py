@@ -1,0 +1,171 @@
+"""What the driver itself costs: every layer off, against a bare llama_decode loop.
+
+    python -m suffixsvc_bench.driver_overhead MODEL.gguf
+
+Both write the same greedy tokens behind the same prompt on the same context. Short runs alternate
+(A B B A ...), each pair gives one ratio, and the median comes with a bootstrap interval: on a machine that
+drifts by a fifth within minutes nothing else means anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from suffixsvc_driver.loop import generate
+from suffixsvc_driver.targets.llama import LlamaTarget
+from suffixsvc_driver.targets.llama_binding import llama
+from suffixsvc_driver.targets.llama_context import ContextSettings
+
+__all__ = ["Overhead", "measure_overhead"]
+
+_PROMPT = "Write an SQL query that lists the ten customers with the highest revenue."
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """Ratios driver / bare of seconds per token.
+
+    Attributes:
+        ratio: median of the pairs. low, high: its 95 % bootstrap interval.
+        pairs: how many.
+        bare_ms, driver_ms: medians, milliseconds per token.
+        own_ms: what the driver spends per step outside the target, milliseconds.
+        identical: both wrote the same tokens.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    pairs: int
+    bare_ms: float
+    driver_ms: float
+    own_ms: float
+    identical: bool
+
+
+class _BareLoop:
+    """What a C programmer would write, with as little Python in between as possible."""
+
+    def __init__(self, target: LlamaTarget) -> None:
+        self._lib = llama()
+        self._context: Any = target.context._handle  # the same context, or it is no comparison
+        self._memory = self._lib.llama_get_memory(self._context)
+        self._row = ctypes.c_float * target.vocab_size
+        self._batch = self._lib.llama_batch_init(1, 0, 1)
+        self._batch.n_tokens = 1
+        self._batch.n_seq_id[0] = 1
+        self._batch.logits[0] = 1
+
+    def run(
+        self, last: int, position: int, tokens: int, clock: Callable[[], float]
+    ) -> tuple[list[int], float]:
+        """Write tokens behind a KV that holds ``position`` of them; the tokens and the seconds."""
+        lib, context, batch = self._lib, self._context, self._batch
+        batch.seq_id[0][0] = 0
+        written = []
+        before = clock()
+        for i in range(tokens):
+            batch.token[0] = last
+            batch.pos[0] = position + i
+            if lib.llama_decode(context, batch) != 0:
+                raise RuntimeError("llama_decode failed")
+            row = lib.llama_get_logits_ith(context, 0)
+            address: Any = self._row.from_address(ctypes.addressof(row.contents))
+            last = int(np.frombuffer(address, np.float32).argmax())
+            written.append(last)
+        seconds = clock() - before
+        lib.llama_memory_seq_rm(self._memory, 0, position, -1)
+        return written, seconds
+
+    def close(self) -> None:
+        self._lib.llama_batch_free(self._batch)
+
+
+def measure_overhead(
+    model: str,
+    *,
+    threads: int = 1,
+    pairs: int = 40,
+    tokens: int = 16,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Overhead:
+    """Run the pairs. ``tokens`` per run are kept few, so that both runs of a pair meet the same machine.
+    ``clock`` may be ``time.process_time`` where other processes keep the cores busy."""
+    settings = ContextSettings(context_size=512, slots=1, threads=threads)
+    ratios: list[float] = []
+    bare_ms: list[float] = []
+    driver_ms: list[float] = []
+    own: list[float] = []
+    identical = True
+    with LlamaTarget(model, settings) as target:
+        prompt = target.model.tokenize(target.model.chat([{"role": "user", "content": _PROMPT}]))
+        loop = _BareLoop(target)
+
+        def bare() -> tuple[list[int], float]:
+            target.begin(prompt)
+            return loop.run(prompt[-1], len(prompt) - 1, tokens, clock)
+
+        def driven() -> tuple[list[int], float]:
+            result = generate(target, prompt, max_tokens=tokens, clock=clock)
+            inside = sum(step.target_seconds for step in result.steps)
+            own.append(1000 * (result.decode_seconds - inside) / len(result.steps))
+            return list(result.token_ids), result.decode_seconds
+
+        bare(), driven()
+        for turn in range(pairs):
+            if turn % 2:
+                (b, b_seconds), (a, a_seconds) = driven(), bare()
+            else:
+                (a, a_seconds), (b, b_seconds) = bare(), driven()
+            identical &= a[: len(b)] == b
+            bare_ms.append(1000 * a_seconds / len(a))
+            driver_ms.append(1000 * b_seconds / len(b))
+            ratios.append(driver_ms[-1] / bare_ms[-1])
+        loop.close()
+    rng = np.random.default_rng(0)
+    medians = np.median(rng.choice(ratios, (2000, len(ratios))), axis=1)
+    low, high = np.percentile(medians, [2.5, 97.5])
+    return Overhead(
+        statistics.median(ratios),
+        float(low),
+        float(high),
+        pairs,
+        statistics.median(bare_ms),
+        statistics.median(driver_ms),
+        statistics.median(own),
+        identical,
+    )
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--tokens", type=int, default=16, help="tokens per run")
+    parser.add_argument("--cpu-time", action="store_true", help="CPU time instead of wall time")
+    args = parser.parse_args()
+    found = measure_overhead(
+        args.model,
+        threads=args.threads,
+        pairs=args.pairs,
+        tokens=args.tokens,
+        clock=time.process_time if args.cpu_time else time.perf_counter,
+    )
+    print(f"bare llama_decode loop   {found.bare_ms:8.3f} ms a token (median of {found.pairs} runs)")
+    print(f"driver, every layer off  {found.driver_ms:8.3f} ms a token")
+    print(f"ratio, paired            {found.ratio:8.4f}    95 % interval {found.low:.4f} .. {found.high:.4f}")
+    print(f"driver outside the target {found.own_ms:7.4f} ms a step")
+    print("same tokens: " + ("yes" if found.identical else "NO"))
+
+
+if __name__ == "__main__":
+    main()
