@@ -1,0 +1,123 @@
+"""The shop that the questions are about: a small SQLite file, the same rows every time."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Final
+
+__all__ = ["SCHEMA", "QueryResult", "create", "execute"]
+
+#: as the agents see it; `create` runs it
+SCHEMA: Final = """\
+CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT, city TEXT, country TEXT, joined_on TEXT);
+CREATE TABLE products (id INTEGER PRIMARY KEY, name TEXT, category TEXT, price REAL);
+CREATE TABLE orders (id INTEGER PRIMARY KEY, customer_id INTEGER, ordered_on TEXT, status TEXT);
+CREATE TABLE order_items (order_id INTEGER, product_id INTEGER, quantity INTEGER);"""
+
+SEED: Final = 20240229
+MAX_ROWS: Final = 5
+#: a query that takes longer is stopped; the shop is tiny, so it would be a runaway join
+MAX_SECONDS: Final = 5.0
+
+_FIRST: Final = "Ana Ben Carla David Elif Farid Greta Hugo Ines Jonas Kira Liam Mina Noah Olga Pavel".split()
+_LAST: Final = "Almeida Berg Costa Dubois Eriksen Fischer Gruber Horvat Ivanov Jansen Keller Lopez".split()
+_CITIES: Final = {
+    "Germany": ["Berlin", "Hamburg"],
+    "France": ["Paris", "Lyon"],
+    "Spain": ["Madrid", "Seville"],
+    "Portugal": ["Lisbon", "Porto"],
+}
+_CATALOGUE: Final = {
+    "Kitchen": ["Kettle", "Pan", "Knife", "Teapot", "Grinder"],
+    "Garden": ["Spade", "Hose", "Planter", "Rake", "Lantern"],
+    "Office": ["Desk Lamp", "Notebook", "Stapler", "Chair", "Monitor Stand"],
+    "Sport": ["Yoga Mat", "Dumbbell", "Water Bottle", "Skipping Rope", "Backpack"],
+}
+_STATUSES: Final = ["delivered"] * 7 + ["shipped"] * 2 + ["cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """What the executor got: at most ``MAX_ROWS`` rows, or an error in SQLite's words."""
+
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[object, ...], ...] = ()
+    total_rows: int = 0
+    error: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.error
+
+
+def create(path: Path) -> None:
+    """Write the shop to ``path``, replacing what is there. The same file for the same SQLite."""
+    path.unlink(missing_ok=True)
+    rng = random.Random(SEED)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.executescript(SCHEMA)
+        db.executemany("INSERT INTO customers VALUES (?, ?, ?, ?, ?)", _customers(rng))
+        products = _products(rng)
+        db.executemany("INSERT INTO products VALUES (?, ?, ?, ?)", products)
+        for order_id in range(1, 401):
+            placed = date(2024, 1, 1) + timedelta(days=rng.randrange(366))
+            customer = min(rng.randrange(1, 61), rng.randrange(1, 61))
+            db.execute(
+                "INSERT INTO orders VALUES (?, ?, ?, ?)",
+                (order_id, customer, placed.isoformat(), rng.choice(_STATUSES)),
+            )
+            # the last two products are never ordered, so that questions about them have an answer
+            for product_id in rng.sample(range(1, len(products) - 1), rng.choice([1, 1, 2, 3])):
+                db.execute("INSERT INTO order_items VALUES (?, ?, ?)", (order_id, product_id, rng.randint(1, 4)))
+
+
+def _customers(rng: random.Random) -> list[tuple[object, ...]]:
+    names = rng.sample([f"{first} {last}" for first in _FIRST for last in _LAST], 60)
+    rows: list[tuple[object, ...]] = []
+    for number, name in enumerate(names, 1):
+        country = rng.choice(list(_CITIES))
+        joined = date(2021, 1, 1) + timedelta(days=rng.randrange(1095))
+        rows.append((number, name, rng.choice(_CITIES[country]), country, joined.isoformat()))
+    return rows
+
+
+def _products(rng: random.Random) -> list[tuple[object, ...]]:
+    goods = [(name, category) for category, names in _CATALOGUE.items() for name in names]
+    return [
+        (number, name, category, round(rng.uniform(4, 160), 2))
+        for number, (name, category) in enumerate(goods, 1)
+    ]
+
+
+def execute(path: Path, sql: str) -> QueryResult:
+    """Run one SELECT. Nothing can be changed: the file is opened read-only, and only reading is authorised."""
+    if not sql.strip():
+        return QueryResult(error="no SQL statement found in the answer")
+    started = time.monotonic()
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+            db.set_authorizer(_authorise)
+            db.set_progress_handler(lambda: time.monotonic() - started > MAX_SECONDS, 10_000)
+            cursor = db.execute(sql)
+            rows = cursor.fetchall()
+    except (sqlite3.Error, sqlite3.Warning, UnicodeError, ValueError) as error:
+        return QueryResult(error=str(error))
+    if cursor.description is None:
+        return QueryResult(error="the statement returns no rows")
+    kept = tuple(tuple(_short(value) for value in row) for row in rows[:MAX_ROWS])
+    return QueryResult(tuple(column[0] for column in cursor.description), kept, len(rows))
+
+
+def _authorise(action: int, *_: object) -> int:
+    reading = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
+    return sqlite3.SQLITE_OK if action in reading else sqlite3.SQLITE_DENY
+
+
+def _short(value: object) -> object:
+    return round(value, 2) if isinstance(value, float) else value

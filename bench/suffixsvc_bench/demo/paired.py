@@ -1,0 +1,73 @@
+"""Speed against plain decoding: the same call run in turn with drafts and without (A B A B).
+
+A machine drifts by ten or twenty per cent within minutes; runs that lie side by side drift together. The
+ratio of a call is its tokens per second with drafts over those without; the median over calls is
+reported with a bootstrap interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+__all__ = ["Interval", "Pairing", "Timing", "median_ratio"]
+
+RESAMPLES: Final = 10_000
+CONFIDENCE: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Decoding of one answer, the prompt's prefill left out."""
+
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """All runs of one call, in the order they were made within each kind."""
+
+    call: str
+    agent: str
+    drafted: tuple[Timing, ...]
+    plain: tuple[Timing, ...]
+
+    @property
+    def ratio(self) -> float:
+        """Tokens per second with drafts over tokens per second without."""
+        return speed(self.drafted) / speed(self.plain)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A median with the interval that holds it in 95 % of resamples."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f}x ({self.low:.2f} to {self.high:.2f}, {self.count} calls)"
+
+
+def speed(timings: Sequence[Timing]) -> float:
+    """Tokens per second over several runs; 0 where nothing was measured."""
+    seconds = sum(timing.seconds for timing in timings)
+    return sum(timing.tokens for timing in timings) / seconds if seconds > 0 else 0.0
+
+
+def median_ratio(pairings: Sequence[Pairing], seed: int = 1) -> Interval | None:
+    """Median ratio over calls; None without any call."""
+    ratios = np.array([pairing.ratio for pairing in pairings])
+    if not len(ratios):
+        return None
+    rng = np.random.default_rng(seed)
+    resampled = np.median(rng.choice(ratios, size=(RESAMPLES, len(ratios))), axis=1)
+    edge = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(resampled, [edge, 1 - edge])
+    return Interval(float(np.median(ratios)), float(low), float(high), len(ratios))

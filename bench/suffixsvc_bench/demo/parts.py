@@ -1,0 +1,149 @@
+"""The service and the draft worker as child processes that never outlive the demo.
+
+Each child leads a process group of its own, so a Ctrl-C in the terminal reaches only the demo, which
+then stops its children in order: asked (SIGTERM), waited for, killed. Three nets lie below each other:
+the `with` block, `atexit`, and the leash (leash.py) for a demo that is killed itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Final, Self
+
+from suffixsvc.errors import ServiceError, ServiceUnavailableError
+
+__all__ = ["Child", "Children", "stop_on_signals"]
+
+STOP_SECONDS: Final = 8.0
+POLL_SECONDS: Final = 0.05
+LOG_LINES: Final = 12
+
+
+class Child:
+    """A running command. Made by :meth:`Children.start`."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.name = name
+        self.log = log
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL: no chance to write anything, as in a crash or a power cut of the process."""
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL for what does not listen. Idempotent."""
+        if self.running:
+            self._signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_SECONDS)
+        # the group may hold children of the child, also when the child itself is gone
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+
+    def tail(self) -> str:
+        """The last lines of what it said."""
+        with suppress(OSError):
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_LINES:])
+        return ""
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+
+class Children:
+    """All children of the demo; leaving the `with` block stops them, the last started first."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._children: list[Child] = []
+
+    def __enter__(self) -> Self:
+        atexit.register(self.close)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        atexit.unregister(self.close)
+
+    def start(
+        self, name: str, command: Sequence[str], ready: Callable[[], bool], timeout_seconds: float = 120.0
+    ) -> Child:
+        """Start ``suffixsvc COMMAND...`` and wait until ``ready()`` holds.
+
+        Raises:
+            ServiceUnavailableError: it ended, or was not ready in time; the message ends with what it said.
+        """
+        log = self._folder / f"{name}.log"
+        line = [sys.executable, "-m", "suffixsvc_bench.demo.leash", str(os.getpid())]
+        with log.open("ab") as output:
+            process = subprocess.Popen(  # noqa: S603  # our own interpreter and verbs
+                [*line, sys.executable, "-m", "suffixsvc.cli", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        child = Child(name, process, log)
+        self._children.append(child)
+        deadline = time.monotonic() + timeout_seconds
+        while not _holds(ready):
+            if not child.running:
+                raise ServiceUnavailableError(
+                    f"the {name} did not start", got=f"exit code {process.returncode}: {child.tail()}"
+                )
+            if time.monotonic() > deadline:
+                raise ServiceUnavailableError(
+                    f"the {name} is not ready", expected=f"{timeout_seconds:.0f} s at most", got=child.tail()
+                )
+            time.sleep(POLL_SECONDS)
+        return child
+
+    def close(self) -> None:
+        """Stop every child. Idempotent."""
+        while self._children:
+            self._children.pop().stop()
+
+
+def _holds(ready: Callable[[], bool]) -> bool:
+    try:
+        return ready()
+    except (ServiceError, OSError):
+        return False
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block as Ctrl-C does, so that its `with` blocks are left in order."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, interrupt) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,198 @@
+"""report.html: every answer, each token coloured by where it came from. One file, nothing to load."""
+
+from __future__ import annotations
+
+import codecs
+import html
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from suffixsvc.types import DraftSource
+from suffixsvc_bench.demo.brain import Answer
+
+__all__ = ["KINDS", "Kind", "Section", "kind_of", "render", "token_texts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Where a token can come from, as the report names and explains it."""
+
+    key: str
+    name: str
+    explained: str
+
+
+KINDS: Final = {
+    "target": Kind(
+        "target", "target", "written by the large model itself, one expensive step for each such token"
+    ),
+    "prompt": Kind(
+        "prompt", "prompt lookup", "copied from the same call's own prompt or earlier output; costs nothing"
+    ),
+    "suffix": Kind(
+        "suffix", "suffix", "remembered: another call wrote the same before, and the service drafted it"
+    ),
+    "model": Kind("model", "draft model", "guessed by a small model, which costs time of its own"),
+}
+
+_KIND_OF_SOURCE: Final = {
+    DraftSource.NONE: "target",
+    DraftSource.SESSION: "prompt",
+    DraftSource.PROMPT_LOOKUP: "prompt",
+    DraftSource.NAMESPACE: "suffix",
+    DraftSource.CORPUS: "suffix",
+    DraftSource.DRAFT_MODEL: "model",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the run: its answers under one heading."""
+
+    title: str
+    explained: str
+    answers: Sequence[Answer]
+
+
+def kind_of(source: int) -> str:
+    """Key into :data:`KINDS` of a token's DraftSource."""
+    return _KIND_OF_SOURCE[DraftSource(source)]
+
+
+def token_texts(token_ids: Iterable[int], token_bytes: Callable[[int], bytes]) -> list[str]:
+    """The text each token adds. A character that several tokens spell belongs to the last of them."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    texts = [decoder.decode(token_bytes(token)) for token in token_ids]
+    if texts:
+        texts[-1] += decoder.decode(b"", final=True)
+    return texts
+
+
+def render(
+    path: Path,
+    *,
+    title: str,
+    facts: Sequence[tuple[str, str]],
+    sections: Sequence[Section],
+    token_bytes: Callable[[int], bytes],
+) -> None:
+    """Write the report.
+
+    Args:
+        path: the file to write; it appears complete or not at all.
+        title: of the page.
+        facts: (name, value) lines of the summary at the top.
+        sections: parts of the run, in order.
+        token_bytes: what a token spells.
+    """
+    body = [f"<h1>{html.escape(title)}</h1>", _INTRODUCTION, _legend(sections), _facts(facts)]
+    for section in sections:
+        body.append(f"<h2>{html.escape(section.title)}</h2><p>{html.escape(section.explained)}</p>")
+        body.append(_bar(section.answers))
+        by_question: dict[str, list[Answer]] = {}
+        for answer in section.answers:
+            by_question.setdefault(answer.call.question.text, []).append(answer)
+        for question, answers in by_question.items():
+            body.append(f"<details open><summary>{html.escape(question)}</summary>")
+            body.extend(_answer(answer, token_bytes) for answer in answers)
+            body.append("</details>")
+    page = _PAGE.replace("@TITLE@", html.escape(title)).replace("@BODY@", "\n".join(body))
+    draft = path.with_name(f".{path.name}.new")
+    draft.write_text(page, encoding="utf-8")
+    draft.replace(path)
+
+
+def _count(answers: Iterable[Answer]) -> dict[str, int]:
+    counts = dict.fromkeys(KINDS, 0)
+    for answer in answers:
+        for source in answer.result.sources:
+            counts[kind_of(source)] += 1
+    return counts
+
+
+def _legend(sections: Sequence[Section]) -> str:
+    counts = _count(answer for section in sections for answer in section.answers)
+    total = sum(counts.values()) or 1
+    rows = "".join(
+        f'<tr><td><span class="{kind.key}">&nbsp;{kind.name}&nbsp;</span></td>'
+        f"<td class=n>{counts[kind.key]}</td><td class=n>{counts[kind.key] / total:.1%}</td>"
+        f"<td>{kind.explained}</td></tr>"
+        for kind in KINDS.values()
+    )
+    return f"<table><tr><th>colour</th><th>tokens</th><th>share</th><th>meaning</th></tr>{rows}</table>"
+
+
+def _facts(facts: Sequence[tuple[str, str]]) -> str:
+    rows = "".join(f"<tr><td>{html.escape(n)}</td><td>{html.escape(v)}</td></tr>" for n, v in facts)
+    return f"<table>{rows}</table>"
+
+
+def _bar(answers: Sequence[Answer]) -> str:
+    counts = _count(answers)
+    total = sum(counts.values())
+    if not total:
+        return "<p>No tokens.</p>"
+    parts = "".join(
+        f'<span class="{key}" style="width:{100 * count / total:.2f}%" title="{KINDS[key].name}: {count}"></span>'
+        for key, count in counts.items()
+        if count
+    )
+    words = ", ".join(f"{KINDS[key].name} {count / total:.0%}" for key, count in counts.items() if count)
+    return f'<div class="bar">{parts}</div><p class=small>{total} tokens: {words}</p>'
+
+
+def _answer(answer: Answer, token_bytes: Callable[[int], bytes]) -> str:
+    result = answer.result
+    spans = "".join(
+        f'<span class="{kind_of(source)}" title="{KINDS[kind_of(source)].name}">{html.escape(text)}</span>'
+        for text, source in zip(token_texts(result.token_ids, token_bytes), result.sources, strict=True)
+        if text
+    )
+    stats = result.stats
+    return (
+        f"<h3>{html.escape(answer.call.agent.name)}</h3>"
+        f"<p class=small>{stats.tokens} tokens in {stats.steps} steps of the model: "
+        f"{stats.mat:.2f} tokens a step (MAT); {stats.accepted} of {stats.drafted} drafted tokens accepted</p>"
+        f"<pre>{spans}</pre>"
+    )
+
+
+_INTRODUCTION: Final = """
+<p>A language model writes one token (a word or a piece of one) per <em>step</em>, and every step costs about
+the same. <em>Speculative decoding</em> lets something cheap propose the next few tokens, the
+<em>draft</em>; the model checks them all in one step and keeps those it would have written itself. The
+text stays the model's own; it only takes fewer steps. Here the drafts come from memory: agents write
+much the same things again and again.</p>
+<p>Each token below has the colour of where it came from. Whatever is not <span class="target">target</span>
+coloured was drafted and then confirmed by the model.</p>
+<p class=small><b>MAT</b>: mean accepted tokens per step of the model, its own token included; 1.00 is plain
+decoding. <b>Acceptance</b>: accepted tokens over drafted ones. <b>Pass</b>: the agents answer a first set of
+questions and then a second one of the same kind; what they wrote in the first is remembered in the second.</p>"""
+
+_PAGE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>@TITLE@</title>
+<style>
+:root { color-scheme: light dark; --page: #fff; --ink: #1b1f24; --dim: #59636e; --line: #d5dae0;
+  --prompt: #cfe3ff; --suffix: #ffdf9e; --model: #d9c9ff; --target: transparent; }
+@media (prefers-color-scheme: dark) { :root { --page: #14171b; --ink: #e4e8ec; --dim: #9aa5b1; --line: #363d45;
+  --prompt: #1c4679; --suffix: #7a5200; --model: #54389a; } }
+body { background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, sans-serif;
+  max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; margin: 1rem 0; }
+td, th { text-align: left; padding: .15rem .8rem .15rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+.n { text-align: right; font-variant-numeric: tabular-nums; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; border: 1px solid var(--line); border-radius: .4rem;
+  padding: .6rem .8rem; margin: .2rem 0 1rem; font: 14px/1.6 ui-monospace, monospace; }
+h3 { margin: .8rem 0 0; font-size: 1rem; }
+summary { cursor: pointer; font-weight: 600; padding: .3rem 0; }
+.small { color: var(--dim); font-size: .875rem; margin: .1rem 0; }
+.bar { display: flex; height: 1rem; border: 1px solid var(--line); border-radius: .3rem; overflow: hidden; }
+.prompt { background: var(--prompt); } .suffix { background: var(--suffix); }
+.model { background: var(--model); } .target { background: var(--target); }
+</style></head><body>
+@BODY@
+</body></html>
+"""

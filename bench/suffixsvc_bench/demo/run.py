@@ -1,0 +1,395 @@
+"""The demo from beginning to end. Each method of :class:`Demo` is one thing that the reader watches."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from suffixsvc_bench.demo import database, report, show
+from suffixsvc_bench.demo.brain import Answer, Brain
+from suffixsvc_bench.demo.paired import Interval, Pairing, median_ratio
+from suffixsvc_bench.demo.parts import Child, Children, stop_on_signals
+from suffixsvc_bench.demo.pipeline import Call, answer_question
+from suffixsvc_bench.demo.questions import AFTER_RESTART, FIRST_MATCH, Question, passes
+from suffixsvc_bench.demo.recording import Recorder
+from suffixsvc_bench.demo.setup import Chosen, choose_models, physical_cores
+from suffixsvc_client import ClientConfig, SuffixClient
+from suffixsvc_driver.config import DriverConfig, Policy
+from suffixsvc_driver.cost import measured_curve
+from suffixsvc_driver.exactness import Exactness, check_exactness
+from suffixsvc_driver.layers import Layer
+from suffixsvc_driver.layers.draft_model import DraftModelLayer
+from suffixsvc_driver.targets.llama import LlamaTarget
+from suffixsvc_driver.targets.llama_context import ContextSettings
+from suffixsvc_driver.workers.client import DraftWorkerClient
+
+__all__ = ["DemoOptions", "run_demo"]
+
+CONTEXT: Final = 1536
+#: one per agent, and room for the exactness checks and the repair turns
+SLOTS: Final = 6
+MAX_WIDTH: Final = 32
+#: a step of the service may cost at most this; a decode step of the target if that is less
+STEP_TIMEOUT: Final = (0.005, 0.05)
+#: agents whose calls of the first questions are checked for exactness: all of them, or two if quick
+CHECKED_CALLS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """What the command line asked for.
+
+    Attributes:
+        small: the tiny model, no draft model.
+        quick: fewer questions and comparisons.
+        record: write every call to this file.
+        report: write the page there.
+        target, draft: models instead of the usual ones.
+        threads: of the target; None = one a physical core.
+    """
+
+    small: bool = False
+    quick: bool = False
+    record: Path | None = None
+    report: Path = Path("report.html")
+    target: str | None = None
+    draft: str | None = None
+    threads: int | None = None
+
+    @property
+    def questions(self) -> int:
+        """In each of the two passes."""
+        return 3 if self.quick else 6
+
+
+def run_demo(options: DemoOptions, download: Callable[[str], Path], console: Console | None = None) -> int:
+    """Run it all; returns the exit code: 1 when a promise was not kept on this machine, else 0.
+
+    Args:
+        options: see :class:`DemoOptions`.
+        download: gets a model of the registry that is not here, and returns its file.
+        console: where to print.
+    """
+    console = console or Console(highlight=False)
+    chosen = choose_models(
+        small=options.small,
+        target=options.target,
+        draft=options.draft,
+        download=download,
+        say=lambda text: console.print(f"[yellow]{text}[/yellow]"),
+    )
+    folder = Path(tempfile.mkdtemp(prefix="suffixsvc-demo-"))
+    try:
+        with stop_on_signals(), ExitStack() as stack:
+            demo = Demo(options, chosen, folder, console, stack)
+            return demo.run()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass
+class Demo:
+    """A run of the demo. ``stack`` holds everything that must be closed at its end."""
+
+    options: DemoOptions
+    chosen: Chosen
+    folder: Path
+    console: Console
+    stack: ExitStack
+    pairings: list[Pairing] = field(default_factory=list)
+    sections: list[report.Section] = field(default_factory=list)
+    broken_promises: list[str] = field(default_factory=list)
+
+    def run(self) -> int:
+        """All stages, in order."""
+        began = time.monotonic()
+        self._set_up()
+        with self._recorder() as record:
+            first = self._first_pass(record)
+            second = self._second_pass(record)
+            self._compare(first, second)
+            restarted = self._restart(record)
+        checked = [*second[:: max(1, len(second) // CHECKED_CALLS)]]
+        if not self.chosen.small:
+            checked.append(self._first_match()[-1])
+        exactness = self._exactness([*checked[-(2 if self.options.quick else CHECKED_CALLS + 1) :]])
+        self._write_report(first, second, restarted, exactness)
+        self.console.print(f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes.")
+        for promise in self.broken_promises:
+            self.console.print(f"[red]Not kept on this machine: {promise}[/red]")
+        return 1 if self.broken_promises else 0
+
+    # ------------------------------------------------------------------------------------------- setting up
+
+    def _set_up(self) -> None:
+        threads = self.options.threads or physical_cores()
+        show.heading(self.console, f"Setting up: {self.chosen.name} on {threads} threads")
+        self.shop = self.folder / "shop.sqlite"
+        database.create(self.shop)
+        self.console.print("a SQLite shop: customers, products, orders (the same rows every time)")
+
+        settings = ContextSettings(context_size=CONTEXT, slots=SLOTS, threads=threads, max_width=MAX_WIDTH)
+        target = self.stack.enter_context(LlamaTarget(self.chosen.target, settings))
+        curve = self._curve(target)
+
+        self.children = self.stack.enter_context(Children(self.folder))
+        self.address = f"unix:{self.folder / 'service.sock'}"
+        self.service = self._start_service()
+        self.console.print(f"the service: process {self.service.pid}, a unix socket, an LMDB store")
+        low, high = STEP_TIMEOUT
+        patience = min(high, max(low, curve.seconds_per_step))
+        self.client = self.stack.enter_context(
+            SuffixClient(self.address, ClientConfig(step_timeout_s=patience))
+        )
+        self.fingerprint = target.model.vocabulary.fingerprint
+        namespace = self.client.namespace(f"demo/{self.chosen.name}", self.fingerprint)
+        self.brain = Brain(target, curve, namespace, self._draft_model(target))
+
+    def _curve(self, target: LlamaTarget):  # type: ignore[no-untyped-def]
+        with self._progress() as bar:
+            task = bar.add_task("measuring what a step costs (once, kept on disk)", total=None, visible=False)
+            curve = measured_curve(
+                target,
+                progress=lambda done, total: bar.update(task, completed=done, total=total, visible=True),
+            )
+        widths = ", ".join(f"{w}: {curve.costs[w]:.1f}" for w in (2, 4, 8, 16, 32) if w <= curve.max_width)
+        self.console.print(
+            f"the model: {curve.seconds_per_step * 1e3:.0f} ms for a step of one token; "
+            f"a step of more tokens costs, in such steps: {widths}"
+        )
+        return curve
+
+    def _start_service(self) -> Child:
+        ready = self.folder / "service.ready"
+        ready.unlink(missing_ok=True)
+        command = ["serve", "--data", str(self.folder / "data"), "--listen", self.address]
+        return self.children.start("service", [*command, "--ready-file", str(ready)], ready.exists)
+
+    def _draft_model(self, target: LlamaTarget) -> Callable[[], Layer] | None:
+        if self.chosen.draft is None:
+            return None
+        address, ready = f"unix:{self.folder / 'draft.sock'}", self.folder / "draft.ready"
+        command = ["draft-worker", "--model", str(self.chosen.draft), "--listen", address]
+        command += ["--threads", str(self.options.threads or physical_cores()), "--context", str(CONTEXT)]
+        child = self.children.start("draft worker", [*command, "--ready-file", str(ready)], ready.exists)
+        client = self.stack.enter_context(DraftWorkerClient(address))
+        vocabulary = target.model.vocabulary
+        speed = client.check_vocabulary(vocabulary).seconds_per_token
+        self.console.print(
+            f"the draft worker: process {child.pid}, {self.chosen.draft.stem}, same vocabulary, "
+            f"{speed * 1e3:.0f} ms a token"
+        )
+        return lambda: DraftModelLayer(client, vocabulary)
+
+    # --------------------------------------------------------------------------------------------- the passes
+
+    def _first_pass(self, record: Callable[[Answer, int], None]) -> list[Answer]:
+        questions, _ = passes(self.options.questions)
+        show.heading(self.console, f"First pass: {len(questions)} questions, nothing is remembered yet")
+        config = DriverConfig()
+        answers = self._ask(questions, lambda call: self.brain.drafted(call, config), record, 1)
+        self.console.print(show.layer_table("Per layer, first pass", answers))
+        self.sections.append(
+            report.Section("First pass", "The service starts empty and learns as the agents write.", answers)
+        )
+        return answers
+
+    def _second_pass(self, record: Callable[[Answer, int], None]) -> list[Answer]:
+        _, questions = passes(self.options.questions)
+        show.heading(
+            self.console, f"Second pass: {len(questions)} other questions of the same kind, all remembered"
+        )
+        every = 2 if self.options.quick else 1
+        which = "every call" if every == 1 else "every second call (QUICK=1)"
+        self.console.print(
+            f"{which} runs four times in turn, with drafts and plain (A B A B, B A B A): speeds drift, pairs do not"
+        )
+        numbered = iter(range(1_000_000))
+
+        def generate(call: Call) -> Answer:
+            number = next(numbered)
+            if number % every:
+                return self.brain.drafted(call, DriverConfig())
+            return self._paired(call, plain_first=number // every % 2 == 1)
+
+        answers = self._ask(questions, generate, record, 2)
+        self.sections.append(
+            report.Section("Second pass", "What was written in the first pass can be drafted now.", answers)
+        )
+        return answers
+
+    def _paired(self, call: Call, *, plain_first: bool) -> Answer:
+        """A B A B or B A B A. Only the last run with drafts is remembered, so all see the same history."""
+        config, drafted, plain = DriverConfig(), [], []
+        for turn in (0, 1):
+            if plain_first:
+                plain.append(self.brain.plain(call))
+            drafted.append(self.brain.drafted(call, config, commit=turn == 1))
+            if not plain_first:
+                plain.append(self.brain.plain(call))
+        self.pairings.append(
+            Pairing(
+                call.name,
+                call.agent.name,
+                tuple(answer.timing for answer in drafted),
+                tuple(answer.timing for answer in plain),
+            )
+        )
+        return drafted[-1]
+
+    def _ask(
+        self,
+        questions: Sequence[Question],
+        generate: Callable[[Call], Answer],
+        record: Callable[[Answer, int], None],
+        pass_number: int,
+    ) -> list[Answer]:
+        """Run questions through the agents, showing how it goes."""
+        answers: list[Answer] = []
+        with self._progress() as bar:
+            task = bar.add_task("", total=len(questions))
+            for question in questions:
+                own: list[Answer] = []
+
+                def one_call(call: Call, own: list[Answer] = own) -> str:
+                    bar.update(task, description=f"{call.question.key}: {call.agent.name} writes")
+                    answer = generate(call)
+                    record(answer, pass_number)
+                    own.append(answer)
+                    return answer.text
+
+                outcome = answer_question(question, one_call, self.shop)
+                bar.console.print(show.outcome_line(outcome, own))
+                bar.advance(task)
+                answers.extend(own)
+        return answers
+
+    def _compare(self, first: list[Answer], second: list[Answer]) -> None:
+        self.console.print(show.layer_table("Per layer, second pass", second))
+        self.console.print(show.agent_table(self.pairings, second))
+        self.speedup = median_ratio(self.pairings)
+        before, after = show.suffix_share(first), show.suffix_share(second)
+        self.console.print(f"speed-up over plain decoding, median of paired calls: [bold]{self.speedup}[/bold]")
+        self.console.print(
+            f"tokens that came from another call's output (suffix share): first pass {before:.1%}, "
+            f"second pass [bold]{after:.1%}[/bold]"
+        )
+        if self.speedup is None or self.speedup.median <= 1.0:
+            self.broken_promises.append("the second pass is faster than plain decoding")
+        if after <= before:
+            self.broken_promises.append("the second pass takes more from memory than the first")
+
+    # ---------------------------------------------------------------------------------- after a crash, and so on
+
+    def _restart(self, record: Callable[[Answer, int], None]) -> list[Answer]:
+        show.heading(self.console, "A crash: the service is killed (SIGKILL) and started again")
+        before = self.client.stats()
+        self.service.kill()
+        began = time.monotonic()
+        self.service = self._start_service()
+        took = time.monotonic() - began
+        after = self._stats_again()
+        self.console.print(
+            f"outputs before {before.outputs}, after {after.outputs}; tokens before {before.tokens}, after "
+            f"{after.tokens}; up again and answering after {took:.1f} s, as process {self.service.pid}"
+        )
+        config = DriverConfig()
+        answers = self._ask([AFTER_RESTART], lambda call: self.brain.drafted(call, config), record, 3)
+        accepted = show.total(answers).evidence.get("suffix")
+        count = accepted.accepted if accepted else 0
+        self.console.print(f"accepted tokens that the service remembered across the crash: [bold]{count}[/bold]")
+        if after.outputs != before.outputs or not count:
+            self.broken_promises.append("the history survives a crash and still drafts")
+        self.sections.append(
+            report.Section("After a crash", "The service was killed; its store brought the history back.", answers)
+        )
+        return answers
+
+    def _stats_again(self):  # type: ignore[no-untyped-def]
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                return self.client.stats()
+            except Exception:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
+    def _first_match(self) -> list[Answer]:
+        show.heading(self.console, "All three layers at work: one question under the first-match policy")
+        self.console.print(
+            "first-match takes the first layer that has at least three tokens, whatever they cost. On a machine "
+            "like this one that is often slower than plain decoding: it is here to be seen, not to be fast."
+        )
+        config = DriverConfig(policy=Policy.FIRST_MATCH)
+        answers = self._ask(
+            [FIRST_MATCH], lambda call: self.brain.drafted(call, config, commit=False), lambda a, n: None, 4
+        )
+        self.console.print(show.layer_table("Per layer, first-match", answers))
+        kinds = show.total(answers).evidence
+        missing = [k for k in ("prompt", "suffix", "draft-model") if k not in kinds or not kinds[k].accepted]
+        if missing:
+            self.broken_promises.append(f"first-match accepts tokens of every layer (none of: {missing})")
+        self.sections.append(
+            report.Section("First-match", "The same agents under a policy that uses all three layers.", answers)
+        )
+        return answers
+
+    def _exactness(self, answers: Sequence[Answer]) -> Exactness:
+        show.heading(self.console, f"Is it the model's own text? Checking {len(answers)} calls both ways")
+        found = Exactness(0, 0, ())
+        for answer in answers:
+            found += check_exactness(self.brain.target, answer.result)
+        self.console.print(found.describe())
+        if not found.ok:
+            self.broken_promises.append("every token is the model's own choice")
+        return found
+
+    # ------------------------------------------------------------------------------------------------- output
+
+    def _write_report(
+        self, first: list[Answer], second: list[Answer], restarted: list[Answer], exactness: Exactness
+    ) -> None:
+        speedup: Interval | None = self.speedup
+        facts = [
+            ("target model", self.chosen.name),
+            ("draft model", self.chosen.draft.stem if self.chosen.draft else "none"),
+            ("speed-up over plain decoding, second pass, median of paired calls", str(speedup)),
+            ("tokens from memory, first pass", f"{show.suffix_share(first):.1%}"),
+            ("tokens from memory, second pass", f"{show.suffix_share(second):.1%}"),
+            ("tokens from memory after the crash", f"{show.suffix_share(restarted):.1%}"),
+            *(("exactness", line) for line in exactness.describe().splitlines()),
+            ("steps of the client without an answer in time", json.dumps(str(self.client.counts))),
+        ]
+        report.render(
+            self.options.report,
+            title="suffixsvc demo: where every token came from",
+            facts=facts,
+            sections=self.sections,
+            token_bytes=self.brain.target.model.token_bytes,
+        )
+        self.console.print(f"\nEvery answer, coloured by where its tokens came from: {self.options.report}")
+
+    @contextmanager
+    def _recorder(self) -> Iterator[Callable[[Answer, int], None]]:
+        if self.options.record is None:
+            yield lambda answer, pass_number: None
+            return
+        recorder = Recorder(self.options.record, model=self.chosen.name, tokenizer=self.fingerprint)
+        with recorder:
+            yield recorder.write
+        self.console.print(f"every call recorded: {self.options.record}")
+
+    def _progress(self) -> Progress:
+        columns = (TextColumn("  {task.description}"), BarColumn(), TimeElapsedColumn())
+        return Progress(*columns, console=self.console, transient=True)

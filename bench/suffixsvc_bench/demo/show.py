@@ -1,0 +1,102 @@
+"""What the demo prints: headings, a line per question, and the tables at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from suffixsvc_bench.demo.agents import AGENTS
+from suffixsvc_bench.demo.brain import Answer
+from suffixsvc_bench.demo.paired import Pairing, median_ratio, speed
+from suffixsvc_bench.demo.pipeline import Outcome
+from suffixsvc_driver.accounting import Stats
+
+__all__ = ["agent_table", "heading", "layer_table", "outcome_line", "suffix_share", "total"]
+
+
+def total(answers: Sequence[Answer]) -> Stats:
+    """The counts of several answers, added up."""
+    stats = Stats()
+    for answer in answers:
+        stats.add(answer.result.stats)
+    return stats
+
+
+def suffix_share(answers: Sequence[Answer]) -> float:
+    """Share of the written tokens that another session's output brought."""
+    return total(answers).hit_rates("suffix")[2]
+
+
+def heading(console: Console, text: str) -> None:
+    console.print(f"\n[bold]{text}[/bold]")
+
+
+def outcome_line(outcome: Outcome, answers: Sequence[Answer]) -> str:
+    """One line about a question: what the agents made of it, and where the tokens came from."""
+    stats = total(answers)
+    result = outcome.result
+    made = f"{result.total_rows} rows" if result.ok else f"SQL failed ({result.error[:40]})"
+    marks = ", ".join(
+        f"{name} {'ok' if good else 'unusable'}"
+        for name, good in (
+            ("plan", outcome.plan is not None),
+            ("report", outcome.report is not None),
+            ("Python", outcome.python is not None),
+        )
+    )
+    repaired = ", repaired once" if outcome.repaired and result.ok else ""
+    shares = ", ".join(
+        f"{kind} {stats.hit_rates(kind)[2]:.0%}" for kind in ("prompt", "suffix", "draft-model", "target")
+    )
+    return (
+        f"{outcome.question.text}\n"
+        f"    {made}{repaired}; {marks}\n"
+        f"    {stats.tokens} tokens, {stats.mat:.2f} per step (MAT); from: {shares}"
+    )
+
+
+def agent_table(pairings: Sequence[Pairing], answers: Sequence[Answer]) -> Table:
+    """Per agent: how much it wrote, and how fast with drafts and without."""
+    table = Table(title="Per agent, second pass", title_justify="left")
+    for name in ("agent", "calls", "tokens", "MAT", "accepted / drafted", "tok/s", "plain tok/s", "speed-up"):
+        table.add_column(name, justify="left" if name == "agent" else "right")
+    for agent in (*(agent.name for agent in AGENTS), "all"):
+        own = [a for a in answers if agent in ("all", a.call.agent.name)]
+        pairs = [p for p in pairings if agent in ("all", p.agent)]
+        stats, ratio = total(own), median_ratio(pairs)
+        table.add_row(
+            agent,
+            str(len(own)),
+            str(stats.tokens),
+            f"{stats.mat:.2f}",
+            f"{stats.accepted} / {stats.drafted} = {stats.acceptance_rate:.0%}",
+            f"{speed([t for p in pairs for t in p.drafted]):.1f}" if pairs else "-",
+            f"{speed([t for p in pairs for t in p.plain]):.1f}" if pairs else "-",
+            f"{ratio.median:.2f}x" if ratio else "-",
+            style="bold" if agent == "all" else None,
+        )
+    return table
+
+
+def layer_table(title: str, answers: Sequence[Answer]) -> Table:
+    """Per layer: how often it was asked, what was sent of its drafts, what the model kept."""
+    table = Table(title=title, title_justify="left")
+    for name in ("layer", "asked", "had a draft", "drafted", "accepted", "acceptance", "share of tokens"):
+        table.add_column(name, justify="left" if name == "layer" else "right")
+    stats = total(answers)
+    for name, layer in stats.layers.items():
+        had, _, share = stats.layer_hit_rates(name)
+        sent = layer.sent
+        table.add_row(
+            name,
+            str(layer.asked),
+            f"{had:.0%} of steps",
+            str(sent.drafted),
+            str(sent.accepted),
+            f"{sent.acceptance_rate:.0%}",
+            f"{share:.0%}",
+        )
+    table.add_row("target itself", "", "", "", "", "", f"{stats.hit_rates('target')[2]:.0%}")
+    return table
