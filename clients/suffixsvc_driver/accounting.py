@@ -109,6 +109,9 @@ class Stats:
         self.steps += 1
         self.tokens += len(origin)
         self.padding += padding
+        if not sources and not padding:  # a plain step, where every microsecond is the driver's own
+            self.evidence.setdefault("target", HitCounts()).output_tokens += len(origin)
+            return
         own = sum(source != DraftSource.NONE for source in origin)
         if layer:
             self.layer(layer).sent.count(len(sources), accepted, own)

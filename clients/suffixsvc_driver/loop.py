@@ -37,6 +37,7 @@ from suffixsvc_driver.trust import Trust
 __all__ = ["Result", "StepRecord", "generate"]
 
 _log = structlog.get_logger(__name__)
+_NONE: Final = int(DraftSource.NONE)
 #: a curve for targets nobody measured: a mid-sized model on a machine with some width to spare
 _GUESSED_COST_PER_TOKEN: Final = 0.2
 
@@ -225,9 +226,9 @@ def generate(
                 seconds,
             )
             written.extend(seen.emitted)
-            own = len(seen.emitted) - min(seen.accepted, len(seen.emitted))
-            sources.extend(decision.sources[: len(seen.emitted) - own])
-            sources.extend([int(DraftSource.NONE)] * own)
+            kept = min(seen.accepted, len(seen.emitted))
+            sources.extend(decision.sources[:kept])
+            sources.extend([_NONE] * (len(seen.emitted) - kept))
             steps.append(record)
             ask_seconds = 0.0
             if on_step is not None:

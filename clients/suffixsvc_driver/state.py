@@ -43,6 +43,9 @@ _SOURCE_OF: Final = {
     LayerKind.SUFFIX: DraftSource.NAMESPACE,
     LayerKind.DRAFT_MODEL: DraftSource.DRAFT_MODEL,
 }
+_NONE: Final = int(DraftSource.NONE)
+_PLAIN: Final = Verify()
+_NO_CHOICE: Final = Choice()
 #: what a draft model is believed to get right before anything was seen
 _DRAFT_MODEL_PRIOR: Final = 0.7
 #: weight of the newest measurement of what a question costs
@@ -127,8 +130,8 @@ class Driver:
         self._written = 0
         self._next_layer = 0
         self._ask: AskLayer | None = None
-        self._verify = Verify()
-        self._best = Choice()
+        self._verify = _PLAIN
+        self._best = _NO_CHOICE
         self._best_layer = -1
         self._asking_cost = 0.0
         self._feedback: Feedback | None = None
@@ -186,7 +189,7 @@ class Driver:
     def _start_step(self) -> Decision:
         self._phase = _Phase.ASKING
         self._next_layer = 0
-        self._best, self._best_layer = Choice(), -1
+        self._best, self._best_layer = _NO_CHOICE, -1
         self._asking_cost = 0.0
         for layer in self._layers:
             layer.chain = Chain()
@@ -296,7 +299,7 @@ class Driver:
 
     def _decide(self) -> Verify:
         self._phase = _Phase.VERIFYING
-        self._verify = Verify()
+        self._verify = _PLAIN
         if self._best_layer >= 0 and self._best.length > 0:
             layer = self._layers[self._best_layer]
             n = self._best.length
@@ -304,7 +307,7 @@ class Driver:
             tokens = layer.chain.token_ids[:n]
             self._verify = Verify(
                 tokens + tokens[-1:] * padding,
-                layer.chain.sources[:n] + (int(DraftSource.NONE),) * padding,
+                layer.chain.sources[:n] + (_NONE,) * padding,
                 tuple(self._believed(self._best_layer, layer.chain)[:n]) + (0.0,) * padding,
                 layer.spec.name,
                 padding,
@@ -314,7 +317,7 @@ class Driver:
     def _on_verified(self, event: Verified) -> Decision:
         sent = self._verify
         emitted = event.emitted
-        kept = sum(1 for _ in zip(emitted, sent.token_ids[: event.accepted], strict=False))
+        kept = min(len(emitted), event.accepted)
         fits = (
             0 < len(emitted) <= event.accepted + 1
             and 0 <= event.accepted <= len(sent.token_ids)
@@ -325,16 +328,14 @@ class Driver:
         self._learn(emitted)
         drafted = len(sent.token_ids) - sent.padding
         accepted = min(event.accepted, drafted)
-        written = [
-            sent.sources[i] if i < event.accepted else int(DraftSource.NONE) for i in range(len(emitted))
-        ]
+        written = [*sent.sources[:kept], *[_NONE] * (len(emitted) - kept)]
         self.stats.count_step(sent.layer, sent.sources[:drafted], accepted, written, sent.padding)
         cost = self._cost_of(event.width) + self._asking_cost
         self.stats.cost += cost
         self._rate.add(len(emitted), cost)
         if drafted:
             self._adaptive.add(drafted, accepted)
-        source = DraftSource(sent.sources[0]) if sent.sources else DraftSource.NONE
+        source = DraftSource(sent.sources[0]) if drafted else DraftSource.NONE
         self._feedback = Feedback(event.width, accepted, source)
         self._written += len(emitted)
         reason = self._finished(emitted[-1], event.stopped)

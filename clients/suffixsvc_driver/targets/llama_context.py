@@ -106,7 +106,9 @@ class LlamaContext:
         n = self.settings.batch_size
         self._tokens = np.zeros(n, np.int32)
         self._positions = np.zeros(n, np.int32)
+        self._count_up = np.arange(n, dtype=np.int32)
         self._counts = np.ones(n, np.int32)
+        self._prepared: tuple[int, Outputs] | None = None
         self._flags = {Outputs.NONE: np.zeros(n, np.int8), Outputs.ALL: np.ones(n, np.int8)}
         seq_id = ctypes.c_int32 * 1
         self._seq_ids = [seq_id(slot) for slot in range(self.settings.slots)]
@@ -137,11 +139,13 @@ class LlamaContext:
                 "the context is full", expected=f"at most {self.slot_size} tokens", got=start + n
             )
         self._tokens[:n] = tokens
-        self._positions[:n] = np.arange(start, start + n)
+        np.add(self._count_up[:n], start, out=self._positions[:n])
         batch = self._batch
         batch.n_tokens = n
-        batch.seq_id = self._seq_pointers[slot]
-        batch.logits = self._flag_pointers[outputs]
+        if self._prepared != (slot, outputs):  # ctypes takes its time with pointers
+            batch.seq_id = self._seq_pointers[slot]
+            batch.logits = self._flag_pointers[outputs]
+            self._prepared = (slot, outputs)
         code = self._lib.llama_decode(self._handle, batch)
         if code != 0:
             raise ModelError(
