@@ -7,7 +7,11 @@ damaged one anywhere. So every open first reads the two meta pages and walks all
     page 1  meta of the odd transactions  ┘ they are always neighbours, or one of them was damaged
     page 2  ...
 
-and the file is always as long as the map that its meta page names, all of it allocated (see ``extend``):
+A damaged transaction number could still make LMDB quietly take the transaction before the last. So every
+transaction writes its own number into the counters record, and both meta pages must agree with theirs
+(LMDB never reuses a page of the last two transactions, so both can be read).
+
+The file is always as long as the map that its meta page names, all of it allocated (see ``extend``):
 "too short" is exact, and a full disk shows when the map grows, not in the middle of a commit.
 Layout: LMDB 0.9 data version 1, 64 bit, little endian.
 """
@@ -20,15 +24,25 @@ import struct
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import BinaryIO, Final
 
 import lmdb
 from lmdb import verify as lmdb_verify
 
 from suffixsvc.errors import StoreCorruptError, StoreError, StoreForeignError
 from suffixsvc.store.folder import DATA_FILE, disk_error, sync_folder
+from suffixsvc.store.records import COUNTERS_KEY, decode_counters
 
-__all__ = ["PAGE_MULTIPLE", "DataFileInfo", "create", "extend", "inspect", "require_whole", "verify_pages"]
+__all__ = [
+    "PAGE_MULTIPLE",
+    "DataFileInfo",
+    "create",
+    "extend",
+    "inspect",
+    "require_own_commits",
+    "require_whole",
+    "verify_pages",
+]
 
 #: map sizes are multiples of this; every page size in use divides it
 PAGE_MULTIPLE: Final = 64 << 10
@@ -37,8 +51,15 @@ _MAGIC: Final = 0xBEEFC0DE
 _DATA_VERSION: Final = 1
 _CREATING: Final = ".creating"
 _META_FLAG: Final = 0x08
-#: page number, padding, flags, two words; magic, version, address, map size, page size; ...; last page, txn
-_META: Final = struct.Struct("<QHHIIIQQI92xQQ")
+#: page number, padding, flags, two words; magic, version, address, map size, page size; ...; root of the
+#: main database, last page, transaction
+_META: Final = struct.Struct("<QHHIIIQQI84xQQQ")
+_NO_PAGE: Final = 2**64 - 1
+_PAGE: Final = struct.Struct("<QHHHH")
+_LEAF_FLAG: Final = 0x02
+_NODE: Final = struct.Struct("<HHHH")
+#: where a database's record, the value of its name, has the page number of its root
+_ROOT_AT: Final = 40
 
 _REMEDY: Final = (
     "Restore the folder from a backup, or move it away and start with an empty one; "
@@ -63,6 +84,7 @@ class _Meta:
     version: int
     map_bytes: int
     page_bytes: int
+    root: int
     last_page: int
     txn: int
 
@@ -130,14 +152,7 @@ def inspect(path: str) -> DataFileInfo:
     """
     if sys.byteorder != "little":
         raise StoreError("data files are little endian", expected="a little-endian machine", got="big endian")
-    try:
-        with open(path, "rb") as f:
-            size = os.fstat(f.fileno()).st_size
-            first = _read_meta(f.read(_META.size), 0, path, size)
-            f.seek(first.page_bytes)
-            second = _read_meta(f.read(_META.size), 1, path, size)
-    except OSError as e:
-        raise disk_error(e, path, "reading") from e
+    size, first, second = _both_metas(path)
     for page, meta in enumerate((first, second)):
         wrong_slot = meta.txn > 0 and meta.txn % 2 != page
         if meta.magic != _MAGIC or meta.page != page or not meta.flags & _META_FLAG or wrong_slot:
@@ -168,6 +183,45 @@ def require_whole(path: str, info: DataFileInfo) -> None:
         raise _corrupt(path, "the file is truncated", expected, got)
 
 
+def require_own_commits(path: str) -> None:
+    """StoreCorruptError unless each meta page names the transaction that its own tree was written by."""
+    _, first, second = _both_metas(path)
+    try:
+        with open(path, "rb") as f:
+            for meta in (first, second):
+                if meta.txn == 0 and meta.root == _NO_PAGE:
+                    continue  # of a file that has seen one transaction only
+                database = _leaf_value(f, meta, meta.root, b"meta")
+                root = int.from_bytes((database or b"")[_ROOT_AT : _ROOT_AT + 8], "little")
+                raw = _leaf_value(f, meta, root, COUNTERS_KEY)
+                txn = None if raw is None else decode_counters(raw).txn
+                if txn != meta.txn:
+                    raise _corrupt(path, f"meta page {meta.page} is not the one its data says", txn, meta.txn)
+    except OSError as e:
+        raise disk_error(e, path, "reading") from e
+
+
+def _leaf_value(f: BinaryIO, meta: _Meta, page: int, wanted: bytes) -> bytes | None:
+    """The value of a key in a database that is one leaf page; None if it is not found for any reason."""
+    if not 1 < page <= meta.last_page:
+        return None
+    f.seek(page * meta.page_bytes)
+    raw = f.read(meta.page_bytes)
+    if len(raw) < meta.page_bytes:
+        return None
+    number, _, flags, lower, _ = _PAGE.unpack_from(raw)
+    if number != page or flags != _LEAF_FLAG or not _PAGE.size <= lower <= len(raw):
+        return None
+    for (at,) in struct.iter_unpack("<H", raw[_PAGE.size : lower & ~1]):
+        if at + _NODE.size > len(raw):
+            return None
+        low, high, _, key_size = _NODE.unpack_from(raw, at)
+        start = at + _NODE.size + key_size
+        if raw[at + _NODE.size : start] == wanted:
+            return raw[start : start + (low | high << 16)]
+    return None
+
+
 def verify_pages(path: str) -> None:
     """Walk every page of a file that nobody writes to; StoreCorruptError names the first fault."""
     try:
@@ -180,10 +234,22 @@ def verify_pages(path: str) -> None:
         raise _corrupt(path, faults[0], got=f"{len(faults)} faults")
 
 
+def _both_metas(path: str) -> tuple[int, _Meta, _Meta]:
+    """(bytes of the file, meta page 0, meta page 1)."""
+    try:
+        with open(path, "rb") as f:
+            size = os.fstat(f.fileno()).st_size
+            first = _read_meta(f.read(_META.size), 0, path, size)
+            f.seek(first.page_bytes)
+            return size, first, _read_meta(f.read(_META.size), 1, path, size)
+    except OSError as e:
+        raise disk_error(e, path, "reading") from e
+
+
 def _read_meta(raw: bytes, page: int, path: str, size: int) -> _Meta:
     if len(raw) < _META.size:
         raise _corrupt(path, f"the file ends before meta page {page}", got=f"{size} bytes")
-    number, _, flags, _, magic, version, _, map_bytes, page_bytes, last_page, txn = _META.unpack(raw)
+    number, _, flags, _, magic, version, _, map_bytes, page_bytes, root, last_page, txn = _META.unpack(raw)
     if page == 0 and magic != _MAGIC:
         raise StoreForeignError(
             f"{path} is not an LMDB file",
@@ -193,7 +259,7 @@ def _read_meta(raw: bytes, page: int, path: str, size: int) -> _Meta:
         )
     if page_bytes < 512 or page_bytes > PAGE_MULTIPLE or page_bytes & (page_bytes - 1):
         raise _corrupt(path, f"meta page {page} has an impossible page size", got=page_bytes)
-    return _Meta(number, flags, magic, version, map_bytes, page_bytes, last_page, txn)
+    return _Meta(number, flags, magic, version, map_bytes, page_bytes, root, last_page, txn)
 
 
 def _corrupt(path: str, what: str, expected: object = None, got: object = None) -> StoreCorruptError:

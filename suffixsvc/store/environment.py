@@ -23,8 +23,16 @@ import lmdb
 from suffixsvc.errors import StoreClosedError, StoreCorruptError, StoreError, StoreForeignError
 from suffixsvc.store import datafile
 from suffixsvc.store.folder import DATA_FILE, FULL_ERRNOS, FolderLock, disk_error
-from suffixsvc.store.records import SCHEMA_VERSION, Counters, decode_schema, encode_counters, encode_schema
-from suffixsvc.store.snapshot import COUNTERS_KEY, Snapshot, load_snapshot
+from suffixsvc.store.records import (
+    COUNTERS_KEY,
+    SCHEMA_KEY,
+    SCHEMA_VERSION,
+    Counters,
+    decode_schema,
+    encode_counters,
+    encode_schema,
+)
+from suffixsvc.store.snapshot import Snapshot, load_snapshot
 
 __all__ = [
     "COUNTERS_KEY",
@@ -36,7 +44,6 @@ __all__ = [
     "rounded_up",
 ]
 
-SCHEMA_KEY: Final = b"schema"
 #: simultaneous short reads; each takes a slot of LMDB's reader table
 _MAX_READERS: Final = 1024
 #: less than this free and an I/O error of a write means a full disk
@@ -143,6 +150,7 @@ class Environment:
             try:
                 self.dbs = self._databases()
                 datafile.require_whole(self.path, info)
+                datafile.require_own_commits(self.path)
                 with self._env.begin() as txn:
                     self.snapshot = load_snapshot(txn, self.dbs.meta, self.dbs.namespaces)
                 self._first_size(info, map_bytes_initial, map_bytes_cap)
@@ -327,10 +335,10 @@ def _has_room(folder: str) -> bool:
 
 
 def _fill(env: lmdb.Environment, created_us: int) -> None:
-    handles = {name: env.open_db(name.encode()) for name in _NAMES}
     with env.begin(write=True) as txn:
+        handles = {name: env.open_db(name.encode(), txn=txn) for name in _NAMES}
         txn.put(SCHEMA_KEY, encode_schema(SCHEMA_VERSION, created_us), db=handles["meta"])
-        txn.put(COUNTERS_KEY, encode_counters(Counters()), db=handles["meta"])
+        txn.put(COUNTERS_KEY, encode_counters(Counters(txn=txn.id())), db=handles["meta"])
 
 
 def _foreign(path: str, why: str) -> StoreForeignError:

@@ -161,8 +161,9 @@ class LmdbStore:
         check_state_name(name)
         with self._environment.read() as (txn, snapshot):
             number = snapshot.names.require(namespace).namespace_id
-            raw = txn.get(state_key(number, name), db=self._environment.dbs.state)
-            return None if raw is None else decode_state(raw, number, name)
+            key = state_key(number, name)
+            raw = txn.get(key, db=self._environment.dbs.state)
+            return None if raw is None else decode_state(raw, key)
 
     def stats(self) -> StoreStats:
         self._environment.require_usable()
@@ -193,6 +194,7 @@ class LmdbStore:
         """The last commit, its pages walked while nobody writes, and how to let go of it."""
         environment = self._environment
         datafile.require_whole(environment.path, datafile.inspect(environment.path))
+        datafile.require_own_commits(environment.path)
         datafile.verify_pages(environment.path)
         txn, finish = environment.begin_long_read()
         return ReadView(txn, environment.dbs, environment.snapshot), finish

@@ -27,6 +27,8 @@ from suffixsvc.errors import StoreCorruptError
 from suffixsvc.types import TokenArray
 
 __all__ = [
+    "COUNTERS_KEY",
+    "SCHEMA_KEY",
     "SCHEMA_VERSION",
     "Counters",
     "LogRecord",
@@ -57,6 +59,9 @@ __all__ = [
 
 #: of the whole folder: which databases there are and what their keys mean
 SCHEMA_VERSION: Final = 1
+#: the two keys of the database "meta"
+SCHEMA_KEY: Final = b"schema"
+COUNTERS_KEY: Final = b"counters"
 #: of a single record's layout
 RECORD_VERSION: Final = 1
 
@@ -66,7 +71,7 @@ _FLAG_CORPUS: Final = 2
 _CHECKSUM = struct.Struct("<Q")
 _PREFIX = struct.Struct("<4sH")
 _SCHEMA = struct.Struct("<4sHHIQ")
-_COUNTERS = struct.Struct("<4sHHIQQQQ")
+_COUNTERS = struct.Struct("<4sHHIQQQQQ")
 _NAMESPACE = struct.Struct("<4sHHIHH")
 _LOG = struct.Struct("<4sHHQIIQ16sIIHHI")
 _PAYLOAD = struct.Struct("<4sHHII16sII")
@@ -79,7 +84,7 @@ _NS_LSN_KEY = struct.Struct(">IQ")
 _PAYLOAD_KEY = struct.Struct(">I16sI")
 _NS_KEY = struct.Struct(">I")
 
-_REMEDY: Final = "Restore the data folder from a backup; 'suffixsvc check' names everything that is damaged."
+_REMEDY: Final = "Restore the data folder from a backup."
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -142,6 +147,7 @@ class Counters:
     outputs: int = 0
     payloads: int = 0
     tokens: int = 0  #: of all occurrences
+    txn: int = 0  #: LMDB's number of the transaction that wrote this
 
 
 def content_hash(content: bytes) -> bytes:
@@ -248,16 +254,16 @@ def decode_schema(raw: bytes) -> tuple[int, int]:
 
 
 def encode_counters(c: Counters) -> bytes:
-    fields = (c.last_namespace_id, c.last_lsn, c.outputs, c.payloads, c.tokens)
+    fields = (c.last_namespace_id, c.last_lsn, c.outputs, c.payloads, c.tokens, c.txn)
     return _seal(_COUNTERS.pack(b"SXCT", RECORD_VERSION, 0, *fields))
 
 
 def decode_counters(raw: bytes) -> Counters:
     where = "counters record"
-    flags, namespace_id, lsn, outputs, payloads, tokens = _open(raw, _COUNTERS, b"SXCT", where)
+    flags, namespace_id, lsn, outputs, payloads, tokens, txn = _open(raw, _COUNTERS, b"SXCT", where)
     _exact(raw, _COUNTERS.size + _CHECKSUM.size, where)
     _no_flags(where, flags)
-    return Counters(lsn, namespace_id, outputs, payloads, tokens)
+    return Counters(lsn, namespace_id, outputs, payloads, tokens, txn)
 
 
 def encode_namespace(row: NamespaceRow) -> bytes:
@@ -395,12 +401,11 @@ def encode_state(namespace_id: int, name: str, value: bytes) -> bytes:
     return _seal(head + raw_name + value)
 
 
-def decode_state(raw: bytes, namespace_id: int, name: str) -> bytes:
-    where = f"state record {name!r} of namespace {namespace_id}"
-    flags, own_id, name_len, reserved, value_len = _open(raw, _STATE, b"SXST", where)
+def decode_state(raw: bytes, key: bytes) -> bytes:
+    where = f"state record {key.hex()}"
+    flags, namespace_id, name_len, reserved, value_len = _open(raw, _STATE, b"SXST", where)
     middle = _STATE.size + name_len
     _exact(raw, middle + value_len + _CHECKSUM.size, where)
     _no_flags(where, flags | reserved)
-    _same(where, "namespace", namespace_id, own_id)
-    _same(where, "name", name, _text(raw[_STATE.size : middle], where, "name"))
+    _same(where, "namespace or name", key, _NS_KEY.pack(namespace_id) + raw[_STATE.size : middle])
     return raw[middle : middle + value_len]

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 import lmdb
 
 from suffixsvc.errors import StoreCorruptError, UnknownNamespaceError
-from suffixsvc.store.records import Counters, NamespaceRow, decode_counters, decode_namespace
+from suffixsvc.store.records import COUNTERS_KEY, Counters, NamespaceRow, decode_counters, decode_namespace
 
-__all__ = ["COUNTERS_KEY", "Names", "Snapshot", "load_snapshot", "unknown_namespace"]
-
-COUNTERS_KEY = b"counters"
+__all__ = ["Names", "Snapshot", "load_snapshot", "unknown_namespace"]
 
 
 @dataclass(frozen=True, slots=True)

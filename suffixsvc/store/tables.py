@@ -28,6 +28,7 @@ from suffixsvc.errors import (
 )
 from suffixsvc.store.environment import Databases
 from suffixsvc.store.records import (
+    COUNTERS_KEY,
     LogRecord,
     NamespaceRow,
     PayloadKey,
@@ -46,7 +47,7 @@ from suffixsvc.store.records import (
     payload_key,
     state_key,
 )
-from suffixsvc.store.snapshot import COUNTERS_KEY, Snapshot
+from suffixsvc.store.snapshot import Snapshot
 from suffixsvc.store.validation import CheckedOutput
 from suffixsvc.types import NamespaceRecord, NewOutput, OutputId, StoredOutput
 
@@ -154,6 +155,7 @@ class WriteView(ReadView):
     def finish(self) -> None:
         """The last write before the commit."""
         if self.writes:
+            self.counters = replace(self.counters, txn=self.txn.id())
             self.txn.put(COUNTERS_KEY, encode_counters(self.counters), db=self.dbs.meta)
 
     def _put(self, key: bytes, value: bytes, db: lmdb._Database) -> None:

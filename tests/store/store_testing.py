@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import lmdb
 import numpy as np
+import pytest
 
-from suffixsvc.types import NewOutput, StoredOutput
+from suffixsvc.store import LmdbStore
+from suffixsvc.store import records as r
+from suffixsvc.types import NamespaceRecord, NewOutput, StoredOutput
 
 NS = "acme/qwen2.5-coder/sql-agent"
 
@@ -57,3 +64,59 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+ROWS = 40
+
+if TYPE_CHECKING:  # lmdb's classes are generic only in its stubs
+    Txn = lmdb.Transaction[bytes]
+    Db = Callable[[str], lmdb._Database]
+
+
+def fill(folder: Path, map_bytes_initial: int = 4 << 20) -> list[object]:
+    store = LmdbStore(folder, map_bytes_initial=map_bytes_initial)
+    store.add_namespace(NamespaceRecord(NS))
+    store.append([make_output(range(i + 1, i + 300), labels={"n": str(i)}) for i in range(ROWS)]).result()
+    store.append([make_output([1, 2], ttl_seconds=7), make_output([1, 2])]).result()
+    store.forget(NS, 3)
+    store.put_state(NS, "mixer", bytes(5000))
+    rows: list[object] = [plain_stored(stored) for stored in store.scan()]
+    store.close()
+    return rows
+
+
+def contents(folder: Path) -> list[object]:
+    store = LmdbStore(folder)
+    try:
+        store.check()
+        assert store.get_state(NS, "mixer") == bytes(5000)
+        return [plain_stored(stored) for stored in store.scan()]
+    finally:
+        store.close()
+
+
+def refused(folder: Path, error: type[Exception]) -> str:
+    before = (folder / "data.mdb").read_bytes()
+    with pytest.raises(error) as caught:
+        LmdbStore(folder)
+    assert (folder / "data.mdb").read_bytes() == before, "a refused file was changed"
+    assert getattr(caught.value, "remedy", None)
+    return str(caught.value)
+
+
+def rewrite(folder: Path, change: Callable[[Txn, Db], object]) -> None:
+    """Change a store behind its back, through LMDB, so that only our own checks can notice."""
+    size = (folder / "data.mdb").stat().st_size
+    with (
+        lmdb.open(str(folder), map_size=size, max_dbs=16, lib_version=0) as env,
+        env.begin(write=True) as txn,
+    ):
+        change(txn, lambda name: env.open_db(name.encode(), txn=txn, create=False))
+        # like every transaction of ours, or the forgery would be noticed at once
+        with contextlib.suppress(lmdb.NotFoundError):
+            meta = env.open_db(b"meta", txn=txn, create=False)
+            raw = txn.get(r.COUNTERS_KEY, db=meta)
+            if raw is None:
+                return
+            counters = r.decode_counters(raw)
+            txn.put(r.COUNTERS_KEY, r.encode_counters(replace(counters, txn=txn.id())), db=meta)

@@ -44,7 +44,7 @@ LOG = r.LogRecord(
 )
 PAYLOAD = r.Payload(ids(0, 1, 2, 151_935, 2**31 - 1), (2, 3))
 NAMESPACE = r.NamespaceRow(7, "acme/qwen2.5-coder/sql-agent", "xxh3:0123456789abcdef")
-COUNTERS = r.Counters(last_lsn=42, last_namespace_id=7, outputs=3, payloads=2, tokens=15)
+COUNTERS = r.Counters(last_lsn=42, last_namespace_id=7, outputs=3, payloads=2, tokens=15, txn=9)
 
 #: name -> (the bytes, how to read them back)
 RECORDS: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
@@ -57,7 +57,10 @@ RECORDS: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
     "log": (r.encode_log(LOG), lambda raw: r.decode_log(raw, 42)),
     "payload": (r.encode_payload(KEY, PAYLOAD), lambda raw: r.decode_payload(raw, KEY)),
     "refs": (r.encode_refs(KEY, 3), lambda raw: r.decode_refs(raw, KEY)),
-    "state": (r.encode_state(7, "mixer", b"\x00weights\xff"), lambda raw: r.decode_state(raw, 7, "mixer")),
+    "state": (
+        r.encode_state(7, "mixer", b"\x00weights\xff"),
+        lambda raw: r.decode_state(raw, r.state_key(7, "mixer")),
+    ),
     "log_key": (r.log_key(42), bytes),
     "by_namespace_key": (r.namespace_row_key(7, 42), bytes),
     "expiry_key": (r.expiry_key(1_700_003_600_250_000, 42), bytes),
@@ -132,8 +135,8 @@ def test_an_error_names_the_record_and_the_remedy(name: str) -> None:
         (lambda: r.decode_payload(RECORDS["payload"][0], r.PayloadKey(8, DIGEST, 1)), "payload"),
         (lambda: r.decode_refs(RECORDS["refs"][0], r.PayloadKey(7, DIGEST, 0)), "payload"),
         (lambda: r.decode_namespace(RECORDS["namespace"][0], b"other"), "path"),
-        (lambda: r.decode_state(RECORDS["state"][0], 8, "mixer"), "namespace"),
-        (lambda: r.decode_state(RECORDS["state"][0], 7, "tables"), "name"),
+        (lambda: r.decode_state(RECORDS["state"][0], r.state_key(8, "mixer")), "namespace"),
+        (lambda: r.decode_state(RECORDS["state"][0], r.state_key(7, "tables")), "name"),
     ],
 )
 def test_a_record_under_another_key_is_noticed(decode: Callable[[], Any], why: str) -> None:
