@@ -29,6 +29,10 @@ def demo(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of the model. Default: one a physical core.")
     ] = None,
+    questions: Annotated[
+        int | None,
+        typer.Option(min=1, max=6, help="Questions in each of the two passes. Default: 6, quick: 3."),
+    ] = None,
 ) -> None:
     """Watch agents on a real model get faster by remembering, step by step.
 
@@ -39,11 +43,9 @@ def demo(
     where each token came from. Downloads 1.6 GB the first time, 98 MB with --small.
     """
     # heavy parts load only when the verb runs, so that --help answers at once
-    from suffixsvc_bench.demo.run import DemoOptions, run_demo  # noqa: PLC0415 - as said
+    from suffixsvc_bench.demo.run import DemoOptions, run_demo
 
-    from suffixsvc.cli.models import download  # noqa: PLC0415 - as said
+    from suffixsvc.cli.models import download
 
-    options = DemoOptions(
-        small=small, quick=quick, record=record, report=report, target=target, draft=draft, threads=threads
-    )
+    options = DemoOptions(small, quick, record, report, target, draft, threads, questions)
     raise typer.Exit(run_demo(options, download))

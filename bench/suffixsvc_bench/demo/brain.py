@@ -6,9 +6,6 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from suffixsvc.types import BackendNamespace
-from suffixsvc_bench.demo.paired import Timing
-from suffixsvc_bench.demo.pipeline import Call
 from suffixsvc_driver.config import DriverConfig
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.layers import Layer
@@ -17,6 +14,10 @@ from suffixsvc_driver.layers.suffix import SuffixLayer
 from suffixsvc_driver.loop import Result, generate
 from suffixsvc_driver.targets.llama import LlamaTarget
 from suffixsvc_driver.trust import Trust
+
+from suffixsvc.types import BackendNamespace
+from suffixsvc_bench.demo.paired import Timing
+from suffixsvc_bench.demo.pipeline import Call
 
 __all__ = ["Answer", "Brain"]
 

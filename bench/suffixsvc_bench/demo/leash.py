@@ -22,7 +22,7 @@ def main(parent: int, command: list[str]) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             sys.exit("the parent is gone already")
-    os.execvp(command[0], command)  # noqa: S606  # our own command line, handed on as it is
+    os.execvp(command[0], command)  # our own command line, handed on as it is
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ class Children:
         log = self._folder / f"{name}.log"
         line = [sys.executable, "-m", "suffixsvc_bench.demo.leash", str(os.getpid())]
         with log.open("ab") as output:
-            process = subprocess.Popen(  # noqa: S603  # our own interpreter and verbs
+            process = subprocess.Popen(  # our own interpreter and verbs
                 [*line, sys.executable, "-m", "suffixsvc.cli", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -14,6 +14,9 @@ from suffixsvc_bench.demo.brain import Answer
 
 __all__ = ["KINDS", "Kind", "Section", "kind_of", "render", "token_texts"]
 
+#: the page around the answers: explanations, colours for light and dark
+TEMPLATE: Final = Path(__file__).with_name("page.html")
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -87,7 +90,7 @@ def render(
         sections: parts of the run, in order.
         token_bytes: what a token spells.
     """
-    body = [f"<h1>{html.escape(title)}</h1>", _INTRODUCTION, _legend(sections), _facts(facts)]
+    body = [_legend(sections), _facts(facts)]
     for section in sections:
         body.append(f"<h2>{html.escape(section.title)}</h2><p>{html.escape(section.explained)}</p>")
         body.append(_bar(section.answers))
@@ -98,7 +101,8 @@ def render(
             body.append(f"<details open><summary>{html.escape(question)}</summary>")
             body.extend(_answer(answer, token_bytes) for answer in answers)
             body.append("</details>")
-    page = _PAGE.replace("@TITLE@", html.escape(title)).replace("@BODY@", "\n".join(body))
+    page = TEMPLATE.read_text(encoding="utf-8").replace("@TITLE@", html.escape(title))
+    page = page.replace("@BODY@", "\n".join(body))
     draft = path.with_name(f".{path.name}.new")
     draft.write_text(page, encoding="utf-8")
     draft.replace(path)
@@ -135,7 +139,7 @@ def _bar(answers: Sequence[Answer]) -> str:
     if not total:
         return "<p>No tokens.</p>"
     parts = "".join(
-        f'<span class="{key}" style="width:{100 * count / total:.2f}%" title="{KINDS[key].name}: {count}"></span>'
+        f'<span class="{key}" style="width:{100 * count / total:.2f}%" title="{count} tokens"></span>'
         for key, count in counts.items()
         if count
     )
@@ -154,45 +158,6 @@ def _answer(answer: Answer, token_bytes: Callable[[int], bytes]) -> str:
     return (
         f"<h3>{html.escape(answer.call.agent.name)}</h3>"
         f"<p class=small>{stats.tokens} tokens in {stats.steps} steps of the model: "
-        f"{stats.mat:.2f} tokens a step (MAT); {stats.accepted} of {stats.drafted} drafted tokens accepted</p>"
+        f"MAT {stats.mat:.2f}; {stats.accepted} of {stats.drafted} drafted tokens accepted</p>"
         f"<pre>{spans}</pre>"
     )
-
-
-_INTRODUCTION: Final = """
-<p>A language model writes one token (a word or a piece of one) per <em>step</em>, and every step costs about
-the same. <em>Speculative decoding</em> lets something cheap propose the next few tokens, the
-<em>draft</em>; the model checks them all in one step and keeps those it would have written itself. The
-text stays the model's own; it only takes fewer steps. Here the drafts come from memory: agents write
-much the same things again and again.</p>
-<p>Each token below has the colour of where it came from. Whatever is not <span class="target">target</span>
-coloured was drafted and then confirmed by the model.</p>
-<p class=small><b>MAT</b>: mean accepted tokens per step of the model, its own token included; 1.00 is plain
-decoding. <b>Acceptance</b>: accepted tokens over drafted ones. <b>Pass</b>: the agents answer a first set of
-questions and then a second one of the same kind; what they wrote in the first is remembered in the second.</p>"""
-
-_PAGE: Final = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>@TITLE@</title>
-<style>
-:root { color-scheme: light dark; --page: #fff; --ink: #1b1f24; --dim: #59636e; --line: #d5dae0;
-  --prompt: #cfe3ff; --suffix: #ffdf9e; --model: #d9c9ff; --target: transparent; }
-@media (prefers-color-scheme: dark) { :root { --page: #14171b; --ink: #e4e8ec; --dim: #9aa5b1; --line: #363d45;
-  --prompt: #1c4679; --suffix: #7a5200; --model: #54389a; } }
-body { background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, sans-serif;
-  max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; margin: 1rem 0; }
-td, th { text-align: left; padding: .15rem .8rem .15rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-.n { text-align: right; font-variant-numeric: tabular-nums; }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; border: 1px solid var(--line); border-radius: .4rem;
-  padding: .6rem .8rem; margin: .2rem 0 1rem; font: 14px/1.6 ui-monospace, monospace; }
-h3 { margin: .8rem 0 0; font-size: 1rem; }
-summary { cursor: pointer; font-weight: 600; padding: .3rem 0; }
-.small { color: var(--dim); font-size: .875rem; margin: .1rem 0; }
-.bar { display: flex; height: 1rem; border: 1px solid var(--line); border-radius: .3rem; overflow: hidden; }
-.prompt { background: var(--prompt); } .suffix { background: var(--suffix); }
-.model { background: var(--model); } .target { background: var(--target); }
-</style></head><body>
-@BODY@
-</body></html>
-"""

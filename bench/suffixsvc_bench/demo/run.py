@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import shutil
 import tempfile
 import time
@@ -14,7 +14,18 @@ from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from suffixsvc_client import ClientConfig, ServiceStats, SuffixClient
+from suffixsvc_driver.config import DriverConfig, Policy
+from suffixsvc_driver.cost import measured_curve
+from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.exactness import Exactness, check_exactness
+from suffixsvc_driver.layers import Layer
+from suffixsvc_driver.layers.draft_model import DraftModelLayer
+from suffixsvc_driver.targets.llama import LlamaTarget
+from suffixsvc_driver.targets.llama_context import ContextSettings
+from suffixsvc_driver.workers.client import DraftWorkerClient
 
+from suffixsvc.errors import ServiceError
 from suffixsvc_bench.demo import database, report, show
 from suffixsvc_bench.demo.brain import Answer, Brain
 from suffixsvc_bench.demo.paired import Interval, Pairing, median_ratio
@@ -23,26 +34,18 @@ from suffixsvc_bench.demo.pipeline import Call, answer_question
 from suffixsvc_bench.demo.questions import AFTER_RESTART, FIRST_MATCH, Question, passes
 from suffixsvc_bench.demo.recording import Recorder
 from suffixsvc_bench.demo.setup import Chosen, choose_models, physical_cores
-from suffixsvc_client import ClientConfig, SuffixClient
-from suffixsvc_driver.config import DriverConfig, Policy
-from suffixsvc_driver.cost import measured_curve
-from suffixsvc_driver.exactness import Exactness, check_exactness
-from suffixsvc_driver.layers import Layer
-from suffixsvc_driver.layers.draft_model import DraftModelLayer
-from suffixsvc_driver.targets.llama import LlamaTarget
-from suffixsvc_driver.targets.llama_context import ContextSettings
-from suffixsvc_driver.workers.client import DraftWorkerClient
 
 __all__ = ["DemoOptions", "run_demo"]
 
-CONTEXT: Final = 1536
+CONTEXT: Final = 2048
 #: one per agent, and room for the exactness checks and the repair turns
 SLOTS: Final = 6
 MAX_WIDTH: Final = 32
 #: a step of the service may cost at most this; a decode step of the target if that is less
 STEP_TIMEOUT: Final = (0.005, 0.05)
-#: agents whose calls of the first questions are checked for exactness: all of them, or two if quick
+#: calls of the second pass that are checked for exactness, spread evenly
 CHECKED_CALLS: Final = 4
+LOG_WIDTH: Final = 110
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class DemoOptions:
         report: write the page there.
         target, draft: models instead of the usual ones.
         threads: of the target; None = one a physical core.
+        questions: in each of the two passes; None = 6, or 3 if quick.
     """
 
     small: bool = False
@@ -65,11 +69,11 @@ class DemoOptions:
     target: str | None = None
     draft: str | None = None
     threads: int | None = None
+    questions: int | None = None
 
     @property
-    def questions(self) -> int:
-        """In each of the two passes."""
-        return 3 if self.quick else 6
+    def questions_per_pass(self) -> int:
+        return self.questions or (3 if self.quick else 6)
 
 
 def run_demo(options: DemoOptions, download: Callable[[str], Path], console: Console | None = None) -> int:
@@ -80,7 +84,7 @@ def run_demo(options: DemoOptions, download: Callable[[str], Path], console: Con
         download: gets a model of the registry that is not here, and returns its file.
         console: where to print.
     """
-    console = console or Console(highlight=False)
+    console = console or _console()
     chosen = choose_models(
         small=options.small,
         target=options.target,
@@ -95,6 +99,12 @@ def run_demo(options: DemoOptions, download: Callable[[str], Path], console: Con
             return demo.run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    # in a log file there is no window to be narrow
+    return console if console.is_terminal else Console(highlight=False, width=LOG_WIDTH)
 
 
 @dataclass
@@ -119,10 +129,11 @@ class Demo:
             second = self._second_pass(record)
             self._compare(first, second)
             restarted = self._restart(record)
-        checked = [*second[:: max(1, len(second) // CHECKED_CALLS)]]
-        if not self.chosen.small:
+        wanted = 2 if self.options.quick else CHECKED_CALLS
+        checked = second[:: max(1, len(second) // wanted)][:wanted]
+        if self.chosen.draft is not None:
             checked.append(self._first_match()[-1])
-        exactness = self._exactness([*checked[-(2 if self.options.quick else CHECKED_CALLS + 1) :]])
+        exactness = self._exactness(checked)
         self._write_report(first, second, restarted, exactness)
         self.console.print(f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes.")
         for promise in self.broken_promises:
@@ -155,7 +166,7 @@ class Demo:
         namespace = self.client.namespace(f"demo/{self.chosen.name}", self.fingerprint)
         self.brain = Brain(target, curve, namespace, self._draft_model(target))
 
-    def _curve(self, target: LlamaTarget):  # type: ignore[no-untyped-def]
+    def _curve(self, target: LlamaTarget) -> CostCurve:
         with self._progress() as bar:
             task = bar.add_task("measuring what a step costs (once, kept on disk)", total=None, visible=False)
             curve = measured_curve(
@@ -194,8 +205,12 @@ class Demo:
     # --------------------------------------------------------------------------------------------- the passes
 
     def _first_pass(self, record: Callable[[Answer, int], None]) -> list[Answer]:
-        questions, _ = passes(self.options.questions)
+        questions, _ = passes(self.options.questions_per_pass)
         show.heading(self.console, f"First pass: {len(questions)} questions, nothing is remembered yet")
+        if self.chosen.small and self.options.target is None:
+            self.console.print(
+                "(a model this small writes poor SQL and JSON; watch where its tokens come from)"
+            )
         config = DriverConfig()
         answers = self._ask(questions, lambda call: self.brain.drafted(call, config), record, 1)
         self.console.print(show.layer_table("Per layer, first pass", answers))
@@ -205,19 +220,17 @@ class Demo:
         return answers
 
     def _second_pass(self, record: Callable[[Answer, int], None]) -> list[Answer]:
-        _, questions = passes(self.options.questions)
+        _, questions = passes(self.options.questions_per_pass)
         show.heading(
             self.console, f"Second pass: {len(questions)} other questions of the same kind, all remembered"
         )
         every = 2 if self.options.quick else 1
         which = "every call" if every == 1 else "every second call (QUICK=1)"
-        self.console.print(
-            f"{which} runs four times in turn, with drafts and plain (A B A B, B A B A): speeds drift, pairs do not"
-        )
-        numbered = iter(range(1_000_000))
+        self.console.print(f"{which} runs four times, with drafts and plain in turn (A B A B, then B A B A)")
+        numbers = itertools.count()
 
         def generate(call: Call) -> Answer:
-            number = next(numbered)
+            number = next(numbers)
             if number % every:
                 return self.brain.drafted(call, DriverConfig())
             return self._paired(call, plain_first=number // every % 2 == 1)
@@ -279,7 +292,9 @@ class Demo:
         self.console.print(show.agent_table(self.pairings, second))
         self.speedup = median_ratio(self.pairings)
         before, after = show.suffix_share(first), show.suffix_share(second)
-        self.console.print(f"speed-up over plain decoding, median of paired calls: [bold]{self.speedup}[/bold]")
+        self.console.print(
+            f"speed-up over plain decoding, median of paired calls: [bold]{self.speedup}[/bold]"
+        )
         self.console.print(
             f"tokens that came from another call's output (suffix share): first pass {before:.1%}, "
             f"second pass [bold]{after:.1%}[/bold]"
@@ -289,7 +304,7 @@ class Demo:
         if after <= before:
             self.broken_promises.append("the second pass takes more from memory than the first")
 
-    # ---------------------------------------------------------------------------------- after a crash, and so on
+    # ----------------------------------------------------------------------------------------- after a crash
 
     def _restart(self, record: Callable[[Answer, int], None]) -> list[Answer]:
         show.heading(self.console, "A crash: the service is killed (SIGKILL) and started again")
@@ -307,20 +322,24 @@ class Demo:
         answers = self._ask([AFTER_RESTART], lambda call: self.brain.drafted(call, config), record, 3)
         accepted = show.total(answers).evidence.get("suffix")
         count = accepted.accepted if accepted else 0
-        self.console.print(f"accepted tokens that the service remembered across the crash: [bold]{count}[/bold]")
+        self.console.print(
+            f"accepted tokens that the service remembered across the crash: [bold]{count}[/bold]"
+        )
         if after.outputs != before.outputs or not count:
             self.broken_promises.append("the history survives a crash and still drafts")
         self.sections.append(
-            report.Section("After a crash", "The service was killed; its store brought the history back.", answers)
+            report.Section(
+                "After a crash", "The service was killed; its store brought the history back.", answers
+            )
         )
         return answers
 
-    def _stats_again(self):  # type: ignore[no-untyped-def]
+    def _stats_again(self) -> ServiceStats:
         deadline = time.monotonic() + 30
         while True:
             try:
                 return self.client.stats()
-            except Exception:
+            except ServiceError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
@@ -328,8 +347,8 @@ class Demo:
     def _first_match(self) -> list[Answer]:
         show.heading(self.console, "All three layers at work: one question under the first-match policy")
         self.console.print(
-            "first-match takes the first layer that has at least three tokens, whatever they cost. On a machine "
-            "like this one that is often slower than plain decoding: it is here to be seen, not to be fast."
+            "first-match takes the first layer that has at least three tokens, whatever they cost. On "
+            "small machines that is often slower than plain decoding: it is here to be seen, not to win."
         )
         config = DriverConfig(policy=Policy.FIRST_MATCH)
         answers = self._ask(
@@ -341,7 +360,9 @@ class Demo:
         if missing:
             self.broken_promises.append(f"first-match accepts tokens of every layer (none of: {missing})")
         self.sections.append(
-            report.Section("First-match", "The same agents under a policy that uses all three layers.", answers)
+            report.Section(
+                "First-match", "The same agents under a policy that uses all three layers.", answers
+            )
         )
         return answers
 
@@ -369,7 +390,7 @@ class Demo:
             ("tokens from memory, second pass", f"{show.suffix_share(second):.1%}"),
             ("tokens from memory after the crash", f"{show.suffix_share(restarted):.1%}"),
             *(("exactness", line) for line in exactness.describe().splitlines()),
-            ("steps of the client without an answer in time", json.dumps(str(self.client.counts))),
+            ("asking the service", self._client_counts()),
         ]
         report.render(
             self.options.report,
@@ -379,6 +400,11 @@ class Demo:
             token_bytes=self.brain.target.model.token_bytes,
         )
         self.console.print(f"\nEvery answer, coloured by where its tokens came from: {self.options.report}")
+
+    def _client_counts(self) -> str:
+        counts = self.client.counts
+        empty = ", ".join(f"{number} {reason}" for reason, number in counts.empty.items() if number)
+        return f"{counts.steps} steps, {counts.drafts} with a draft; without an answer: {empty or 'none'}"
 
     @contextmanager
     def _recorder(self) -> Iterator[Callable[[Answer, int], None]]:

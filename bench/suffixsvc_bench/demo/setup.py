@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from suffixsvc.errors import SuffixError
 from suffixsvc_driver import models
+
+from suffixsvc.errors import SuffixError
 
 __all__ = ["Chosen", "choose_models", "physical_cores"]
 

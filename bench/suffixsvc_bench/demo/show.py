@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
+from suffixsvc_driver.accounting import Stats
 
 from suffixsvc_bench.demo.agents import AGENTS
 from suffixsvc_bench.demo.brain import Answer
 from suffixsvc_bench.demo.paired import Pairing, median_ratio, speed
 from suffixsvc_bench.demo.pipeline import Outcome
-from suffixsvc_driver.accounting import Stats
 
 __all__ = ["agent_table", "heading", "layer_table", "outcome_line", "suffix_share", "total"]
 
@@ -48,7 +49,9 @@ def outcome_line(outcome: Outcome, answers: Sequence[Answer]) -> str:
     )
     repaired = ", repaired once" if outcome.repaired and result.ok else ""
     shares = ", ".join(
-        f"{kind} {stats.hit_rates(kind)[2]:.0%}" for kind in ("prompt", "suffix", "draft-model", "target")
+        f"{kind} {stats.hit_rates(kind)[2]:.0%}"
+        for kind in ("prompt", "suffix", "draft-model", "target")
+        if kind in stats.evidence
     )
     return (
         f"{outcome.question.text}\n"
@@ -59,8 +62,8 @@ def outcome_line(outcome: Outcome, answers: Sequence[Answer]) -> str:
 
 def agent_table(pairings: Sequence[Pairing], answers: Sequence[Answer]) -> Table:
     """Per agent: how much it wrote, and how fast with drafts and without."""
-    table = Table(title="Per agent, second pass", title_justify="left")
-    for name in ("agent", "calls", "tokens", "MAT", "accepted / drafted", "tok/s", "plain tok/s", "speed-up"):
+    table = Table(title="Per agent, second pass", title_justify="left", box=box.SIMPLE_HEAD)
+    for name in ("agent", "calls", "tokens", "MAT", "accepted", "acceptance", "tok/s", "plain", "speed-up"):
         table.add_column(name, justify="left" if name == "agent" else "right")
     for agent in (*(agent.name for agent in AGENTS), "all"):
         own = [a for a in answers if agent in ("all", a.call.agent.name)]
@@ -71,7 +74,8 @@ def agent_table(pairings: Sequence[Pairing], answers: Sequence[Answer]) -> Table
             str(len(own)),
             str(stats.tokens),
             f"{stats.mat:.2f}",
-            f"{stats.accepted} / {stats.drafted} = {stats.acceptance_rate:.0%}",
+            f"{stats.accepted}/{stats.drafted}",
+            f"{stats.acceptance_rate:.0%}",
             f"{speed([t for p in pairs for t in p.drafted]):.1f}" if pairs else "-",
             f"{speed([t for p in pairs for t in p.plain]):.1f}" if pairs else "-",
             f"{ratio.median:.2f}x" if ratio else "-",
@@ -82,8 +86,8 @@ def agent_table(pairings: Sequence[Pairing], answers: Sequence[Answer]) -> Table
 
 def layer_table(title: str, answers: Sequence[Answer]) -> Table:
     """Per layer: how often it was asked, what was sent of its drafts, what the model kept."""
-    table = Table(title=title, title_justify="left")
-    for name in ("layer", "asked", "had a draft", "drafted", "accepted", "acceptance", "share of tokens"):
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for name in ("layer", "asked", "had a draft", "drafted", "accepted", "acceptance", "of all tokens"):
         table.add_column(name, justify="left" if name == "layer" else "right")
     stats = total(answers)
     for name, layer in stats.layers.items():
