@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from suffixsvc.errors import ServiceTimeoutError, ServiceUnavailableError, SuffixError
+from suffixsvc.errors import ProtocolError, ServiceTimeoutError, ServiceUnavailableError, SuffixError
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client.effects import Method
-from suffixsvc_client.transport import CHANNEL_OPTIONS, STREAM, error_from_rpc, grpc_target, path_of
+from suffixsvc_client.transport import CHANNEL_OPTIONS, STREAM, error_from_rpc, grpc_target, parse, path_of
 
 __all__ = ["AioGrpcTransport"]
 
@@ -42,10 +42,10 @@ class AioGrpcTransport:
         call = kind(
             path_of(method),
             request_serializer=method.request.SerializeToString,
-            response_deserializer=method.reply.FromString,
+            response_deserializer=None,
         )
         try:
-            return await call(payload, timeout=timeout_s)
+            return parse(method.reply, await call(payload, timeout=timeout_s))
         except grpc.RpcError as error:
             raise error_from_rpc(error) from None
         except grpc.aio.UsageError as error:  # the channel was closed meanwhile
@@ -54,8 +54,10 @@ class AioGrpcTransport:
     async def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
         stream = self._open_stream()
         answers = stream.send(requests)
-        done, late = await asyncio.wait(answers, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
-        stream.give_up(requests)
+        try:
+            done, late = await asyncio.wait(answers, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
+        finally:  # cancelled, too
+            stream.give_up(requests)
         for error in [answer.exception() for answer in done]:
             if error is not None:
                 raise error
@@ -101,7 +103,7 @@ class _Stream:
         open_stream: Any = channel.stream_stream(
             path_of(STREAM),
             request_serializer=pb.StreamRequest.SerializeToString,
-            response_deserializer=pb.StreamReply.FromString,
+            response_deserializer=None,
         )
         self._call = open_stream()
         self._tasks = [asyncio.ensure_future(self._write()), asyncio.ensure_future(self._read())]
@@ -142,14 +144,17 @@ class _Stream:
     async def _read(self) -> None:
         error: SuffixError = ServiceUnavailableError("the service ended the stream")
         try:
-            while (reply := await self._call.read()) is not grpc.aio.EOF:
-                self._deliver(reply)
+            while (data := await self._call.read()) is not grpc.aio.EOF:
+                self._deliver(parse(pb.StreamReply, data))
             if await self._call.code() is not grpc.StatusCode.OK:
                 error = ServiceUnavailableError(
                     "the service ended the stream", got=await self._call.details()
                 )
         except grpc.RpcError as failure:
             error = error_from_rpc(failure)
+        except ProtocolError as failure:
+            error = failure
+            self._call.cancel()
         self.ended = True
         self._tasks[0].cancel()
         self._fail(error)

@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 from suffixsvc.errors import ProtocolError, ServiceTimeoutError, ServiceUnavailableError, SuffixError
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client.effects import Method
-from suffixsvc_client.transport import CHANNEL_OPTIONS, STREAM, error_from_rpc, grpc_target, path_of
+from suffixsvc_client.transport import CHANNEL_OPTIONS, STREAM, error_from_rpc, grpc_target, parse, path_of
 
 __all__ = ["GrpcTransport"]
 
@@ -52,10 +52,10 @@ class GrpcTransport:
             call = self._calls[method.name] = kind(
                 path_of(method),
                 request_serializer=method.request.SerializeToString,
-                response_deserializer=method.reply.FromString,
+                response_deserializer=None,
             )
         try:
-            return call(payload, timeout=timeout_s)
+            return parse(method.reply, call(payload, timeout=timeout_s))
         except grpc.RpcError as error:
             raise error_from_rpc(error) from None
         except ValueError as error:  # the channel was closed by another thread
@@ -126,10 +126,10 @@ class _Stream:
         self._outbox: queue.SimpleQueue[pb.StreamRequest | None] = queue.SimpleQueue()
         self._waiting: dict[int, _Answers] = {}
         self._abandoned: set[int] = set()
-        open_stream = channel.stream_stream(
+        open_stream: Any = channel.stream_stream(
             path_of(STREAM),
             request_serializer=pb.StreamRequest.SerializeToString,
-            response_deserializer=pb.StreamReply.FromString,
+            response_deserializer=None,
         )
         self._call: Any = open_stream(iter(self._outbox.get, None))
         threading.Thread(target=self._read, name="suffixsvc-stream", daemon=True).start()
@@ -151,13 +151,16 @@ class _Stream:
 
     def _read(self) -> None:
         """Hand replies to whoever waits for them, until the stream ends; then tell all who still wait."""
-        replies: Iterator[pb.StreamReply] = self._call
+        replies: Iterator[bytes] = self._call
         error: SuffixError = ServiceUnavailableError("the service ended the stream")
         try:
-            for reply in replies:
-                self._deliver(reply)
+            for data in replies:
+                self._deliver(parse(pb.StreamReply, data))
         except grpc.RpcError as failure:
             error = error_from_rpc(failure)
+        except ProtocolError as failure:
+            error = failure
+            self._call.cancel()
         with self._owner._lock:
             self.ended = True
             waiting, self._waiting = self._waiting, {}

@@ -144,15 +144,24 @@ class Procedures:
             replies = yield Exchange([*before, batch], self.config.step_timeout_s)
             items = _batch_items(replies, len(asked))
         except SuffixError as error:
-            self._note(error)
-            for one in asked:
-                self._step_failed(one, error)
+            self._stream_failed(asked, error)
             return
+        except BaseException:  # a cancelled task, an interrupted thread: what was sent is in doubt
+            self._stream_failed(asked, ServiceUnavailableError("the step was interrupted"))
+            raise
         self.breaker.succeeded()
         answers = iter(replies)
         for one, item in zip(asked, items, strict=True):
             earlier = _first_error([next(answers) for _ in one.call.before])
             drafts[one.index] = self._settle(one, item, earlier)
+
+    def _stream_failed(self, asked: list[_Asked], error: SuffixError) -> None:
+        """Nobody got an answer. Whatever the reason, it is the stream's and no verdict on a session."""
+        if not isinstance(error, ServiceError):
+            error = ServiceUnavailableError("the service refused the message", got=error)
+        self._note(error)
+        for one in asked:
+            self._step_failed(one, error)
 
     def _settle(self, one: _Asked, item: pb.StepItem, earlier: SuffixError | None) -> Draft:
         """The draft of one answer. ``earlier``: why the tokens sent before it failed, the real cause."""

@@ -35,7 +35,7 @@ class FakeTransport:
     """A :class:`~suffixsvc_client.Transport` that calls the service's handlers directly.
 
     Attributes:
-        fail_with: raised instead of answering, until set to None again.
+        fail_with: makes the error raised instead of answering, until set to None again.
         delay_s: what every answer takes; a step whose timer is shorter is applied and its reply dropped,
             as a late reply of a real service is. Nothing really waits.
         requests: everything sent, in order.
@@ -44,7 +44,7 @@ class FakeTransport:
     def __init__(self, cache: SuffixCache, limits: Limits | None = None) -> None:
         self._cache = cache
         self._limits = limits or Limits()
-        self.fail_with: SuffixError | None = None
+        self.fail_with: Callable[[], SuffixError] | None = None
         self.delay_s = 0.0
         self.late_replies = 0
         self.requests: list[Message] = []
@@ -80,7 +80,7 @@ class FakeTransport:
     ) -> Any:
         self.requests.append(_copy(type(request), request))
         if self.fail_with is not None:
-            raise self.fail_with
+            raise self.fail_with()
         reply = serve(_copy(method.request, request))
         if self.delay_s > timeout_s:
             self.late_replies += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -28,8 +28,11 @@ __all__ = [
     "Transport",
     "error_from_rpc",
     "grpc_target",
+    "parse",
     "path_of",
 ]
+
+M = TypeVar("M", bound=Message)
 
 SERVICE: Final = "suffixsvc.v1.SuffixCache"
 STREAM: Final = Method("Stream", pb.StreamRequest, pb.StreamReply)
@@ -99,6 +102,18 @@ def grpc_target(target: str) -> str:
             "not the address of a service", expected="unix:PATH or HOST:PORT", got=repr(target)[:200]
         )
     return target
+
+
+def parse(kind: type[M], data: bytes) -> M:
+    """A message from its bytes. gRPC itself would swallow a failure or end the call without a reason."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise ProtocolError(
+            "an answer cannot be read",
+            expected=f"a {kind.__name__}",
+            got=f"{len(data)} bytes: {data[:16].hex()}",
+        ) from None
 
 
 def path_of(method: Method[Any, Any]) -> str:

@@ -13,7 +13,7 @@ import grpc
 import structlog
 
 from suffixsvc.config import Limits
-from suffixsvc.errors import ListenError, MissingExtraError
+from suffixsvc.errors import ListenError, MissingExtraError, SuffixError
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.service.interceptor import ErrorInterceptor
 from suffixsvc.service.listen import Address, TcpAddress, UnixAddress, owner_only_umask, prepare
@@ -36,6 +36,7 @@ log = structlog.get_logger(__name__)
 SERVICE_NAME = suffix_cache_pb2.DESCRIPTOR.services_by_name["SuffixCache"].full_name
 #: threads beside those that streams hold: unary calls, health watches
 UNARY_THREADS = 32
+LONGEST_EXPIRY_PERIOD_SECONDS = 30.0
 #: how long calls in flight may go on once the server stops; an idle stream is cut after it
 STOP_GRACE_SECONDS = 0.5
 
@@ -62,9 +63,11 @@ class SuffixServer:
         self._insecure_network = insecure_network
         self._limits = limits or Limits()
         self.handlers = Handlers(cache, self._limits, durable=durable, version=version)
-        self._servicer = SuffixCacheServicer(self.handlers)
+        self._servicer = SuffixCacheServicer(self.handlers, max_streams)
         self._health = health.HealthServicer()
+        self._cache = cache
         self._stop_expiry = threading.Event()
+        self._expiry = threading.Thread(target=self._expire, name="expiry", daemon=True)
         self._server = self._assemble(max_streams + UNARY_THREADS)
         self._sockets: list[tuple[str, int]] = []
 
@@ -93,7 +96,7 @@ class SuffixServer:
         bound = [self._bind(address) for address in self._addresses]
         self._server.start()
         self._set_health(health_pb2.HealthCheckResponse.SERVING)
-        threading.Thread(target=self._expire_idle, name="expire", daemon=True).start()
+        self._expiry.start()
         return bound
 
     def _bind(self, address: Address) -> str:
@@ -113,6 +116,8 @@ class SuffixServer:
         self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         self._servicer.draining = True
         self._stop_expiry.set()
+        if self._expiry.is_alive():
+            self._expiry.join()
         self._server.stop(STOP_GRACE_SECONDS).wait()
         committed = self.handlers.sessions.drain()
         self._remove_sockets()
@@ -129,8 +134,14 @@ class SuffixServer:
         for name in ("", SERVICE_NAME):
             self._health.set(name, status)
 
-    def _expire_idle(self) -> None:
-        period = min(30.0, self._limits.session_idle_seconds / 4)
+    def _expire(self) -> None:
+        """Sessions that nobody uses, outputs whose time to live has passed."""
+        period = min(LONGEST_EXPIRY_PERIOD_SECONDS, self._limits.session_idle_seconds / 4)
         while not self._stop_expiry.wait(period):
-            if expired := self.handlers.sessions.expire():
-                log.info("idle sessions committed as incomplete", sessions=expired)
+            try:
+                if sessions := self.handlers.sessions.expire():
+                    log.info("idle sessions committed as incomplete", sessions=sessions)
+                if outputs := self._cache.expire():
+                    log.info("outputs forgotten after their time to live", outputs=outputs)
+            except SuffixError as error:
+                log.warning("expiry failed; it is tried again", error=str(error))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import grpc
 
-from suffixsvc.errors import ServiceUnavailableError
+from suffixsvc.errors import LimitExceededError, ServiceUnavailableError
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import suffix_cache_pb2_grpc
@@ -17,19 +18,33 @@ __all__ = ["SuffixCacheServicer"]
 class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
     """One thread of the server's pool per call; a stream keeps its thread for as long as it lives."""
 
-    def __init__(self, handlers: Handlers) -> None:
+    def __init__(self, handlers: Handlers, max_streams: int) -> None:
         self._handlers = handlers
+        self._max_streams = max_streams
+        self._free_streams = threading.Semaphore(max_streams)
         self.draining = False
 
     def Stream(  # noqa: N802 - gRPC's name
         self, request_iterator: Iterator[pb.StreamRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.StreamReply]:
-        for request in request_iterator:
-            if self.draining:
-                raise ServiceUnavailableError(
-                    "the service is shutting down", remedy="Connect again; sessions can be resumed."
-                )
-            yield self._handlers.message(request)
+        if not self._free_streams.acquire(blocking=False):
+            raise LimitExceededError(
+                "too many streams",
+                expected=f"at most {self._max_streams}",
+                remedy="Share one client per process, or serve with a larger --max-streams.",
+            )
+        try:
+            for request in request_iterator:
+                self._refuse_while_draining()
+                yield self._handlers.message(request)
+        finally:
+            self._free_streams.release()
+
+    def _refuse_while_draining(self) -> None:
+        if self.draining:
+            raise ServiceUnavailableError(
+                "the service is shutting down", remedy="Connect again; sessions can be resumed."
+            )
 
     def OpenSession(  # noqa: N802
         self, request: pb.OpenSessionRequest, context: grpc.ServicerContext

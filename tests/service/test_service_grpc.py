@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from support.serving import serving, socket_dir
+from suffixsvc_client import SuffixClient
+from support.serving import eventually, serving, socket_dir
 
 from suffixsvc import Limits, SuffixCache, wire
+from suffixsvc.service import server as server_module
+from suffixsvc.service.listen import parse_address
 from suffixsvc.service.server import SERVICE_NAME, SuffixServer
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import suffix_cache_pb2_grpc, types_pb2
@@ -129,6 +132,34 @@ def test_one_bad_item_does_not_end_the_stream(stub: Any) -> None:
     assert stream.step("nobody", 5).error.error.code == types_pb2.ERROR_CODE_UNKNOWN_SESSION
     assert stream.ask().error.code == types_pb2.ERROR_CODE_INVALID_INPUT
     assert stream.step(session, 5).reply.length == 1
+
+
+def test_streams_have_a_limit_of_their_own() -> None:
+    with SuffixCache() as cache, socket_dir() as folder:
+        server = SuffixServer(cache, [parse_address(f"unix:{folder}/s.sock")], max_streams=1)
+        [address] = server.start()
+        with grpc.insecure_channel(address) as channel:
+            stub = suffix_cache_pb2_grpc.SuffixCacheStub(channel)
+            first = Stream(stub)
+            assert first.ask(open=pb.OpenSessionRequest(namespace="a")).open.session_id
+            with pytest.raises(grpc.RpcError) as caught:
+                Stream(stub).ask(open=pb.OpenSessionRequest(namespace="a"))
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=30).instance_id
+            first.end()
+            list(first.replies)
+            assert Stream(stub).ask(open=pb.OpenSessionRequest(namespace="a")).open.session_id
+        server.drain()
+
+
+def test_outputs_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "LONGEST_EXPIRY_PERIOD_SECONDS", 0.05)
+    with SuffixCache() as cache, socket_dir() as folder:
+        keep = cache.namespace("a").add_output([1, 2, 3])
+        with serving(cache, f"unix:{folder}/s.sock") as (_, address), SuffixClient(address) as client:
+            client.namespace("a").add_output([4, 5, 6], ttl_seconds=1)
+            eventually(lambda: client.stats().outputs == 1, "the output is forgotten")
+        assert [row.output_id for row in cache._store.scan()] == [keep]
 
 
 def test_a_client_that_vanishes_in_the_middle_of_an_upload_harms_nobody(stub: Any) -> None:
