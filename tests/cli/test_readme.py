@@ -1,0 +1,92 @@
+"""The README's code runs as it stands there, and what it points at exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+SHELL = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: the README's socket lies in it, and socket paths end at 108 bytes."""
+    with tempfile.TemporaryDirectory(prefix="readme-") as name:
+        yield Path(name)
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def verb(line: str) -> list[str]:
+    program, *rest = shlex.split(line)
+    assert program == "suffixsvc"
+    return [sys.executable, "-m", "suffixsvc.cli", *rest]
+
+
+def test_the_embedded_example_runs(folder: Path) -> None:
+    result = run([sys.executable, "-c", PYTHON[0]], folder)
+    assert result.stderr == ""
+    drafted, outputs = result.stdout.splitlines()
+    assert drafted.startswith("[13, 14")
+    assert "'NAMESPACE'" in drafted
+    assert outputs == "2 outputs"
+
+
+def test_the_client_example_runs_against_the_service_as_started_there(folder: Path) -> None:
+    server = subprocess.Popen(verb(SHELL[0]), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        deadline = time.monotonic() + 30
+        while not (folder / "suffixsvc.sock").exists():
+            assert server.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        result = run([sys.executable, "-c", PYTHON[1]], folder)
+    finally:
+        server.send_signal(signal.SIGTERM)
+        said, _ = server.communicate(timeout=30)
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
+    assert len(lines) == 12
+    # the second answer begins as the first did, so the service drafts how that one went on
+    assert any(line.startswith(("11 -> [12", "12 -> [13")) for line in lines[6:]), said
+
+
+def test_the_examples_are_short() -> None:
+    assert len(PYTHON) == 2
+    for example in PYTHON:
+        assert len(example.splitlines()) <= 20
+
+
+def test_every_link_leads_somewhere() -> None:
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for link in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+            if not link.startswith("http"):
+                assert (page.parent / link.partition("#")[0]).exists(), f"{page.name}: {link}"
+
+
+def test_every_file_named_to_start_reading_exists() -> None:
+    start = README.split("## Where to start reading")[1]
+    for name in re.findall(r"`([\w/.]+(?:\.py|\.h|/))`", start):
+        assert (ROOT / name).exists(), name
+
+
+def test_every_target_named_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"\bmake ([a-z]+)\b", README):
+        if target in {"alone"}:
+            continue
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
