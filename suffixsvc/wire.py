@@ -7,7 +7,8 @@ ValueError, KeyError or struct.error.
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+import math
+from typing import Any, Final, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +50,10 @@ ERROR_METADATA_KEY: Final = "suffixsvc-error-bin"
 
 _INT32: Final = np.dtype("<i4")
 _FLOAT32: Final = np.dtype("<f4")
+_LAST_SOURCE: Final = max(DraftSource)
+#: the parents of a chain, long enough for any sensible draft; shared, so read-only
+_CHAIN: Final = np.arange(-1, 1023, dtype=np.int32)
+_CHAIN.setflags(write=False)
 _TREE_MODES: Final[dict[bool | str, pb.TreeMode]] = {
     False: pb.TREE_MODE_CHAIN,
     True: pb.TREE_MODE_TREE,
@@ -86,10 +91,10 @@ def draft_to_proto(draft: Draft) -> types_pb2.Draft:
     n = len(draft)
     if n == 0:
         return types_pb2.Draft()
-    chain = bool(np.array_equal(draft.parents, np.arange(-1, n - 1, dtype=np.int32)))
+    parents = pack_tokens(draft.parents)
     return types_pb2.Draft(
         token_ids=pack_tokens(draft.token_ids),
-        parents=b"" if chain else pack_tokens(draft.parents),
+        parents=b"" if parents == pack_tokens(_chain_parents(n)) else parents,
         probs=draft.probs.astype(_FLOAT32, copy=False).tobytes(),
         sources=draft.sources.tobytes(),
         match_lens=pack_tokens(draft.match_lens),
@@ -97,44 +102,46 @@ def draft_to_proto(draft: Draft) -> types_pb2.Draft:
 
 
 def draft_from_proto(message: types_pb2.Draft) -> Draft:
-    """A draft from the wire; ProtocolError names the first thing that no draft can be."""
+    """A draft from the wire; ProtocolError names the first thing that no draft can be.
+
+    On every client's hot path: a draft is a few dozen bytes, so calls into numpy are what it costs.
+    """
     ids = _packed(message.token_ids, _INT32, "token_ids")
     n = len(ids)
     if n == 0:
         return Draft.empty()
-    parents = _packed(message.parents, _INT32, "parents")
-    if not len(parents):
-        parents = np.arange(-1, n - 1, dtype=np.int32)
+    chain = not message.parents
+    parents = _chain_parents(n) if chain else _packed(message.parents, _INT32, "parents")
     probs = _packed(message.probs, _FLOAT32, "probs")
     sources = np.frombuffer(message.sources, np.uint8)
     match_lens = _packed(message.match_lens, _INT32, "match_lens")
-    for name, array in (
-        ("parents", parents),
-        ("probs", probs),
-        ("sources", sources),
-        ("match_lens", match_lens),
-    ):
-        _require(len(array) == n, f"{n} {name}", len(array))
-    _require(int(ids.min()) >= 0, "token ids >= 0", int(ids.min()))
-    _require(
-        bool(np.all((parents >= -1) & (parents < np.arange(n)))), "parents in -1 .. own index - 1", parents
-    )
-    _require(bool(np.all((probs >= 0) & (probs <= 1))), "probabilities in 0 .. 1", probs)
-    _require(int(sources.max()) <= max(DraftSource), "known draft sources", int(sources.max()))
-    _require(int(match_lens.min()) >= 0, "match lengths >= 0", int(match_lens.min()))
+    if not len(parents) == len(probs) == len(sources) == len(match_lens) == n:
+        lengths = [len(array) for array in (parents, probs, sources, match_lens)]
+        _malformed(f"{n} parents, probs, sources and match_lens", lengths)
+    if not (probs.min() >= 0 and probs.max() <= 1):  # NaN fails both
+        _malformed("probabilities in 0 .. 1", probs)
+    if (ids | match_lens).min() < 0:
+        _malformed("token ids and match lengths >= 0", min(ids.min(), match_lens.min()))
+    if max(message.sources) > _LAST_SOURCE:
+        _malformed("known draft sources", max(message.sources))
+    if not (chain or bool(((parents >= -1) & (parents < np.arange(n))).all())):
+        _malformed("parents in -1 .. own index - 1", parents)
     return Draft(ids, parents, probs, sources, match_lens)
 
 
+def _chain_parents(n: int) -> TokenArray:
+    return _CHAIN[:n] if n <= len(_CHAIN) else np.arange(-1, n - 1, dtype=np.int32)
+
+
 def _packed(data: bytes, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
-    _require(
-        len(data) % dtype.itemsize == 0, f"{name} in units of {dtype.itemsize} bytes", f"{len(data)} bytes"
-    )
-    return np.frombuffer(data, dtype).astype(dtype.newbyteorder("="), copy=False)
+    if len(data) % dtype.itemsize:
+        _malformed(f"{name} in units of {dtype.itemsize} bytes", f"{len(data)} bytes")
+    array = np.frombuffer(data, dtype)
+    return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
 
 
-def _require(holds: bool, expected: str, got: object) -> None:
-    if not holds:
-        raise ProtocolError("a draft is malformed", expected=expected, got=str(got)[:200])
+def _malformed(expected: str, got: object) -> NoReturn:
+    raise ProtocolError("a draft is malformed", expected=expected, got=str(got)[:200])
 
 
 # ---------------------------------------------------------------------------------- parameters of a step
@@ -142,6 +149,8 @@ def _require(holds: bool, expected: str, got: object) -> None:
 
 def cost_to_proto(cost: VerifyCost) -> types_pb2.VerifyCost:
     """A verify cost for the wire. InvalidCostError: NaN, infinite, negative, empty or not numbers."""
+    if type(cost) is float and 0 <= cost < math.inf:
+        return types_pb2.VerifyCost(per_token=cost)
     as_cost_curve(cost, 0)
     array = np.asarray(cost)
     if array.ndim == 0:
