@@ -22,6 +22,7 @@ from suffixsvc_driver.events import (
     AskLayer,
     Begin,
     Event,
+    Feedback,
     Finish,
     FinishReason,
     LayerAnswer,
@@ -129,10 +130,10 @@ class _Layers:
             return LayerFailed(name, type(err).__name__, self._clock() - before)
         return LayerAnswer(name, draft, self._clock() - before)
 
-    def end(self, written: list[int]) -> None:
+    def end(self, written: list[int], verified: Feedback | None) -> None:
         for name, layer in self._layers.items():
             try:
-                layer.end(written[self._told[name] :])
+                layer.end(written[self._told[name] :], verified)
             except Exception as err:  # a layer can never hurt
                 self._complain(name, err)
 
@@ -235,7 +236,7 @@ def generate(
                 on_step(record)
             event = Verified(seen.emitted, seen.accepted, len(decision.token_ids) + 1, seen.stopped)
     decoded = clock()
-    asked.end(written)
+    asked.end(written, driver.feedback)
     return Result(
         prompt,
         tuple(written),

@@ -141,6 +141,11 @@ class Driver:
         """Tokens per unit cost so far: the lambda of the expected-gain rule."""
         return self._rate.value
 
+    @property
+    def feedback(self) -> Feedback | None:
+        """What the target really got in the last step."""
+        return self._feedback
+
     def on(self, event: Event) -> Decision:
         """Take an event, return what to do next.
 

@@ -32,7 +32,7 @@ class ScriptedLayer:
         self.asked.append((budget, verified))
         return self.drafter(self.text, budget)
 
-    def end(self, new_token_ids: Sequence[int]) -> None:
+    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
         self.text.extend(new_token_ids)
         self.ended = True
 

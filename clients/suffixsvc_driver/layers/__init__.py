@@ -31,5 +31,5 @@ class Layer(Protocol):
             verified: what the target really got in the last step; None before the first.
         """
 
-    def end(self, new_token_ids: Sequence[int]) -> None:
+    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
         """The generation is over; these tokens were not told yet."""

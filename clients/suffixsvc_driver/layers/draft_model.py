@@ -72,7 +72,7 @@ class DraftModelLayer:
             seconds = _GRACE_SECONDS + _PATIENCE * tokens * self.description.seconds_per_token
         return self._session.draft(budget, seconds)
 
-    def end(self, new_token_ids: Sequence[int]) -> None:
+    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
         self._session.append(new_token_ids)
 
     def close(self) -> None:

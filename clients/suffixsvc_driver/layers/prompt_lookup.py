@@ -32,5 +32,5 @@ class PromptLookupLayer:
             self._lookup.append(new_token_ids)
         return self._lookup.draft(budget, self._cost) if budget else Draft.empty()
 
-    def end(self, new_token_ids: Sequence[int]) -> None:
+    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
         self._lookup = None

@@ -56,6 +56,6 @@ class SuffixLayer:
         self._pending = []
         return draft
 
-    def end(self, new_token_ids: Sequence[int]) -> None:
+    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
         if new_token_ids or self._pending:
-            self.draft(new_token_ids, 0, None)
+            self.draft(new_token_ids, 0, verified)

@@ -95,12 +95,12 @@ def _check_layout(package: Any, module: Any) -> None:
         (module.llama_model_default_params(), _MODEL_DEFAULTS),
     ):
         for field, expected in known.items():
-            got = getattr(params, field, None)
-            if got != expected:
+            found: object = getattr(params, field, None)
+            if found != expected:
                 raise ModelError(
                     f"the library's {type(params).__name__}.{field} is not where it should be",
                     expected=expected,
-                    got=got,
+                    got=found,
                     remedy=remedy,
                 )
 
