@@ -1,1 +1,38 @@
-""""""
+"""The speculation driver: verifies drafts on a target model, so that its text stays its own.
+
+    state     the state machine: events in, decisions out; no clock, no transport, no model
+    policy    what pays: expected gain over a measured cost curve, or first-match
+    trust     what each layer's probabilities turned out to be worth
+    layers/   prompt lookup (in process), suffix (any backend session), draft model (a worker)
+    loop      ``generate``: asks the layers, runs the target, keeps the book
+    targets/  llama.cpp through llama-cpp-python's low-level API
+    workers/  the draft worker's server and client
+    models/   which model files there are and where they come from
+
+Importing this package loads neither llama.cpp nor gRPC nor the native core; ``targets.llama``,
+``workers`` and ``layers`` do.
+"""
+
+from suffixsvc_driver.accounting import Stats
+from suffixsvc_driver.config import DriverConfig, LayerKind, LayerSpec, Policy
+from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.loop import Result, StepRecord, generate
+from suffixsvc_driver.sampling import GREEDY, Sampling
+from suffixsvc_driver.state import Driver
+from suffixsvc_driver.trust import Trust
+
+__all__ = [
+    "GREEDY",
+    "CostCurve",
+    "Driver",
+    "DriverConfig",
+    "LayerKind",
+    "LayerSpec",
+    "Policy",
+    "Result",
+    "Sampling",
+    "Stats",
+    "StepRecord",
+    "Trust",
+    "generate",
+]

@@ -73,8 +73,8 @@ def test_every_step_is_told_exactly_once(tiny_target: LlamaTarget) -> None:
     assert session.text == [*prompt, *plain]
     assert result.stats.layer("suffix").failures == 1
     widths = [len(s.token_ids) for s in result.steps]
-    told = [v.width for v in session.verified[1 : len(widths)] if v is not None]
-    assert told == widths[: len(told)]
+    told = [v.width for v in session.verified[1:] if v is not None]
+    assert told == widths, "one message a step, and one for the last"
 
 
 def test_suffix_and_prompt_lookup_over_the_embedded_engine(tiny_target: LlamaTarget) -> None:
