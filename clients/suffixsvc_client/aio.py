@@ -55,7 +55,9 @@ class AsyncSuffixClient:
 
     def namespace(self, path: str, tokenizer: str | None = None) -> AsyncClientNamespace:
         """The namespace at ``path``. Nothing is sent: what the service has against it shows later."""
-        return AsyncClientNamespace(self, questions.checked_namespace(path), tokenizer)
+        return AsyncClientNamespace(
+            self, questions.checked_namespace(path), questions.checked_tokenizer(tokenizer)
+        )
 
     async def step_many(self, steps: Sequence[tuple[AsyncClientSession, dict[str, Any]]]) -> list[Draft]:
         """A step of many sessions in one message; see :meth:`SuffixClient.step_many`."""

@@ -67,7 +67,9 @@ class SuffixClient:
 
     def namespace(self, path: str, tokenizer: str | None = None) -> ClientNamespace:
         """The namespace at ``path``. Nothing is sent: what the service has against it shows later."""
-        return ClientNamespace(self, questions.checked_namespace(path), tokenizer)
+        return ClientNamespace(
+            self, questions.checked_namespace(path), questions.checked_tokenizer(tokenizer)
+        )
 
     def step_many(self, steps: Sequence[tuple[ClientSession, dict[str, Any]]]) -> list[Draft]:
         """A step of many sessions in one message, for engines with continuous batching.

@@ -46,6 +46,8 @@ __all__ = ["Procedures"]
 
 #: how often a close looks whether an opening in the background is over
 OPENING_POLL_S = 0.005
+#: a close that finds its session gone opens it again; only a service that restarts all the time needs more
+CLOSE_ATTEMPTS = 4
 #: bytes of one AddOutputs message, about
 UPLOAD_BYTES = 1 << 20
 
@@ -76,7 +78,7 @@ class Procedures:
         if not self.breaker.allows(self._clock()):
             return
         try:
-            yield from self._open(state, self.config.open_timeout_s)
+            yield from self._open(state, self.config.open_timeout_s, again=False)
         except REFUSALS:
             raise
         except SuffixError:
@@ -84,13 +86,14 @@ class Procedures:
 
     def _reopen(self, state: SessionState) -> Procedure[None]:
         try:
-            yield from self._open(state, self.config.call_timeout_s)
+            yield from self._open(state, self.config.call_timeout_s, again=True)
         except SuffixError:
             return  # counted by the breaker, kept by the state; the next step asks again
-        self.counters.reopened()
 
-    def _open(self, state: SessionState, timeout_s: float) -> Procedure[None]:
+    def _open(self, state: SessionState, timeout_s: float, *, again: bool) -> Procedure[None]:
         plan = state.begin_opening()
+        if plan is None:
+            return
         try:
             reply = yield Unary(OPEN, plan.request, timeout_s)
             for request in state.to_replay(plan, reply):
@@ -104,6 +107,8 @@ class Procedures:
             raise
         state.opened(plan)
         self.breaker.succeeded()
+        if again:
+            self.counters.reopened()
 
     # ------------------------------------------------------------------------------------------- stepping
 
@@ -183,37 +188,45 @@ class Procedures:
 
     def append_context(self, state: SessionState) -> Procedure[None]:
         """Send context that the state has accepted. Whether it arrived shows in the next step's answer."""
-        if state.phase is Phase.LIVE and not self.breaker.open and (requests := state.unsent()):
+        if state.phase is not Phase.LIVE or self.breaker.open or not (requests := state.unsent()):
+            return
+        try:
             yield Post(requests)
+        except SuffixError:
+            state.post_failed()
 
     # ------------------------------------------------------------------------------------------- closing
 
     def close(self, state: SessionState, how: Closing) -> Procedure[OutputId | None]:
         """End a session. Raises until the service has acknowledged it: closing can be tried again."""
-        if state.phase is Phase.CLOSED:
-            return state.output_id
-        while state.phase is Phase.OPENING:
-            yield Pause(OPENING_POLL_S)
-        if state.phase is Phase.REFUSED and how.commit and state.has_output and state.refusal is not None:
-            raise state.refusal
-        if state.phase is Phase.UNOPENED or state.phase is Phase.REFUSED:
-            return (yield from self._close_unopened(state, how))
-        try:
-            return (yield from self._close_live(state, how))
-        except (UnknownSessionError, SessionClosedError):
-            state.lost()
-        return (yield from self._close_unopened(state, how))
+        for _ in range(CLOSE_ATTEMPTS):
+            while state.phase is Phase.OPENING:
+                yield Pause(OPENING_POLL_S)
+            if state.phase is Phase.CLOSED:
+                return state.output_id
+            if state.phase is Phase.REFUSED and how.commit and state.has_output and state.refusal:
+                raise state.refusal
+            try:
+                if state.phase is Phase.UNOPENED:
+                    yield from self._open_to_close(state, how)
+                if state.phase in (Phase.LIVE, Phase.REFUSED):
+                    return (yield from self._close_known(state, how))
+            except (UnknownSessionError, SessionClosedError):
+                state.lost()
+        raise ServiceUnavailableError("the service loses the session whenever it is opened")
 
-    def _close_unopened(self, state: SessionState, how: Closing) -> Procedure[OutputId | None]:
+    def _open_to_close(self, state: SessionState, how: Closing) -> Procedure[None]:
         """A session the service does not hold: nothing to retract, but its output is told again."""
-        if not (how.commit and state.has_output):
+        if how.commit and state.has_output:
+            yield from self._open(state, self.config.call_timeout_s, again=True)
+        else:
+            state.closed(None)
+
+    def _close_known(self, state: SessionState, how: Closing) -> Procedure[OutputId | None]:
+        timeout = self.config.call_timeout_s
+        if not state.known_to_service:
             state.closed(None)
             return None
-        yield from self._open(state, self.config.call_timeout_s)
-        return (yield from self._close_live(state, how))
-
-    def _close_live(self, state: SessionState, how: Closing) -> Procedure[OutputId | None]:
-        timeout = self.config.call_timeout_s
         if how.commit:
             for request in state.to_flush():
                 yield Unary(STEP if isinstance(request, pb.StepRequest) else APPEND, request, timeout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from google.protobuf.message import Message
@@ -92,6 +92,14 @@ def checked_namespace(path: str) -> str:
     return validate_namespace(path)
 
 
+def checked_tokenizer(fingerprint: str | None) -> str | None:
+    if fingerprint is not None and not isinstance(fingerprint, str):
+        raise InvalidInputError(
+            "tokenizer is no fingerprint", expected="a string or None", got=type(fingerprint).__name__
+        )
+    return fingerprint
+
+
 def new_output(
     namespace: str,
     token_ids: TokenIds,
@@ -113,11 +121,22 @@ def new_output(
 
 def checked_outputs(namespace: str, outputs: Sequence[NewOutput]) -> Sequence[NewOutput]:
     """Refuse before anything is sent what the embedded engine refuses before anything is kept."""
-    for output in outputs:
-        if output.namespace != namespace:
-            raise UnknownNamespaceError(
-                "an output belongs to another namespace", expected=namespace, got=output.namespace
-            )
-        if len(output.token_ids) == 0:
-            raise InvalidTokensError("an output has no tokens", expected="at least one token", got=0)
-    return outputs
+    return [_checked_output(namespace, output) for output in outputs]
+
+
+def _checked_output(namespace: str, output: NewOutput) -> NewOutput:
+    if output.namespace != namespace:
+        raise UnknownNamespaceError(
+            "an output belongs to another namespace", expected=namespace, got=output.namespace
+        )
+    if len(output.token_ids) == 0:
+        raise InvalidTokensError("an output has no tokens", expected="at least one token", got=0)
+    ttl = output.ttl_seconds
+    if isinstance(ttl, bool) or not isinstance(ttl, int) or not 0 <= ttl < 1 << 63:
+        raise InvalidInputError("ttl_seconds makes no sense", expected="an int >= 0", got=repr(ttl)[:80])
+    return replace(
+        output,
+        token_ids=as_token_array(output.token_ids),
+        prompt_tail=as_token_array(output.prompt_tail, "prompt_tail"),
+        labels=validate_labels(output.labels),
+    )

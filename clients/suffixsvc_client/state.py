@@ -228,6 +228,11 @@ class SessionState:
         with self._lock:
             self._journal.append(tokens, output=False)
 
+    def post_failed(self) -> None:
+        """Messages that were posted never left: the next step sends them again."""
+        with self._lock:
+            self._sent = self._acked
+
     def unsent(self) -> list[pb.StreamRequest]:
         """Messages for everything not yet sent, to be posted without waiting for their answers."""
         with self._lock:
@@ -237,9 +242,14 @@ class SessionState:
 
     # ------------------------------------------------------------------------------------------- opening
 
-    def begin_opening(self) -> OpeningPlan:
-        """Start an attempt to open. The id stays until one succeeds, so that a retry is idempotent."""
+    def begin_opening(self) -> OpeningPlan | None:
+        """Start an attempt to open; None when that is not what the session needs (any more).
+
+        The id stays until an attempt succeeds, so that a retry is idempotent.
+        """
         with self._lock:
+            if self.phase is not Phase.UNOPENED:
+                return None
             self.phase = Phase.OPENING
             self._session_id = self._session_id or str(uuid.uuid4())
             prompt = len(self._journal.prompt)
@@ -298,6 +308,11 @@ class SessionState:
             incomplete=how.incomplete,
             no_wait=not how.wait,
         )
+
+    @property
+    def known_to_service(self) -> bool:
+        """Whether the service may hold a session of ours."""
+        return bool(self._session_id)
 
     def lost(self) -> None:
         """The service does not know this session: it has to be opened again, under a new id."""

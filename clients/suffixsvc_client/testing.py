@@ -48,11 +48,16 @@ class FakeTransport:
         self.delay_s = 0.0
         self.late_replies = 0
         self.requests: list[Message] = []
-        self.restart()
+        self.handlers = self._new_handlers()
 
     def restart(self) -> None:
-        """Forget all sessions, as a service that crashed and came back does."""
-        self.handlers = Handlers(self._cache, self._limits, durable=False, version="fake")
+        """Lose all sessions and what they wrote, as a service that crashed and came back does."""
+        for session_id in self.handlers.sessions.ids():
+            self.handlers.close_session(pb.CloseSessionRequest(session_id=session_id, discard=True))
+        self.handlers = self._new_handlers()
+
+    def _new_handlers(self) -> Handlers:
+        return Handlers(self._cache, self._limits, durable=False, version="fake")
 
     def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any:
         return self._answer(_handler(self.handlers, method), method, request, timeout_s)

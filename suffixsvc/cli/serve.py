@@ -64,8 +64,8 @@ def serve(
     SIGTERM or Ctrl-C drains it: live sessions are committed as incomplete, the store is closed, exit code 0.
     """
     # heavy parts load only when the verb runs, so that --help answers at once
-    from suffixsvc.config import Limits  # noqa: PLC0415 - as said
-    from suffixsvc.service.run import ServeConfig, serve_until_signal  # noqa: PLC0415 - as said
+    from suffixsvc.config import Limits
+    from suffixsvc.service.run import ServeConfig, serve_until_signal
 
     told: dict[str, Any] = {
         "max_sessions": max_sessions,

@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 MAX_SESSION_ID_BYTES = 128
+MAX_FINGERPRINT_CHARS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def open_args(request: pb.OpenSessionRequest, limits: Limits) -> OpenArgs:
     return OpenArgs(
         session_id=_session_id(request.session_id) if request.session_id else None,
         namespace=validate_namespace(request.namespace),
-        tokenizer=request.tokenizer or None,
+        tokenizer=_fingerprint(request.tokenizer),
         prompt=prompt,
         output=output,
         labels=validate_labels(_mapping(request.labels)),
@@ -160,6 +161,16 @@ def _segment_lens(item: pb.OutputItem, tokens: int) -> tuple[int, ...]:
 
 def namespace_to_proto(record: NamespaceRecord, outputs: int, tokens: int) -> pb.NamespaceInfo:
     return pb.NamespaceInfo(path=record.path, tokenizer=record.tokenizer, outputs=outputs, tokens=tokens)
+
+
+def _fingerprint(value: str) -> str | None:
+    if len(value) > MAX_FINGERPRINT_CHARS:
+        raise InvalidInputError(
+            "tokenizer is no fingerprint",
+            expected=f"at most {MAX_FINGERPRINT_CHARS} characters",
+            got=len(value),
+        )
+    return value or None
 
 
 def _session_id(value: str) -> str:

@@ -105,6 +105,10 @@ class SessionRegistry:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def ids(self) -> list[str]:
+        with self._lock:
+            return list(self._entries)
+
     # ------------------------------------------------------------------------------------------- opening
 
     def open(self, args: OpenArgs) -> tuple[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from support.serving import eventually
 
 from suffixsvc import Limits, SuffixCache, wire
 from suffixsvc.errors import (
+    InvalidInputError,
     InvalidTokensError,
     LimitExceededError,
     ServiceTimeoutError,
@@ -131,11 +133,9 @@ class TestSteps:
         session = client.namespace("a").open_session([1])
         session.step([11, 12])
         fake.fail_with = down
-        with pytest.raises(SuffixError):
-            fake.post([pb.StreamRequest()])  # the fake fails aloud where gRPC loses the message
         session.step([13])
-        fake.fail_with = None
         session.append_context([7, 7])
+        fake.fail_with = None
         session.step([14])
         session.close()
         _, row = cache._store.scan()
@@ -301,6 +301,42 @@ def test_a_session_that_grew_over_the_limit_is_refused_and_close_says_why(
     with pytest.raises(LimitExceededError):
         session.close()
     assert session.close(commit=False) is None
+    assert client.stats().sessions == 0, "what was refused stays open on the service"
+
+
+def test_a_session_that_waits_to_be_opened_is_opened_once(fake: FakeTransport, cache: SuffixCache) -> None:
+    config = ClientConfig(breaker_failures=1000, breaker_pause_s=1e-9)
+    with SuffixClient(config=config, transport=fake) as client:
+        session = client.namespace("a").open_session([1, 2, 3])
+        fake.restart()
+        for word in WORDS * 8:
+            session.step([word])
+        drafts_again(session)
+        assert client.counts.reopened == 1
+        assert client.stats().sessions == 1
+
+
+def test_closing_while_it_opens(fake: FakeTransport, client: SuffixClient, cache: SuffixCache) -> None:
+    for i in range(20):
+        session = client.namespace("a").open_session([1, 2, 3])
+        session.step([i, i])
+        fake.restart()
+        session.step([i])  # finds it gone
+        session.step([i])  # has it opened in the background
+        assert session.close() is not None
+        assert session.closed
+        assert len(session.state) == 3 + 4
+    assert stored(cache) == [[i] * 4 for i in range(20)]
+    assert client.stats().sessions == 0
+
+
+@pytest.mark.parametrize("bad", [{"ttl_seconds": -1}, {"labels": {"a": 1}}, {"token_ids": [2**40]}])
+def test_bulk_outputs_are_checked_before_they_are_sent(
+    fake: FakeTransport, client: SuffixClient, bad: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidInputError):
+        client.namespace("a").add_output(**{"token_ids": WORDS, **bad})
+    assert fake.requests == []
 
 
 async def test_asyncio_the_same(fake: FakeTransport, cache: SuffixCache) -> None:

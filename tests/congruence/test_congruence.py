@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from suffixsvc_client import AsyncSuffixClient, ClientConfig, SuffixClient
+from support.serving import Blocking, event_loop, serving, socket_dir
 
 from suffixsvc import Draft, DraftSource, Limits, SuffixCache, Verified
 from suffixsvc.errors import (
@@ -29,8 +31,6 @@ from suffixsvc.errors import (
     UnknownOutputError,
 )
 from suffixsvc.types import Backend, BackendSession, NewOutput
-from suffixsvc_client import AsyncSuffixClient, ClientConfig, SuffixClient
-from support.serving import Blocking, event_loop, serving, socket_dir
 
 #: long timers: these tests ask what is answered, not how fast
 PATIENT = ClientConfig(step_timeout_s=30, open_timeout_s=30)
@@ -262,7 +262,11 @@ def test_bad_bulk_keeps_nothing(backend: Any) -> None:
     empty = NewOutput("bulk", np.empty(0, np.int32), (), np.empty(0, np.int32))
     foreign = NewOutput("other", np.array(WORDS, np.int32), (8,), np.empty(0, np.int32))
     long = NewOutput("bulk", np.zeros(501, np.int32), (501,), np.empty(0, np.int32))
-    for bad, error in ((empty, InvalidTokensError), (foreign, UnknownNamespaceError), (long, LimitExceededError)):
+    for bad, error in (
+        (empty, InvalidTokensError),
+        (foreign, UnknownNamespaceError),
+        (long, LimitExceededError),
+    ):
         with pytest.raises(error):
             namespace.add_outputs([good, bad])
     with pytest.raises(InvalidTokensError):
