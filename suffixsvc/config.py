@@ -61,9 +61,7 @@ class Limits:
 def validate_namespace(path: Any) -> str:
     """A namespace path: segments of visible characters without spaces, joined by '/', <= 200 bytes."""
     if not isinstance(path, str):
-        raise InvalidNamespaceError(
-            "a namespace path is a string", expected="str", got=type(path).__name__
-        )
+        raise InvalidNamespaceError("a namespace path is a string", expected="str", got=type(path).__name__)
     size = len(path.encode("utf-8", "surrogatepass"))
     if not 0 < size <= MAX_NAMESPACE_BYTES:
         raise InvalidNamespaceError(
@@ -92,17 +90,26 @@ def validate_labels(labels: Any) -> dict[str, str]:
     if len(labels) > 16:
         raise InvalidLabelsError("too many labels", expected="at most 16", got=len(labels))
     for name, value in labels.items():
-        if not isinstance(name, str) or not 0 < len(name) <= 64:
+        if not isinstance(name, str) or not 0 < len(name) <= 64 or not _encodable(name):
             raise InvalidLabelsError(
                 "a label has a bad name", expected="a string of 1 to 64 characters", got=repr(name)[:80]
             )
-        if not isinstance(value, str) or len(value) > 256:
+        if not isinstance(value, str) or len(value) > 256 or not _encodable(value):
             raise InvalidLabelsError(
                 f"label {name!r} has a bad value",
                 expected="a string of at most 256 characters",
                 got=repr(value)[:80],
             )
     return dict(labels)
+
+
+def _encodable(text: str) -> bool:
+    """Whether text can be stored and sent: a lone surrogate has no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def data_home() -> str:

@@ -194,7 +194,12 @@ def test_appends_say_where_they_start(backend: Any) -> None:
 
 @pytest.mark.parametrize(
     ("labels", "error"),
-    [({"agent": 1}, InvalidLabelsError), ({"": "x"}, InvalidLabelsError), ([], InvalidLabelsError)],
+    [
+        ({"agent": 1}, InvalidLabelsError),
+        ({"": "x"}, InvalidLabelsError),
+        ({"agent": "\ud800"}, InvalidLabelsError),
+        ([], InvalidLabelsError),
+    ],
 )
 def test_bad_labels(backend: Any, labels: Any, error: type[SuffixError]) -> None:
     with pytest.raises(error):
