@@ -172,3 +172,4 @@ class _Stream:
         for answer in waiting.values():
             if not answer.done():
                 answer.set_exception(error)
+                answer.exception()  # counts as seen: whoever waited may have been cancelled meanwhile

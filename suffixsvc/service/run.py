@@ -74,6 +74,7 @@ def serve_until_signal(config: ServeConfig) -> None:
 
 def _serve(server: SuffixServer, config: ServeConfig) -> None:
     with _stop_signal() as stop:
+        _withdraw(config)  # what a killed service left behind would be taken for ours
         try:
             bound = server.start()
             _announce(config, server, bound)
