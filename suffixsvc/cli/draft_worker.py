@@ -40,11 +40,11 @@ def draft_worker(
     vocabulary is not the target's. SIGTERM or Ctrl-C ends it.
     """
     # heavy parts load only when the verb runs, so that --help answers at once
-    from suffixsvc_driver import models  # noqa: PLC0415 - as said
-    from suffixsvc_driver.targets.llama_context import ContextSettings  # noqa: PLC0415 - as said
-    from suffixsvc_driver.workers.run import serve_until_signal  # noqa: PLC0415 - as said
+    from suffixsvc_driver import models
+    from suffixsvc_driver.targets.llama_context import ContextSettings
+    from suffixsvc_driver.workers.run import serve_until_signal
 
-    from suffixsvc.service.listen import parse_address, prepare  # noqa: PLC0415 - as said
+    from suffixsvc.service.listen import parse_address, prepare
 
     address = parse_address(listen)
     prepare(address, insecure_network=insecure_network)
