@@ -97,7 +97,9 @@ sys.exit(f'llama-cpp-python=={version(\"llama-cpp-python\")}' != '$pin')" >/dev/
     fi
     require_compiler
     log=$venv/llama-build.log
-    echo "installing $pin: there are no ready-made wheels, so it is built here, about 6 minutes on two cores"
+    echo "installing $pin: there are no ready-made wheels, so unless pip has built it before" \
+        "this takes about 6 minutes on two cores"
+    : >"$log"
     echo "(everything it says goes to $log)"
     CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(getconf _NPROCESSORS_ONLN)} \
         "${pip[@]}" install --verbose "$pin" >"$log" 2>&1 &

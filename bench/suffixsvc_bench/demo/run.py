@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shutil
 import tempfile
 import time
@@ -13,38 +14,25 @@ from pathlib import Path
 from typing import Final
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from suffixsvc_client import ClientConfig, ServiceStats, SuffixClient
 from suffixsvc_driver.config import DriverConfig, Policy
-from suffixsvc_driver.cost import measured_curve
-from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.exactness import Exactness, check_exactness
-from suffixsvc_driver.layers import Layer
-from suffixsvc_driver.layers.draft_model import DraftModelLayer
-from suffixsvc_driver.targets.llama import LlamaTarget
-from suffixsvc_driver.targets.llama_context import ContextSettings
-from suffixsvc_driver.workers.client import DraftWorkerClient
 
-from suffixsvc.errors import ServiceError
 from suffixsvc_bench.demo import database, report, show
-from suffixsvc_bench.demo.brain import Answer, Brain
+from suffixsvc_bench.demo.brain import Answer
 from suffixsvc_bench.demo.paired import Interval, Pairing, median_ratio
-from suffixsvc_bench.demo.parts import Child, Children, stop_on_signals
+from suffixsvc_bench.demo.parts import stop_on_signals
 from suffixsvc_bench.demo.pipeline import Call, answer_question
 from suffixsvc_bench.demo.questions import AFTER_RESTART, FIRST_MATCH, Question, passes
 from suffixsvc_bench.demo.recording import Recorder
+from suffixsvc_bench.demo.rig import Rig
 from suffixsvc_bench.demo.setup import Chosen, choose_models, physical_cores
 
 __all__ = ["DemoOptions", "run_demo"]
 
-CONTEXT: Final = 2048
-#: one per agent, and room for the exactness checks and the repair turns
-SLOTS: Final = 6
-MAX_WIDTH: Final = 32
-#: a step of the service may cost at most this; a decode step of the target if that is less
-STEP_TIMEOUT: Final = (0.005, 0.05)
 #: calls of the second pass that are checked for exactness, spread evenly
 CHECKED_CALLS: Final = 4
+#: the second pass, four runs a call, should not take longer: else only some calls are paired
+PAIRING_SECONDS: Final = {False: 330.0, True: 80.0}
 LOG_WIDTH: Final = 110
 
 
@@ -95,8 +83,13 @@ def run_demo(options: DemoOptions, download: Callable[[str], Path], console: Con
     folder = Path(tempfile.mkdtemp(prefix="suffixsvc-demo-"))
     try:
         with stop_on_signals(), ExitStack() as stack:
-            demo = Demo(options, chosen, folder, console, stack)
-            return demo.run()
+            threads = options.threads or physical_cores()
+            show.heading(console, f"Setting up: {chosen.name} on {threads} threads")
+            shop = folder / "shop.sqlite"
+            database.create(shop)
+            console.print("a SQLite shop: customers, products, orders (the same rows every time)")
+            rig = Rig(chosen, folder, threads, console, stack)
+            return Demo(options, chosen, shop, console, rig).run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -109,13 +102,13 @@ def _console() -> Console:
 
 @dataclass
 class Demo:
-    """A run of the demo. ``stack`` holds everything that must be closed at its end."""
+    """A run of the demo: its stages, and what they found."""
 
     options: DemoOptions
     chosen: Chosen
-    folder: Path
+    shop: Path
     console: Console
-    stack: ExitStack
+    rig: Rig
     pairings: list[Pairing] = field(default_factory=list)
     sections: list[report.Section] = field(default_factory=list)
     broken_promises: list[str] = field(default_factory=list)
@@ -123,7 +116,6 @@ class Demo:
     def run(self) -> int:
         """All stages, in order."""
         began = time.monotonic()
-        self._set_up()
         with self._recorder() as record:
             first = self._first_pass(record)
             second = self._second_pass(record)
@@ -140,68 +132,6 @@ class Demo:
             self.console.print(f"[red]Not kept on this machine: {promise}[/red]")
         return 1 if self.broken_promises else 0
 
-    # ------------------------------------------------------------------------------------------- setting up
-
-    def _set_up(self) -> None:
-        threads = self.options.threads or physical_cores()
-        show.heading(self.console, f"Setting up: {self.chosen.name} on {threads} threads")
-        self.shop = self.folder / "shop.sqlite"
-        database.create(self.shop)
-        self.console.print("a SQLite shop: customers, products, orders (the same rows every time)")
-
-        settings = ContextSettings(context_size=CONTEXT, slots=SLOTS, threads=threads, max_width=MAX_WIDTH)
-        target = self.stack.enter_context(LlamaTarget(self.chosen.target, settings))
-        curve = self._curve(target)
-
-        self.children = self.stack.enter_context(Children(self.folder))
-        self.address = f"unix:{self.folder / 'service.sock'}"
-        self.service = self._start_service()
-        self.console.print(f"the service: process {self.service.pid}, a unix socket, an LMDB store")
-        low, high = STEP_TIMEOUT
-        patience = min(high, max(low, curve.seconds_per_step))
-        self.client = self.stack.enter_context(
-            SuffixClient(self.address, ClientConfig(step_timeout_s=patience))
-        )
-        self.fingerprint = target.model.vocabulary.fingerprint
-        namespace = self.client.namespace(f"demo/{self.chosen.name}", self.fingerprint)
-        self.brain = Brain(target, curve, namespace, self._draft_model(target))
-
-    def _curve(self, target: LlamaTarget) -> CostCurve:
-        with self._progress() as bar:
-            task = bar.add_task("measuring what a step costs (once, kept on disk)", total=None, visible=False)
-            curve = measured_curve(
-                target,
-                progress=lambda done, total: bar.update(task, completed=done, total=total, visible=True),
-            )
-        widths = ", ".join(f"{w}: {curve.costs[w]:.1f}" for w in (2, 4, 8, 16, 32) if w <= curve.max_width)
-        self.console.print(
-            f"the model: {curve.seconds_per_step * 1e3:.0f} ms for a step of one token; "
-            f"a step of more tokens costs, in such steps: {widths}"
-        )
-        return curve
-
-    def _start_service(self) -> Child:
-        ready = self.folder / "service.ready"
-        ready.unlink(missing_ok=True)
-        command = ["serve", "--data", str(self.folder / "data"), "--listen", self.address]
-        return self.children.start("service", [*command, "--ready-file", str(ready)], ready.exists)
-
-    def _draft_model(self, target: LlamaTarget) -> Callable[[], Layer] | None:
-        if self.chosen.draft is None:
-            return None
-        address, ready = f"unix:{self.folder / 'draft.sock'}", self.folder / "draft.ready"
-        command = ["draft-worker", "--model", str(self.chosen.draft), "--listen", address]
-        command += ["--threads", str(self.options.threads or physical_cores()), "--context", str(CONTEXT)]
-        child = self.children.start("draft worker", [*command, "--ready-file", str(ready)], ready.exists)
-        client = self.stack.enter_context(DraftWorkerClient(address))
-        vocabulary = target.model.vocabulary
-        speed = client.check_vocabulary(vocabulary).seconds_per_token
-        self.console.print(
-            f"the draft worker: process {child.pid}, {self.chosen.draft.stem}, same vocabulary, "
-            f"{speed * 1e3:.0f} ms a token"
-        )
-        return lambda: DraftModelLayer(client, vocabulary)
-
     # --------------------------------------------------------------------------------------------- the passes
 
     def _first_pass(self, record: Callable[[Answer, int], None]) -> list[Answer]:
@@ -212,7 +142,7 @@ class Demo:
                 "(a model this small writes poor SQL and JSON; watch where its tokens come from)"
             )
         config = DriverConfig()
-        answers = self._ask(questions, lambda call: self.brain.drafted(call, config), record, 1)
+        answers = self._ask(questions, lambda call: self.rig.brain.drafted(call, config), record, 1)
         self.console.print(show.layer_table("Per layer, first pass", answers))
         self.sections.append(
             report.Section("First pass", "The service starts empty and learns as the agents write.", answers)
@@ -224,15 +154,15 @@ class Demo:
         show.heading(
             self.console, f"Second pass: {len(questions)} other questions of the same kind, all remembered"
         )
-        every = 2 if self.options.quick else 1
-        which = "every call" if every == 1 else "every second call (QUICK=1)"
+        every = self._pair_every()
+        which = "every call" if every == 1 else f"one call in {every} (all would take too long here)"
         self.console.print(f"{which} runs four times, with drafts and plain in turn (A B A B, then B A B A)")
         numbers = itertools.count()
 
         def generate(call: Call) -> Answer:
             number = next(numbers)
             if number % every:
-                return self.brain.drafted(call, DriverConfig())
+                return self.rig.brain.drafted(call, DriverConfig())
             return self._paired(call, plain_first=number // every % 2 == 1)
 
         answers = self._ask(questions, generate, record, 2)
@@ -241,15 +171,20 @@ class Demo:
         )
         return answers
 
+    def _pair_every(self) -> int:
+        """Which calls of the second pass to pair, judged by how long the first pass took: every n-th."""
+        seconds = sum(a.result.prefill_seconds + a.result.decode_seconds for a in self.sections[0].answers)
+        return max(1, math.ceil(4 * seconds / PAIRING_SECONDS[self.options.quick]))
+
     def _paired(self, call: Call, *, plain_first: bool) -> Answer:
         """A B A B or B A B A. Only the last run with drafts is remembered, so all see the same history."""
         config, drafted, plain = DriverConfig(), [], []
         for turn in (0, 1):
             if plain_first:
-                plain.append(self.brain.plain(call))
-            drafted.append(self.brain.drafted(call, config, commit=turn == 1))
+                plain.append(self.rig.brain.plain(call))
+            drafted.append(self.rig.brain.drafted(call, config, commit=turn == 1))
             if not plain_first:
-                plain.append(self.brain.plain(call))
+                plain.append(self.rig.brain.plain(call))
         self.pairings.append(
             Pairing(
                 call.name,
@@ -269,7 +204,7 @@ class Demo:
     ) -> list[Answer]:
         """Run questions through the agents, showing how it goes."""
         answers: list[Answer] = []
-        with self._progress() as bar:
+        with show.progress(self.console) as bar:
             task = bar.add_task("", total=len(questions))
             for question in questions:
                 own: list[Answer] = []
@@ -308,18 +243,18 @@ class Demo:
 
     def _restart(self, record: Callable[[Answer, int], None]) -> list[Answer]:
         show.heading(self.console, "A crash: the service is killed (SIGKILL) and started again")
-        before = self.client.stats()
-        self.service.kill()
+        before = self.rig.client.stats()
+        self.rig.service.kill()
         began = time.monotonic()
-        self.service = self._start_service()
+        self.rig.start_service()
         took = time.monotonic() - began
-        after = self._stats_again()
+        after = self.rig.stats_when_up()
         self.console.print(
             f"outputs before {before.outputs}, after {after.outputs}; tokens before {before.tokens}, after "
-            f"{after.tokens}; up again and answering after {took:.1f} s, as process {self.service.pid}"
+            f"{after.tokens}; up again and answering after {took:.1f} s, as process {self.rig.service.pid}"
         )
         config = DriverConfig()
-        answers = self._ask([AFTER_RESTART], lambda call: self.brain.drafted(call, config), record, 3)
+        answers = self._ask([AFTER_RESTART], lambda call: self.rig.brain.drafted(call, config), record, 3)
         accepted = show.total(answers).evidence.get("suffix")
         count = accepted.accepted if accepted else 0
         self.console.print(
@@ -334,16 +269,6 @@ class Demo:
         )
         return answers
 
-    def _stats_again(self) -> ServiceStats:
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                return self.client.stats()
-            except ServiceError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
-
     def _first_match(self) -> list[Answer]:
         show.heading(self.console, "All three layers at work: one question under the first-match policy")
         self.console.print(
@@ -352,7 +277,10 @@ class Demo:
         )
         config = DriverConfig(policy=Policy.FIRST_MATCH)
         answers = self._ask(
-            [FIRST_MATCH], lambda call: self.brain.drafted(call, config, commit=False), lambda a, n: None, 4
+            [FIRST_MATCH],
+            lambda call: self.rig.brain.drafted(call, config, commit=False),
+            lambda a, n: None,
+            4,
         )
         self.console.print(show.layer_table("Per layer, first-match", answers))
         kinds = show.total(answers).evidence
@@ -370,7 +298,7 @@ class Demo:
         show.heading(self.console, f"Is it the model's own text? Checking {len(answers)} calls both ways")
         found = Exactness(0, 0, ())
         for answer in answers:
-            found += check_exactness(self.brain.target, answer.result)
+            found += check_exactness(self.rig.brain.target, answer.result)
         self.console.print(found.describe())
         if not found.ok:
             self.broken_promises.append("every token is the model's own choice")
@@ -397,12 +325,12 @@ class Demo:
             title="suffixsvc demo: where every token came from",
             facts=facts,
             sections=self.sections,
-            token_bytes=self.brain.target.model.token_bytes,
+            token_bytes=self.rig.brain.target.model.token_bytes,
         )
         self.console.print(f"\nEvery answer, coloured by where its tokens came from: {self.options.report}")
 
     def _client_counts(self) -> str:
-        counts = self.client.counts
+        counts = self.rig.client.counts
         empty = ", ".join(f"{number} {reason}" for reason, number in counts.empty.items() if number)
         return f"{counts.steps} steps, {counts.drafts} with a draft; without an answer: {empty or 'none'}"
 
@@ -411,11 +339,7 @@ class Demo:
         if self.options.record is None:
             yield lambda answer, pass_number: None
             return
-        recorder = Recorder(self.options.record, model=self.chosen.name, tokenizer=self.fingerprint)
+        recorder = Recorder(self.options.record, model=self.chosen.name, tokenizer=self.rig.fingerprint)
         with recorder:
             yield recorder.write
         self.console.print(f"every call recorded: {self.options.record}")
-
-    def _progress(self) -> Progress:
-        columns = (TextColumn("  {task.description}"), BarColumn(), TimeElapsedColumn())
-        return Progress(*columns, console=self.console, transient=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from suffixsvc_driver.accounting import Stats
 
@@ -14,7 +15,7 @@ from suffixsvc_bench.demo.brain import Answer
 from suffixsvc_bench.demo.paired import Pairing, median_ratio, speed
 from suffixsvc_bench.demo.pipeline import Outcome
 
-__all__ = ["agent_table", "heading", "layer_table", "outcome_line", "suffix_share", "total"]
+__all__ = ["agent_table", "heading", "layer_table", "outcome_line", "progress", "suffix_share", "total"]
 
 
 def total(answers: Sequence[Answer]) -> Stats:
@@ -32,6 +33,12 @@ def suffix_share(answers: Sequence[Answer]) -> float:
 
 def heading(console: Console, text: str) -> None:
     console.print(f"\n[bold]{text}[/bold]")
+
+
+def progress(console: Console) -> Progress:
+    """A bar that is gone when it is done."""
+    columns = (TextColumn("  {task.description}"), BarColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True)
 
 
 def outcome_line(outcome: Outcome, answers: Sequence[Answer]) -> str:

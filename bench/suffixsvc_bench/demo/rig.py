@@ -1,0 +1,134 @@
+"""What the demo stands on: the model with its measured costs, the service, the client, the draft worker."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from suffixsvc_client import ClientConfig, ServiceStats, SuffixClient
+from suffixsvc_driver.cost import measured_curve
+from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.layers import Layer
+from suffixsvc_driver.layers.draft_model import DraftModelLayer
+from suffixsvc_driver.targets.llama import LlamaTarget
+from suffixsvc_driver.targets.llama_context import ContextSettings
+from suffixsvc_driver.workers.client import DraftWorkerClient
+
+from suffixsvc.errors import ServiceError
+from suffixsvc_bench.demo import show
+from suffixsvc_bench.demo.brain import Brain
+from suffixsvc_bench.demo.parts import Child, Children
+from suffixsvc_bench.demo.setup import Chosen
+
+__all__ = ["Rig"]
+
+CONTEXT: Final = 2048
+#: one per agent, and room for the exactness checks and the repair turns
+SLOTS: Final = 6
+MAX_WIDTH: Final = 32
+#: a step of the service may cost at most a decode step of the target, within these bounds
+STEP_TIMEOUT: Final = (0.005, 0.05)
+#: a kept curve is measured again where a plain step now takes so many times what it took then, or less
+DRIFT: Final = 1.5
+UP_AGAIN_SECONDS: Final = 30.0
+
+
+class Rig:
+    """Everything the stages of the demo use. Opened by its constructor, closed by ``stack``.
+
+    Attributes:
+        brain: answers calls.
+        client: of the service.
+        service: the service's process; a new one after :meth:`start_service`.
+        fingerprint: of the target's tokenizer.
+    """
+
+    def __init__(
+        self, chosen: Chosen, folder: Path, threads: int, console: Console, stack: ExitStack
+    ) -> None:
+        self._chosen, self._folder, self._threads = chosen, folder, threads
+        self._console, self._stack = console, stack
+        settings = ContextSettings(context_size=CONTEXT, slots=SLOTS, threads=threads, max_width=MAX_WIDTH)
+        target = stack.enter_context(LlamaTarget(chosen.target, settings))
+        curve = self._curve(target)
+
+        self._children = stack.enter_context(Children(folder))
+        self._address = f"unix:{folder / 'service.sock'}"
+        self.service = self.start_service()
+        console.print(f"the service: process {self.service.pid}, a unix socket, an LMDB store")
+        low, high = STEP_TIMEOUT
+        patience = min(high, max(low, curve.seconds_per_step))
+        self.client = stack.enter_context(SuffixClient(self._address, ClientConfig(step_timeout_s=patience)))
+        self.fingerprint = target.model.vocabulary.fingerprint
+        namespace = self.client.namespace(f"demo/{chosen.name}", self.fingerprint)
+        self.brain = Brain(target, curve, namespace, self._draft_model(target))
+
+    def start_service(self) -> Child:
+        """Start the service on its folder, whatever is in it; returns once it answers."""
+        ready = self._folder / "service.ready"
+        ready.unlink(missing_ok=True)
+        command = ["serve", "--data", str(self._folder / "data"), "--listen", self._address]
+        self.service = self._children.start("service", [*command, "--ready-file", str(ready)], ready.exists)
+        return self.service
+
+    def stats_when_up(self) -> ServiceStats:
+        """What the service holds, once the client has found it again."""
+        deadline = time.monotonic() + UP_AGAIN_SECONDS
+        while True:
+            try:
+                return self.client.stats()
+            except ServiceError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
+    def _curve(self, target: LlamaTarget) -> CostCurve:
+        with show.progress(self._console) as bar:
+            task = bar.add_task("measuring what a step costs (kept on disk)", total=None, visible=False)
+
+            def on_progress(done: int, total: int) -> None:
+                bar.update(task, completed=done, total=total, visible=True)
+
+            curve = measured_curve(target, progress=on_progress)
+            now = _plain_step_seconds(target)
+            if not curve.seconds_per_step / DRIFT < now < curve.seconds_per_step * DRIFT:
+                curve = measured_curve(target, progress=on_progress, again=True)
+        widths = ", ".join(f"{w}: {curve.costs[w]:.1f}" for w in (2, 4, 8, 16, 32) if w <= curve.max_width)
+        self._console.print(
+            f"the model: {curve.seconds_per_step * 1e3:.0f} ms for a step of one token; "
+            f"a step of more tokens costs, in such steps: {widths}"
+        )
+        return curve
+
+    def _draft_model(self, target: LlamaTarget) -> Callable[[], Layer] | None:
+        if self._chosen.draft is None:
+            return None
+        address, ready = f"unix:{self._folder / 'draft.sock'}", self._folder / "draft.ready"
+        command = ["draft-worker", "--model", str(self._chosen.draft), "--listen", address]
+        command += ["--threads", str(self._threads), "--context", str(CONTEXT)]
+        child = self._children.start("draft worker", [*command, "--ready-file", str(ready)], ready.exists)
+        client = self._stack.enter_context(DraftWorkerClient(address))
+        vocabulary = target.model.vocabulary
+        speed = client.check_vocabulary(vocabulary).seconds_per_token
+        self._console.print(
+            f"the draft worker: process {child.pid}, {self._chosen.draft.stem}, same vocabulary, "
+            f"{speed * 1e3:.0f} ms a token"
+        )
+        return lambda: DraftModelLayer(client, vocabulary)
+
+
+def _plain_step_seconds(target: LlamaTarget) -> float:
+    """What a plain step takes at this moment: the median of a few."""
+    target.begin([1 + i % 97 for i in range(64)])
+    samples = []
+    for _ in range(9):
+        began = time.perf_counter()
+        target.probe(1)
+        samples.append(time.perf_counter() - began)
+    target.rewind(0)
+    return statistics.median(samples)
