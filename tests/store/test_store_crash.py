@@ -131,14 +131,23 @@ class Slaughterhouse:
         """One life; its exit status."""
         truth.begin_life()
         self.orders.write(json.dumps(order) + "\n")
-        pid = 0
+        self.pid = 0
+        try:
+            return self.listen(truth, kill_after)
+        except BaseException:
+            if self.pid:
+                os.kill(self.pid, signal.SIGKILL)
+            raise
+
+    def listen(self, truth: Truth, kill_after: float | None) -> int:
+        """Hear the victim to its end, and bring it about when the time has come."""
         kill_at: float | None = None
         rest = b""
         while True:
             wait = 60.0 if kill_at is None else max(0.0, kill_at - time.monotonic())
             if not select.select([self.answers], [], [], wait)[0]:
                 assert kill_at is not None, "a victim hangs"
-                os.kill(pid, signal.SIGKILL)
+                os.kill(self.pid, signal.SIGKILL)
                 kill_at = None
                 continue
             data = os.read(self.answers, 1 << 16)
@@ -146,9 +155,10 @@ class Slaughterhouse:
             *lines, rest = (rest + data).split(b"\n")
             for line in map(bytes.decode, lines):
                 if line.startswith("pid "):
-                    pid = int(line.split()[1])
+                    self.pid = int(line.split()[1])
                     kill_at = None if kill_after is None else time.monotonic() + kill_after
                 elif line.startswith("done "):
+                    self.pid = 0
                     return int(line.split()[1])
                 else:
                     truth.hear(line)

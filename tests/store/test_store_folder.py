@@ -123,16 +123,19 @@ def test_a_forked_child_neither_uses_the_store_nor_keeps_the_lock(tmp_path: Path
             os._exit(0)
         finally:
             os._exit(2)
-    assert os.read(done[0], 10) == b"refused"
-    store.append([make_output()]).result()
-    store.close()
-    reopened = LmdbStore(tmp_path)  # while the child is alive
-    assert reopened.stats().outputs == 1
-    reopened.close()
-    os.write(go[1], b"x")
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    for fd in (*go, *done):
-        os.close(fd)
+    try:
+        assert os.read(done[0], 10) == b"refused"
+        store.append([make_output()]).result()
+        store.close()
+        reopened = LmdbStore(tmp_path)  # while the child is alive
+        assert reopened.stats().outputs == 1
+        reopened.close()
+    finally:
+        os.write(go[1], b"x")
+        status = os.waitpid(child, 0)[1]
+        for fd in (*go, *done):
+            os.close(fd)
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:

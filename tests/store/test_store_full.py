@@ -72,6 +72,7 @@ def test_a_full_store_can_forget_and_then_take_more(small: Store) -> None:
     """Deleting needs pages too; without a reserve a full store would stay full for ever."""
     for _ in range(3):
         fill_up(small)
+        fill_up(small, tokens=1)  # to the last page
         held = [s.output_id for s in small.scan()]
         for output_id in held[: len(held) // 2]:
             small.forget(NS, output_id)

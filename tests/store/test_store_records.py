@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import itertools
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -202,6 +203,13 @@ def test_payloads_round_trip(runs: list[list[int]]) -> None:
 def test_contents_that_differ_only_in_their_segments_differ() -> None:
     one, two = r.Payload(ids(1, 2, 3), (3,)), r.Payload(ids(1, 2, 3), (1, 2))
     assert r.content_hash(one.content()) != r.content_hash(two.content())
+
+
+def test_the_worked_example_of_the_documentation_is_the_golden_file() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
+    (example,) = re.findall(r"```hex\n(.*?)```", text, re.DOTALL)
+    columns = [line.split("   ")[0] for line in example.splitlines()]
+    assert bytes.fromhex(" ".join(columns)) == RECORDS["log"][0]
 
 
 def fill_golden_folder(folder: Path) -> list[Any]:

@@ -15,9 +15,11 @@ import pytest
 from store_testing import NS, make_output, plain
 
 from suffixsvc.errors import StoreClosedError, StoreError, StoreFullError, UnknownNamespaceError
-from suffixsvc.store import LmdbStore, tables, validation
+from suffixsvc.store import LmdbStore, tables, validation, writer
+from suffixsvc.store.snapshot import Snapshot
 from suffixsvc.store.tables import WriteView
-from suffixsvc.types import NamespaceRecord
+from suffixsvc.store.writer import Operation
+from suffixsvc.types import NamespaceRecord, StoredOutput
 
 
 class Points:
@@ -143,6 +145,37 @@ def test_waiting_inside_a_callback_is_refused_instead_of_hanging(store: LmdbStor
     store.append([make_output()]).result()
     assert len(errors) == 2
     assert store.stats().outputs == 2
+
+
+def test_a_reader_between_a_commit_and_its_snapshot_waits(
+    store: LmdbStore, points: Points, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LMDB shows a commit a moment before the store knows the namespaces it added; a reader that came in
+    that moment would take a good row for a damaged one."""
+    held, go = threading.Semaphore(0), threading.Semaphore(0)
+
+    def slow(*fields: Any) -> Snapshot:
+        held.release()
+        assert go.acquire(timeout=30)
+        return Snapshot(*fields)
+
+    held_while(store, points)
+    record = NamespaceRecord("new")
+    store._writer.submit(Operation(lambda view: view.add_namespace(record)))
+    added = store.append([make_output([2], namespace="new")])
+    monkeypatch.setattr(writer, "Snapshot", slow)
+    points.go.set()
+    assert held.acquire(timeout=30)  # the commit of the first append
+    go.release()
+    assert held.acquire(timeout=30)  # the one of the new namespace and its output
+    found: list[StoredOutput] = []
+    reader = threading.Thread(target=lambda: found.append(store.get(2)))
+    reader.start()
+    reader.join(0.1)
+    go.release()
+    reader.join(30)
+    assert added.result() == [2]
+    assert [stored.output.namespace for stored in found] == ["new"]
 
 
 def test_colliding_hashes_keep_their_contents_apart(
