@@ -37,7 +37,7 @@ find_python() {
             return
         fi
     done
-    fail "Python 3.11 or newer is needed; found $(python3 -V 2>&1 || echo none)." \
+    fail "Python 3.11 or newer is needed; found $( (python3 -V || echo none) 2>/dev/null)." \
         "Install one, or name it: make PYTHON=/path/to/python3.12"
 }
 
