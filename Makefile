@@ -64,7 +64,7 @@ check: setup  ## lint, formats, types, import directions, generated code
 sanitize: $(VENV)/.stamp-core  ## run the core under AddressSanitizer and UndefinedBehaviourSanitizer
 	@$(BIN)/cmake -S $(CSRC) -B build/sanitize -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 	    -DSUFFIXSVC_BUILD_TESTS=ON -DSUFFIXSVC_SANITIZE=address,undefined >/dev/null
-	@$(BIN)/cmake --build build/sanitize --parallel 2
+	@$(BIN)/cmake --build build/sanitize --parallel 2 >/dev/null
 	@UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ./build/sanitize/core_stress
 
 bench: $(VENV)/.stamp-core  ## hit rates of the project's own recorded log, without a model

@@ -49,9 +49,7 @@ def list_(directory: Directory = None) -> None:
             typer.echo(f"    its hash was recorded on first use: sha256 {status.sha256}")
         for source in model.sources:
             typer.echo(f"    --source {source.kind}: {source.about}")
-    typer.echo(
-        "\nGet one with: suffixsvc models get NAME [--source KIND]. The first source is the default."
-    )
+    typer.echo("\nGet one with: suffixsvc models get NAME [--source KIND]. The first source is the default.")
 
 
 @app.command("get")
