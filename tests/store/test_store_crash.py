@@ -110,7 +110,7 @@ class Truth:
             store.close()
 
 
-class Slaughterhouse:
+class ForkServer:
     """The process that forks victims."""
 
     def __init__(self) -> None:
@@ -169,16 +169,14 @@ class Slaughterhouse:
 
 
 @pytest.fixture(scope="module")
-def slaughterhouse() -> Iterator[Slaughterhouse]:
-    house = Slaughterhouse()
+def fork_server() -> Iterator[ForkServer]:
+    house = ForkServer()
     yield house
     house.close()
 
 
 @pytest.mark.parametrize("number", range(FOLDERS))
-def test_nothing_acknowledged_is_lost_by_kill_9(
-    slaughterhouse: Slaughterhouse, tmp_path: Path, number: int
-) -> None:
+def test_nothing_acknowledged_is_lost_by_kill_9(fork_server: ForkServer, tmp_path: Path, number: int) -> None:
     """Twenty-one lives of one folder, each ended by SIGKILL, each followed by a complete comparison."""
     seed = int(os.environ.get("STORE_CRASH_SEED", random.randrange(10_000))) + number
     print(f"STORE_CRASH_SEED={seed - number}")
@@ -193,7 +191,7 @@ def test_nothing_acknowledged_is_lost_by_kill_9(
             "hits": 1 if point.startswith(("create", "grow")) else rng.randrange(1, 8),
             "big": point.startswith("grow"),
         }
-        status = slaughterhouse.run(order, truth, None if point else rng.uniform(0.0, 0.12))
+        status = fork_server.run(order, truth, None if point else rng.uniform(0.0, 0.12))
         assert status == -signal.SIGKILL
         assert truth.killed_at == point
         if point == "create-built":
