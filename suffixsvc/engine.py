@@ -31,6 +31,8 @@ __all__ = ["CacheStats", "Namespace", "NamespaceStats", "Session", "SuffixCache"
 
 log = structlog.get_logger(__name__)
 
+#: namespaces a session can draft from beside its own (the core holds a fixed number of cursors)
+MAX_READS = 7
 #: name of the learned tables in the store
 _LEARNER_STATE = "learner"
 
@@ -311,6 +313,12 @@ class SuffixCache:
                     "too many live sessions",
                     expected=f"at most {self._limits.max_sessions} (Limits.max_sessions)",
                     remedy="Close sessions that are done, or raise the limit.",
+                )
+            if len(reads) > MAX_READS:
+                raise LimitExceededError(
+                    "a session reads too many namespaces",
+                    expected=f"at most {MAX_READS} beside its own",
+                    got=len(reads),
                 )
             others = [self._readable(path, record) for path in reads]
             index = self._index_of(record.path)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-
-from suffixsvc.core import Index
 from support import hurtful
 from support.oracle import BruteForceIndex
+
+from suffixsvc.core import Index
 
 
 def arr(tokens: list[int] | tuple[int, ...]) -> np.ndarray:

@@ -125,6 +125,19 @@ def test_namespaces_are_walls_unless_reads_are_granted(cache: SuffixCache) -> No
         cache.namespace("acme/b").open_session([1], reads=["acme/nowhere"])
 
 
+def test_a_session_reads_a_bounded_number_of_namespaces(cache: SuffixCache) -> None:
+    paths = [f"team/{i}" for i in range(8)]
+    for i, path in enumerate(paths):
+        write(cache, [*range(1000 * i, 1000 * i + 9)], path)
+    session = cache.namespace("own").open_session([1], reads=paths[:7])
+    for i in range(7):
+        session.append_context([77])
+        draft = session.step(list(range(1000 * i, 1000 * i + 6)), verify_cost=0.0)
+        assert draft.token_ids[:1].tolist() == [1000 * i + 6]
+    with pytest.raises(LimitExceededError, match="7"):
+        cache.namespace("own").open_session([1], reads=paths)
+
+
 def test_tokenizer_fingerprints_bind_a_namespace(cache: SuffixCache) -> None:
     cache.namespace("acme/m", tokenizer="xxh3:1")
     cache.namespace("acme/m")

@@ -221,8 +221,8 @@ void collect(const Sources& sources, const View& view, const Learner& learner, i
                      [](const Candidate& a, const Candidate& b) { return a.p > b.p; });
 }
 
-void advance(const Sources& sources, View& view, const Evidence& evidence, Token token) {
-    for (std::size_t s = 0; s < kSources; ++s) view.run[s] = evidence.match[s] == token ? view.run[s] + 1 : 0;
+void advance(const Sources& sources, View& view, const std::array<Token, kSources>& match, Token token) {
+    for (std::size_t s = 0; s < kSources; ++s) view.run[s] = match[s] == token ? view.run[s] + 1 : 0;
     for (std::size_t i = 0; i < sources.indexes.size(); ++i)
         sources.indexes[i]->advance(view.cursors[i], token);
 }

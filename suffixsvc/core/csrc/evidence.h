@@ -16,10 +16,13 @@
 
 namespace suffixsvc {
 
+// Namespaces that one session can draft from, its own included.
+inline constexpr std::size_t kMostNamespaces = 8;
+
 // A position: where the last tokens stand in each index. Cheap to copy; drafting moves copies along.
 struct View {
-    std::vector<Cursor> cursors;              // [0] the session's own text, then the namespaces
-    std::array<std::uint32_t, kSources> run;  // tokens the match model of a source got right in a row
+    std::array<Cursor, 1 + kMostNamespaces> cursors{};  // [0] the session's own text, then the namespaces
+    std::array<std::uint32_t, kSources> run{};  // tokens the match model of a source got right in a row
 };
 
 // The indexes a view points into, and who is asking: evidence that only `writer` wrote is not
@@ -48,8 +51,8 @@ struct Evidence {
 // All candidates for the next token at `view`; `width` candidates of each context are considered.
 void collect(const Sources& sources, const View& view, const Learner& learner, int width, Evidence& out);
 
-// Moves a view along by a token, drafted or real. `evidence` is what collect() gave for it.
-void advance(const Sources& sources, View& view, const Evidence& evidence, Token token);
+// Moves a view along by a drafted token. `match` is what collect() found for the view.
+void advance(const Sources& sources, View& view, const std::array<Token, kSources>& match, Token token);
 
 // Teaches all candidates of a position what really came.
 void learn(Learner& learner, const Evidence& evidence, Token truth);

@@ -4,6 +4,7 @@
 #include <limits>
 #include <queue>
 #include <shared_mutex>
+#include <stdexcept>
 
 namespace suffixsvc {
 
@@ -18,7 +19,7 @@ constexpr std::size_t kTreeChildren = 4;  // branches of one node at most
 class ReadLocks {
   public:
     explicit ReadLocks(const std::vector<std::shared_ptr<Index>>& indexes) {
-        std::array<const Index*, 16> order{};
+        std::array<const Index*, kMostNamespaces> order{};
         std::size_t n = 0;
         for (const auto& i : indexes) order[n++] = i.get();
         std::sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n));
@@ -26,7 +27,7 @@ class ReadLocks {
     }
 
   private:
-    std::array<std::shared_lock<std::shared_mutex>, 16> locks_;
+    std::array<std::shared_lock<std::shared_mutex>, kMostNamespaces> locks_;
 };
 
 }  // namespace
@@ -38,10 +39,11 @@ Session::Session(std::shared_ptr<Index> own, std::vector<std::shared_ptr<Index>>
     for (auto& r : reads)
         if (std::find(namespaces_.begin(), namespaces_.end(), r) == namespaces_.end())
             namespaces_.push_back(std::move(r));
+    if (namespaces_.size() > kMostNamespaces)
+        throw std::invalid_argument("too many namespaces for one session");
     sources_.writer = writer;
     sources_.indexes.push_back(&local_);
     for (const auto& n : namespaces_) sources_.indexes.push_back(n.get());
-    view_.cursors.resize(sources_.indexes.size());
     view_.run.fill(0);
     epochs_.assign(namespaces_.size(), 0);
     local_end_.epoch = local_.epoch();
@@ -174,7 +176,7 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
         DraftToken out;
         double path;
         View view;
-        Evidence evidence;
+        std::array<Token, kSources> match;  // of the evidence at view
         std::int32_t proposed;
         std::uint32_t depth;
     };
@@ -184,15 +186,15 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
     const ReadLocks read(namespaces_);
     sync_views();
 
-    auto expand = [&](const View& view, Evidence& evidence, double path, std::int32_t parent_chosen,
-                      std::int32_t parent_proposed, std::uint32_t depth) {
-        collect(sources_, view, *learner_, shape == Shape::tree ? kTreeWidth : kChainWidth, evidence);
+    auto expand = [&](const View& view, double path, std::int32_t parent_chosen, std::int32_t parent_proposed,
+                      std::uint32_t depth) {
+        collect(sources_, view, *learner_, shape == Shape::tree ? kTreeWidth : kChainWidth, scratch_);
         const std::size_t branches = shape == Shape::tree ? kTreeChildren : 1;
         float rest = 1.f;
-        for (std::size_t r = 0; r < std::min(branches, evidence.candidates.size()); ++r) {
-            const Candidate& c = evidence.candidates[r];
+        for (std::size_t r = 0; r < std::min(branches, scratch_.candidates.size()); ++r) {
+            const Candidate& c = scratch_.candidates[r];
             const std::uint32_t key =
-                Learner::correction_key(depth, c.p, static_cast<std::uint32_t>(r), evidence.match_len);
+                Learner::correction_key(depth, c.p, static_cast<std::uint32_t>(r), scratch_.match_len);
             const float p = std::min(learner_->corrected(key, c.p), rest);
             rest -= p;
             if (path * static_cast<double>(p) < floor * 0.5) continue;
@@ -203,27 +205,22 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
         }
     };
 
-    Evidence root;
-    expand(view_, root, 1.0, -1, -1, 0);
+    expand(view_, 1.0, -1, -1, 0);
+    const std::array<Token, kSources> root_match = scratch_.match;
     while (!open.empty() && chosen.size() < most) {
         const Open best = open.top();
         open.pop();
         if (best.path < floor) break;
-        const DraftToken& token = candidate_of[static_cast<std::size_t>(best.proposed)];
-        const bool at_root = best.parent < 0;
-        Chosen next;
-        next.out = token;
-        next.path = best.path;
-        next.proposed = best.proposed;
-        next.depth = at_root ? 1 : chosen[static_cast<std::size_t>(best.parent)].depth + 1;
-        next.view = at_root ? view_ : chosen[static_cast<std::size_t>(best.parent)].view;
-        advance(sources_, next.view, at_root ? root : chosen[static_cast<std::size_t>(best.parent)].evidence,
-                token.token);
-        chosen.push_back(std::move(next));
-        Chosen& here = chosen.back();
-        // expand() grows proposed_, never chosen, so the reference holds.
-        expand(here.view, here.evidence, here.path, static_cast<std::int32_t>(chosen.size() - 1),
-               here.proposed, here.depth);
+        const DraftToken token = candidate_of[static_cast<std::size_t>(best.proposed)];
+        const Chosen* parent = best.parent < 0 ? nullptr : &chosen[static_cast<std::size_t>(best.parent)];
+        Chosen next{token,    best.path,     parent ? parent->view : view_,
+                    {-1, -1}, best.proposed, parent ? parent->depth + 1 : 1};
+        if (chosen.size() + 1 < most) {
+            advance(sources_, next.view, parent ? parent->match : root_match, token.token);
+            expand(next.view, next.path, static_cast<std::int32_t>(chosen.size()), next.proposed, next.depth);
+            next.match = scratch_.match;
+        }
+        chosen.push_back(next);
     }
 
     // The prefix that maximises expected tokens minus what they cost at the running gain. Chosen tokens
