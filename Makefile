@@ -61,11 +61,16 @@ check: setup  ## lint, formats, types, import directions, generated code
 	@echo "clang-format";  $(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 	@echo "proto drift";   $(BIN)/python tools/gen_proto.py --check
 
-sanitize: $(VENV)/.stamp-core  ## run the core under AddressSanitizer and UndefinedBehaviourSanitizer
-	@$(BIN)/cmake -S $(CSRC) -B build/sanitize -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-	    -DSUFFIXSVC_BUILD_TESTS=ON -DSUFFIXSVC_SANITIZE=address,undefined >/dev/null
-	@$(BIN)/cmake --build build/sanitize --parallel 2 >/dev/null
-	@UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ./build/sanitize/core_stress
+# ThreadSanitizer cannot share a build with the others.
+sanitize: $(VENV)/.stamp-core  ## run the core under AddressSanitizer, UndefinedBehaviourSanitizer, ThreadSanitizer
+	@for kind in address,undefined thread; do \
+	    echo "sanitize: $$kind"; \
+	    $(BIN)/cmake -S $(CSRC) -B build/sanitize-$$kind -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	        -DSUFFIXSVC_BUILD_TESTS=ON -DSUFFIXSVC_SANITIZE=$$kind >/dev/null; \
+	    $(BIN)/cmake --build build/sanitize-$$kind --parallel 2 >/dev/null; \
+	    UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
+	        ./build/sanitize-$$kind/core_stress; \
+	done
 
 bench: $(VENV)/.stamp-core  ## hit rates of the project's own recorded log, without a model
 	@$(BIN)/suffixsvc replay tests/data/recorded_demo.jsonl.gz

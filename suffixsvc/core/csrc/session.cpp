@@ -1,6 +1,7 @@
 #include "session.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <queue>
 #include <shared_mutex>
@@ -21,8 +22,11 @@ class ReadLocks {
     explicit ReadLocks(const std::vector<std::shared_ptr<Index>>& indexes) {
         std::array<const Index*, kMostNamespaces> order{};
         std::size_t n = 0;
-        for (const auto& i : indexes) order[n++] = i.get();
-        std::sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n));
+        for (const auto& index : indexes) {  // insertion sort: there are a handful
+            std::size_t i = n++;
+            for (; i > 0 && std::less<>{}(index.get(), order[i - 1]); --i) order[i] = order[i - 1];
+            order[i] = index.get();
+        }
         for (std::size_t i = 0; i < n; ++i) locks_[i] = std::shared_lock(order[i]->mutex);
     }
 
