@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,12 +72,12 @@ def serve_until_signal(config: ServeConfig) -> None:
 
 
 def _serve(server: SuffixServer, config: ServeConfig) -> None:
-    with _stop_signal() as stop:
+    with _stop_signal() as wait_for_stop:
         _withdraw(config)  # what a killed service left behind would be taken for ours
         try:
             bound = server.start()
             _announce(config, server, bound)
-            stop.wait()
+            wait_for_stop()
             log.info("draining", sessions=len(server.handlers.sessions))
         finally:
             committed = server.drain()
@@ -87,22 +86,34 @@ def _serve(server: SuffixServer, config: ServeConfig) -> None:
 
 
 @contextmanager
-def _stop_signal() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set. A second signal meets the default action: it kills."""
-    stop = threading.Event()
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+def _stop_signal() -> Iterator[Callable[[], None]]:
+    """A function that blocks until SIGTERM or SIGINT came. A second one meets the default action: it kills.
 
-    def on_signal(number: int, _frame: object) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        stop.set()
+    Signals are told through a pipe: one that arrives just before the main thread goes to sleep on a lock,
+    as in ``threading.Event.wait``, or on another thread, would never wake it.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    stopping = (signal.SIGTERM, signal.SIGINT)
+    wakeup_before = signal.set_wakeup_fd(writer)
+    before = {number: signal.signal(number, _next_one_kills) for number in stopping}
 
-    for number in before:
-        signal.signal(number, on_signal)
+    def wait() -> None:
+        while os.read(reader, 1)[0] not in stopping:
+            pass
+
     try:
-        yield stop
+        yield wait
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup_before)
+        os.close(reader)
+        os.close(writer)
+
+
+def _next_one_kills(number: int, _frame: object) -> None:
+    signal.signal(number, signal.SIG_DFL)
 
 
 def _announce(config: ServeConfig, server: SuffixServer, bound: list[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,3 +128,26 @@ def test_idle_sessions_expire(folder: Path) -> None:
             session.step([5, 6])
             eventually(lambda: client.stats().sessions == 0, "the session expired")
             assert client.stats().outputs == 1
+
+
+def test_a_signal_that_reaches_another_thread_is_not_lost() -> None:
+    """A service once slept on through SIGTERM: the signal had come between the last look and the sleep of the
+    main thread, as if it had gone to another thread, and an Event does not wake up for that."""
+    code = """
+import signal, threading, time
+from suffixsvc.service.run import _stop_signal
+
+def send():
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+    time.sleep(3600)
+
+with _stop_signal() as wait_for_stop:
+    threading.Thread(target=send, daemon=True).start()
+    wait_for_stop()
+"""
+    process = spawn([sys.executable, "-c", code])
+    try:
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.communicate()
