@@ -138,6 +138,7 @@ import signal, threading, time
 from suffixsvc.service.run import _stop_signal
 
 def send():
+    time.sleep(0.5)  # until the main thread sleeps
     signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
     time.sleep(3600)
 
