@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +12,7 @@ from suffixsvc import __version__
 from suffixsvc.config import Limits
 from suffixsvc.engine import SuffixCache
 from suffixsvc.errors import ListenError
+from suffixsvc.lifecycle import announce_ready, stop_signal, withdraw_ready
 from suffixsvc.service.listen import parse_address, prepare
 from suffixsvc.service.logs import LogFormat, configure_logs
 from suffixsvc.service.recovery import recovery_progress
@@ -72,8 +69,8 @@ def serve_until_signal(config: ServeConfig) -> None:
 
 
 def _serve(server: SuffixServer, config: ServeConfig) -> None:
-    with _stop_signal() as wait_for_stop:
-        _withdraw(config)  # what a killed service left behind would be taken for ours
+    with stop_signal() as wait_for_stop:
+        withdraw_ready(config.ready_file)  # what a killed service left behind would be taken for ours
         try:
             bound = server.start()
             _announce(config, server, bound)
@@ -81,50 +78,10 @@ def _serve(server: SuffixServer, config: ServeConfig) -> None:
             log.info("draining", sessions=len(server.handlers.sessions))
         finally:
             committed = server.drain()
-            _withdraw(config)
+            withdraw_ready(config.ready_file)
         log.info("drained", committed_incomplete=committed)
-
-
-@contextmanager
-def _stop_signal() -> Iterator[Callable[[], None]]:
-    """A function that blocks until SIGTERM or SIGINT came. A second one meets the default action: it kills.
-
-    Signals are told through a pipe: one that arrives just before the main thread goes to sleep on a lock,
-    as in ``threading.Event.wait``, or on another thread, would never wake it.
-    """
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    stopping = (signal.SIGTERM, signal.SIGINT)
-    wakeup_before = signal.set_wakeup_fd(writer)
-    before = {number: signal.signal(number, _next_one_kills) for number in stopping}
-
-    def wait() -> None:
-        while os.read(reader, 1)[0] not in stopping:
-            pass
-
-    try:
-        yield wait
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(wakeup_before)
-        os.close(reader)
-        os.close(writer)
-
-
-def _next_one_kills(number: int, _frame: object) -> None:
-    signal.signal(number, signal.SIG_DFL)
 
 
 def _announce(config: ServeConfig, server: SuffixServer, bound: list[str]) -> None:
     log.info("ready", addresses=bound, data=str(config.data), pid=os.getpid())
-    if config.ready_file is not None:
-        told = {"addresses": bound, "pid": os.getpid(), "instance_id": server.handlers.instance_id}
-        draft = config.ready_file.with_name(config.ready_file.name + ".new")
-        draft.write_text(json.dumps(told) + "\n")
-        draft.replace(config.ready_file)  # at once, or a script would read half of it
-
-
-def _withdraw(config: ServeConfig) -> None:
-    if config.ready_file is not None:
-        config.ready_file.unlink(missing_ok=True)
+    announce_ready(config.ready_file, addresses=bound, instance_id=server.handlers.instance_id)

@@ -135,14 +135,14 @@ def test_a_signal_that_reaches_another_thread_is_not_lost() -> None:
     main thread, as if it had gone to another thread, and an Event does not wake up for that."""
     code = """
 import signal, threading, time
-from suffixsvc.service.run import _stop_signal
+from suffixsvc.lifecycle import stop_signal
 
 def send():
     time.sleep(0.5)  # until the main thread sleeps
     signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
     time.sleep(3600)
 
-with _stop_signal() as wait_for_stop:
+with stop_signal() as wait_for_stop:
     threading.Thread(target=send, daemon=True).start()
     wait_for_stop()
 """

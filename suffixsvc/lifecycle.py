@@ -1,0 +1,58 @@
+"""What every server process of ours needs: to be told to stop, and to say that it is ready."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["announce_ready", "stop_signal", "withdraw_ready"]
+
+
+@contextmanager
+def stop_signal() -> Iterator[Callable[[], None]]:
+    """A function that blocks until SIGTERM or SIGINT came. A second one meets the default action: it kills.
+
+    Signals are told through a pipe: one that arrives just before the main thread goes to sleep on a lock,
+    as in ``threading.Event.wait``, or on another thread, would never wake it. Main thread only.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    stopping = (signal.SIGTERM, signal.SIGINT)
+    wakeup_before = signal.set_wakeup_fd(writer)
+    before = {number: signal.signal(number, _next_one_kills) for number in stopping}
+
+    def wait() -> None:
+        while os.read(reader, 1)[0] not in stopping:
+            pass
+
+    try:
+        yield wait
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup_before)
+        os.close(reader)
+        os.close(writer)
+
+
+def _next_one_kills(number: int, _frame: object) -> None:
+    signal.signal(number, signal.SIG_DFL)
+
+
+def announce_ready(path: Path | None, **told: object) -> None:
+    """Write the ready file, a JSON object, at once: a script that waits for it never reads half of it."""
+    if path is None:
+        return
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text(json.dumps({**told, "pid": os.getpid()}) + "\n", encoding="utf-8")
+    fresh.replace(path)
+
+
+def withdraw_ready(path: Path | None) -> None:
+    """Take the ready file away again."""
+    if path is not None:
+        path.unlink(missing_ok=True)
