@@ -35,6 +35,8 @@ MAX_WIDTH: Final = 32
 STEP_TIMEOUT: Final = (0.005, 0.05)
 #: a kept curve is measured again where a plain step now takes so many times what it took then, or less
 DRIFT: Final = 1.5
+#: how often each width is measured; the driver's default takes twice as long
+ROUNDS: Final = 3
 UP_AGAIN_SECONDS: Final = 30.0
 
 
@@ -94,10 +96,10 @@ class Rig:
             def on_progress(done: int, total: int) -> None:
                 bar.update(task, completed=done, total=total, visible=True)
 
-            curve = measured_curve(target, progress=on_progress)
+            curve = measured_curve(target, rounds=ROUNDS, progress=on_progress)
             now = _plain_step_seconds(target)
             if not curve.seconds_per_step / DRIFT < now < curve.seconds_per_step * DRIFT:
-                curve = measured_curve(target, progress=on_progress, again=True)
+                curve = measured_curve(target, rounds=ROUNDS, progress=on_progress, again=True)
         widths = ", ".join(f"{w}: {curve.costs[w]:.1f}" for w in (2, 4, 8, 16, 32) if w <= curve.max_width)
         self._console.print(
             f"the model: {curve.seconds_per_step * 1e3:.0f} ms for a step of one token; "

@@ -17,7 +17,7 @@ from rich.console import Console
 from suffixsvc_driver.config import DriverConfig, Policy
 from suffixsvc_driver.exactness import Exactness, check_exactness
 
-from suffixsvc_bench.demo import database, report, show
+from suffixsvc_bench.demo import agents, database, report, show
 from suffixsvc_bench.demo.brain import Answer
 from suffixsvc_bench.demo.paired import Interval, Pairing, median_ratio
 from suffixsvc_bench.demo.parts import stop_on_signals
@@ -29,10 +29,12 @@ from suffixsvc_bench.demo.setup import Chosen, choose_models, physical_cores
 
 __all__ = ["DemoOptions", "run_demo"]
 
-#: calls of the second pass that are checked for exactness, spread evenly
-CHECKED_CALLS: Final = 4
-#: the second pass, four runs a call, should not take longer: else only some calls are paired
-PAIRING_SECONDS: Final = {False: 330.0, True: 80.0}
+#: calls of the second pass that are checked for exactness, spread evenly; quick: the first of them
+CHECKED_CALLS: Final = 3
+#: what comparing with plain decoding may add to the second pass; else only every n-th call is compared
+COMPARING_SECONDS: Final = {False: 200.0, True: 30.0}
+#: the price that layers are told under first-match; low, so that none holds back
+FIRST_MATCH_COST: Final = 0.05
 LOG_WIDTH: Final = 110
 
 
@@ -47,7 +49,7 @@ class DemoOptions:
         report: write the page there.
         target, draft: models instead of the usual ones.
         threads: of the target; None = one a physical core.
-        questions: in each of the two passes; None = 6, or 3 if quick.
+        questions: in each of the two passes; None = 6, or 2 if quick.
     """
 
     small: bool = False
@@ -61,7 +63,7 @@ class DemoOptions:
 
     @property
     def questions_per_pass(self) -> int:
-        return self.questions or (3 if self.quick else 6)
+        return self.questions or (2 if self.quick else 6)
 
 
 def run_demo(options: DemoOptions, download: Callable[[str], Path], console: Console | None = None) -> int:
@@ -121,11 +123,10 @@ class Demo:
             second = self._second_pass(record)
             self._compare(first, second)
             restarted = self._restart(record)
-        wanted = 2 if self.options.quick else CHECKED_CALLS
-        checked = second[:: max(1, len(second) // wanted)][:wanted]
+        checked = second[:: max(1, len(second) // CHECKED_CALLS)][:CHECKED_CALLS]
         if self.chosen.draft is not None:
             checked.append(self._first_match()[-1])
-        exactness = self._exactness(checked)
+        exactness = self._exactness(checked[:1] if self.options.quick else checked)
         self._write_report(first, second, restarted, exactness)
         self.console.print(f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes.")
         for promise in self.broken_promises:
@@ -154,16 +155,18 @@ class Demo:
         show.heading(
             self.console, f"Second pass: {len(questions)} other questions of the same kind, all remembered"
         )
-        every = self._pair_every()
+        rounds = 1 if self.options.quick else 2
+        every = self._compare_every(rounds)
         which = "every call" if every == 1 else f"one call in {every} (all would take too long here)"
-        self.console.print(f"{which} runs four times, with drafts and plain in turn (A B A B, then B A B A)")
+        order = "A B, then B A" if rounds == 1 else "A B A B, then B A B A"
+        self.console.print(f"{which} runs with drafts and plain in turn ({order})")
         numbers = itertools.count()
 
         def generate(call: Call) -> Answer:
             number = next(numbers)
             if number % every:
                 return self.rig.brain.drafted(call, DriverConfig())
-            return self._paired(call, plain_first=number // every % 2 == 1)
+            return self._paired(call, rounds, plain_first=number // every % 2 == 1)
 
         answers = self._ask(questions, generate, record, 2)
         self.sections.append(
@@ -171,18 +174,21 @@ class Demo:
         )
         return answers
 
-    def _pair_every(self) -> int:
-        """Which calls of the second pass to pair, judged by how long the first pass took: every n-th."""
-        seconds = sum(a.result.prefill_seconds + a.result.decode_seconds for a in self.sections[0].answers)
-        return max(1, math.ceil(4 * seconds / PAIRING_SECONDS[self.options.quick]))
+    def _compare_every(self, rounds: int) -> int:
+        """Which calls of the second pass to compare: every n-th, judged by how long the first pass took."""
+        answers = self.sections[0].answers
+        drafted = sum(answer.result.decode_seconds for answer in answers)
+        plain = sum(len(a.result.token_ids) for a in answers) * self.rig.brain.curve.seconds_per_step
+        extra = (rounds - 1) * drafted + rounds * plain
+        return max(1, math.ceil(extra / COMPARING_SECONDS[self.options.quick]))
 
-    def _paired(self, call: Call, *, plain_first: bool) -> Answer:
+    def _paired(self, call: Call, rounds: int, *, plain_first: bool) -> Answer:
         """A B A B or B A B A. Only the last run with drafts is remembered, so all see the same history."""
         config, drafted, plain = DriverConfig(), [], []
-        for turn in (0, 1):
+        for turn in range(rounds):
             if plain_first:
                 plain.append(self.rig.brain.plain(call))
-            drafted.append(self.rig.brain.drafted(call, config, commit=turn == 1))
+            drafted.append(self.rig.brain.drafted(call, config, commit=turn == rounds - 1))
             if not plain_first:
                 plain.append(self.rig.brain.plain(call))
         self.pairings.append(
@@ -253,8 +259,7 @@ class Demo:
             f"outputs before {before.outputs}, after {after.outputs}; tokens before {before.tokens}, after "
             f"{after.tokens}; up again and answering after {took:.1f} s, as process {self.rig.service.pid}"
         )
-        config = DriverConfig()
-        answers = self._ask([AFTER_RESTART], lambda call: self.rig.brain.drafted(call, config), record, 3)
+        answers = self._after_restart(record)
         accepted = show.total(answers).evidence.get("suffix")
         count = accepted.accepted if accepted else 0
         self.console.print(
@@ -269,24 +274,34 @@ class Demo:
         )
         return answers
 
+    def _after_restart(self, record: Callable[[Answer, int], None]) -> list[Answer]:
+        """A whole question; quick: its planner only."""
+        config = DriverConfig()
+        if not self.options.quick:
+            return self._ask([AFTER_RESTART], lambda call: self.rig.brain.drafted(call, config), record, 3)
+        call = Call(agents.PLANNER, AFTER_RESTART, 0, agents.plan_prompt(AFTER_RESTART.text))
+        answer = self.rig.brain.drafted(call, config)
+        record(answer, 3)
+        self.console.print(f"the planner, asked once more: {answer.text}", markup=False)
+        return [answer]
+
     def _first_match(self) -> list[Answer]:
         show.heading(self.console, "All three layers at work: one question under the first-match policy")
         self.console.print(
             "first-match takes the first layer that has at least three tokens, whatever they cost. On "
             "small machines that is often slower than plain decoding: it is here to be seen, not to win."
         )
-        config = DriverConfig(policy=Policy.FIRST_MATCH)
-        answers = self._ask(
-            [FIRST_MATCH],
-            lambda call: self.rig.brain.drafted(call, config, commit=False),
-            lambda a, n: None,
-            4,
-        )
+        config = DriverConfig(policy=Policy.FIRST_MATCH, first_match_cost=FIRST_MATCH_COST)
+
+        def generate(call: Call) -> Answer:
+            return self.rig.brain.drafted(call, config, commit=False)
+
+        answers = self._ask([FIRST_MATCH], generate, lambda answer, number: None, 4)
         self.console.print(show.layer_table("Per layer, first-match", answers))
-        kinds = show.total(answers).evidence
-        missing = [k for k in ("prompt", "suffix", "draft-model") if k not in kinds or not kinds[k].accepted]
-        if missing:
-            self.broken_promises.append(f"first-match accepts tokens of every layer (none of: {missing})")
+        layers = show.total(answers).layers
+        idle = [name for name, counts in layers.items() if not counts.sent.accepted]
+        if idle:
+            self.broken_promises.append(f"first-match accepts tokens of every layer (none of: {idle})")
         self.sections.append(
             report.Section(
                 "First-match", "The same agents under a policy that uses all three layers.", answers
