@@ -94,6 +94,20 @@ class ServeProcess:
     def send(self, number: signal.Signals) -> None:
         assert self.process is not None
         self.process.send_signal(number)
+        if number == signal.SIGSTOP:
+            self._wait_until_stopped(self.process.pid)
+
+    @staticmethod
+    def _wait_until_stopped(pid: int) -> None:
+        """On a busy machine threads run on for a moment after the call that stops them returned."""
+        tasks = Path(f"/proc/{pid}/task")
+        deadline = time.monotonic() + PATIENCE_S
+        while tasks.is_dir():  # elsewhere than on Linux there is nothing to ask
+            states = [task.read_text().rpartition(")")[2].split()[0] for task in tasks.glob("*/stat")]
+            if all(state in "TtZX" for state in states):
+                return
+            assert time.monotonic() < deadline, f"process {pid} did not stop: {states}"
+            time.sleep(0.002)
 
     def kill(self) -> None:
         self.send(signal.SIGKILL)
