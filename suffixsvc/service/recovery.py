@@ -28,9 +28,8 @@ def recovery_progress() -> Iterator[Callable[[int, int], None]]:
 
 @contextlib.contextmanager
 def _bar() -> Iterator[Callable[[int, int], None]]:
-    # a service without a terminal never draws, and need not wait for rich to load
-    from rich.console import Console  # noqa: PLC0415 - as said
-    from rich.progress import (  # noqa: PLC0415 - as said
+    from rich.console import Console  # noqa: PLC0415 - slow to load, and only terminals draw
+    from rich.progress import (  # noqa: PLC0415 - slow to load, and only terminals draw
         BarColumn,
         MofNCompleteColumn,
         Progress,

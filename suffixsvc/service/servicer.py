@@ -24,7 +24,7 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
         self._free_streams = threading.Semaphore(max_streams)
         self.draining = False
 
-    def Stream(  # noqa: N802 - gRPC's name
+    def Stream(  # noqa: N802 - gRPC's method name
         self, request_iterator: Iterator[pb.StreamRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.StreamReply]:
         if not self._free_streams.acquire(blocking=False):
@@ -46,41 +46,41 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
                 "the service is shutting down", remedy="Connect again; sessions can be resumed."
             )
 
-    def OpenSession(  # noqa: N802
+    def OpenSession(  # noqa: N802 - gRPC's method name
         self, request: pb.OpenSessionRequest, context: grpc.ServicerContext
     ) -> pb.OpenSessionReply:
         return self._handlers.open_session(request)
 
-    def Step(self, request: pb.StepRequest, context: grpc.ServicerContext) -> pb.StepReply:  # noqa: N802
+    def Step(self, request: pb.StepRequest, context: grpc.ServicerContext) -> pb.StepReply:  # noqa: N802 - gRPC's method name
         return self._handlers.step(request)
 
-    def AppendContext(  # noqa: N802
+    def AppendContext(  # noqa: N802 - gRPC's method name
         self, request: pb.AppendContextRequest, context: grpc.ServicerContext
     ) -> pb.AppendContextReply:
         return self._handlers.append_context(request)
 
-    def CloseSession(  # noqa: N802
+    def CloseSession(  # noqa: N802 - gRPC's method name
         self, request: pb.CloseSessionRequest, context: grpc.ServicerContext
     ) -> pb.CloseSessionReply:
         return self._handlers.close_session(request)
 
-    def AddOutputs(  # noqa: N802
+    def AddOutputs(  # noqa: N802 - gRPC's method name
         self, request_iterator: Iterator[pb.AddOutputsRequest], context: grpc.ServicerContext
     ) -> pb.AddOutputsReply:
         return self._handlers.add_outputs(request_iterator)
 
-    def Forget(self, request: pb.ForgetRequest, context: grpc.ServicerContext) -> pb.ForgetReply:  # noqa: N802
+    def Forget(self, request: pb.ForgetRequest, context: grpc.ServicerContext) -> pb.ForgetReply:  # noqa: N802 - gRPC's method name
         return self._handlers.forget(request)
 
-    def ListNamespaces(  # noqa: N802
+    def ListNamespaces(  # noqa: N802 - gRPC's method name
         self, request: pb.ListNamespacesRequest, context: grpc.ServicerContext
     ) -> pb.ListNamespacesReply:
         return self._handlers.list_namespaces(request)
 
-    def GetStats(self, request: pb.GetStatsRequest, context: grpc.ServicerContext) -> pb.GetStatsReply:  # noqa: N802
+    def GetStats(self, request: pb.GetStatsRequest, context: grpc.ServicerContext) -> pb.GetStatsReply:  # noqa: N802 - gRPC's method name
         return self._handlers.get_stats(request)
 
-    def GetServerInfo(  # noqa: N802
+    def GetServerInfo(  # noqa: N802 - gRPC's method name
         self, request: pb.GetServerInfoRequest, context: grpc.ServicerContext
     ) -> pb.GetServerInfoReply:
         return self._handlers.get_server_info(request)

@@ -215,8 +215,8 @@ def vocabulary(texts: list[bytes], **changes: object) -> Vocabulary:
     }
     values.update(changes)
     special = {"bos": values["bos_id"], "eos": values["eos_id"]}
-    values["fingerprint"] = tokenizer_fingerprint(enumerate(texts), special)  # type: ignore[arg-type]
-    return Vocabulary(**values)  # type: ignore[arg-type]
+    values["fingerprint"] = tokenizer_fingerprint(enumerate(texts), special)  # type: ignore[arg-type]  # ids are ints
+    return Vocabulary(**values)  # type: ignore[arg-type]  # a field each
 
 
 TEXTS = [b"t%d" % i for i in range(300)]

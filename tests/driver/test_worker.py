@@ -157,7 +157,7 @@ def test_a_late_answer_is_dropped_and_the_text_caught_up(
 
     def delayed(*args: object, **more: object) -> object:
         time.sleep(0.3)
-        return slow(*args, **more)  # type: ignore[arg-type]
+        return slow(*args, **more)  # type: ignore[arg-type]  # what draft() was given, passed on
 
     monkeypatch.setattr(engine, "draft", delayed)
     before = time.monotonic()
@@ -186,7 +186,7 @@ def test_busy(engine: DraftEngine, client: DraftWorkerClient, monkeypatch: pytes
     def blocked(*args: object, **more: object) -> object:
         entered.set()
         assert leave.wait(PATIENT)
-        return real(*args, **more)  # type: ignore[arg-type]
+        return real(*args, **more)  # type: ignore[arg-type]  # what draft() was given, passed on
 
     monkeypatch.setattr(engine, "draft", blocked)
     first, second = WorkerSession(client, p_min=0.0), WorkerSession(client, p_min=0.0)

@@ -99,7 +99,7 @@ def test_a_chain_sends_no_parents() -> None:
 
 GOOD = Draft.chain([5, 6], [0.5, 0.25], wire.DraftSource.SESSION, 3)
 f32 = lambda *values: np.array(values, "<f4").tobytes()  # noqa: E731 - a table reads better
-i32 = lambda *values: np.array(values, "<i4").tobytes()  # noqa: E731 - as above
+i32 = lambda *values: np.array(values, "<i4").tobytes()  # noqa: E731 - a table reads better
 
 
 @pytest.mark.parametrize(
