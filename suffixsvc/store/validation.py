@@ -126,10 +126,6 @@ def _segments(lens: tuple[int, ...], tokens: int) -> tuple[int, ...]:
     return tuple(n for n in checked if n)
 
 
-def _size(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
-
-
 def _is_unicode(text: str) -> bool:
     try:
         text.encode("utf-8")

@@ -77,11 +77,6 @@ class LlamaModel:
         return int(self._lib.llama_model_n_params(self.handle))
 
     @cached_property
-    def trained_context(self) -> int:
-        """Context length it was trained for, tokens."""
-        return int(self._lib.llama_model_n_ctx_train(self.handle))
-
-    @cached_property
     def eog_ids(self) -> frozenset[int]:
         """Every id that ends a generation."""
         is_eog = self._lib.llama_vocab_is_eog
