@@ -160,6 +160,8 @@ def _exit_code(run: Callable[[], Any]) -> int:
         if isinstance(stop.code, str):
             print(stop.code, file=sys.stderr)
             return 1
+        if stop.code == INTERRUPTED:  # typer makes this of a KeyboardInterrupt, and says nothing
+            raise KeyboardInterrupt from stop
         return stop.code or 0
     return 0
 
