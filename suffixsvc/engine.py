@@ -78,6 +78,7 @@ class Namespace:
 
     @property
     def path(self) -> str:
+        """Segments joined by "/"."""
         return self._record.path
 
     @property
@@ -151,6 +152,8 @@ class Namespace:
         return self._index.ngrams(n)
 
     def stats(self) -> NamespaceStats:
+        """What is held here (outputs, tokens, bytes of the index) and what came of the drafts since the
+        cache was opened."""
         return self._index.stats()
 
 
@@ -228,6 +231,11 @@ class SuffixCache:
             return len(gone)
 
     def stats(self) -> CacheStats:
+        """Sums over all namespaces, and the bytes and last log position of the store.
+
+        Raises:
+            SessionClosedError: the cache is closed.
+        """
         with self._lock:
             self._require_open()
             store = self._store.stats()

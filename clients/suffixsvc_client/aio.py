@@ -54,7 +54,7 @@ class AsyncSuffixClient:
         self._background: set[asyncio.Task[None]] = set()
 
     def namespace(self, path: str, tokenizer: str | None = None) -> AsyncClientNamespace:
-        """The namespace at ``path``. Nothing is sent: what the service has against it shows later."""
+        """The namespace at ``path``, nothing is sent; see :meth:`SuffixClient.namespace`."""
         return AsyncClientNamespace(
             self, questions.checked_namespace(path), questions.checked_tokenizer(tokenizer)
         )
@@ -65,12 +65,15 @@ class AsyncSuffixClient:
         return await self.run(self._procedures.steps(accepted))
 
     async def namespaces(self, prefix: str = "") -> list[NamespaceRecord]:
+        """The namespaces below a prefix; see :meth:`SuffixClient.namespaces`."""
         return questions.namespaces(await self.run(self._procedures.ask(questions.list_namespaces(prefix))))
 
     async def stats(self) -> ServiceStats:
+        """Sums over all namespaces; see :meth:`SuffixClient.stats`."""
         return questions.stats(await self.run(self._procedures.ask(questions.get_stats(""))))
 
     async def server_info(self) -> ServerInfo:
+        """Version, limits and instance id; see :meth:`SuffixClient.server_info`."""
         return questions.server_info(await self.run(self._procedures.ask(questions.get_server_info())))
 
     @property
@@ -97,6 +100,7 @@ class AsyncSuffixClient:
 
     @property
     def procedures(self) -> Procedures:
+        """What the calls of this client do; see :attr:`SuffixClient.procedures`."""
         return self._procedures
 
     async def run(self, procedure: Procedure[T]) -> T:
@@ -148,6 +152,7 @@ class AsyncClientNamespace:
 
     @property
     def path(self) -> str:
+        """Segments joined by "/"; see :attr:`ClientNamespace.path`."""
         return self._path
 
     async def open_session(
@@ -157,6 +162,7 @@ class AsyncClientNamespace:
         labels: Labels | None = None,
         reads: Sequence[str] | None = None,
     ) -> AsyncClientSession:
+        """Begin a generation; see :meth:`ClientNamespace.open_session`."""
         state = SessionState(self._path, self._tokenizer, prompt_token_ids, output_token_ids, labels, reads)
         await self._client.run(self._client.procedures.open(state))
         return AsyncClientSession(self._client, state)
@@ -168,19 +174,23 @@ class AsyncClientNamespace:
         labels: Labels | None = None,
         ttl_seconds: int = 0,
     ) -> OutputId:
+        """Remember one finished output; see :meth:`ClientNamespace.add_output`."""
         output = questions.new_output(self._path, token_ids, prompt_token_ids, labels, ttl_seconds)
         return (await self.add_outputs([output]))[0]
 
     async def add_outputs(self, outputs: Sequence[NewOutput]) -> list[OutputId]:
+        """Remember finished outputs; see :meth:`ClientNamespace.add_outputs`."""
         checked = questions.checked_outputs(self._path, outputs)
         return await self._client.run(
             self._client.procedures.add_outputs(self._path, self._tokenizer, checked)
         )
 
     async def forget(self, output_id: OutputId) -> None:
+        """Delete one output; see :meth:`ClientNamespace.forget`."""
         await self._client.run(self._client.procedures.ask(questions.forget(self._path, output_id)))
 
     async def stats(self) -> ServiceStats:
+        """What this namespace holds and has done; see :meth:`ClientNamespace.stats`."""
         question = questions.get_stats(self._path)
         return questions.stats(await self._client.run(self._client.procedures.ask(question)))
 
@@ -201,6 +211,7 @@ class AsyncClientSession:
         at: int | None = None,
         verified: Verified | tuple[int, int, int] | None = None,
     ) -> Draft:
+        """Append what the model wrote, draft again; see :meth:`ClientSession.step`."""
         args = self.accept(new_token_ids, max_draft_tokens, verify_cost, tree, at, verified)
         return (await self._client.run(self._client.procedures.steps([(self.state, args)])))[0]
 
@@ -213,23 +224,27 @@ class AsyncClientSession:
         at: int | None = None,
         verified: Verified | tuple[int, int, int] | None = None,
     ) -> StepArgs:
-        """Check a step and note its tokens without sending anything; for this package only."""
+        """Check a step and note its tokens, nothing is sent; see :meth:`ClientSession.accept`."""
         return self.state.accept(new_token_ids, max_draft_tokens, verify_cost, tree, at, verified)
 
     async def append_context(self, token_ids: TokenIds) -> None:
+        """Append tokens the model did not write; see :meth:`ClientSession.append_context`."""
         self.state.accept_context(token_ids)
         await self._client.run(self._client.procedures.append_context(self.state))
 
     async def close(
         self, commit: bool = True, *, incomplete: bool = False, wait: bool = True
     ) -> OutputId | None:
+        """End the session, keep or retract its output; see :meth:`ClientSession.close`."""
         how = Closing(commit, incomplete, wait)
         return await self._client.run(self._client.procedures.close(self.state, how))
 
     @property
     def length(self) -> int:
+        """Tokens so far; see :attr:`ClientSession.length`."""
         return len(self.state)
 
     @property
     def closed(self) -> bool:
+        """Whether :meth:`close` has succeeded."""
         return self.state.phase is Phase.CLOSED

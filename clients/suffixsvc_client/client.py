@@ -66,7 +66,16 @@ class SuffixClient:
         self._background = _Worker(self._carry_out)
 
     def namespace(self, path: str, tokenizer: str | None = None) -> ClientNamespace:
-        """The namespace at ``path``. Nothing is sent: what the service has against it shows later."""
+        """The namespace at ``path``. Nothing is sent: what the service has against it shows later.
+
+        Args:
+            path: segments joined by "/", at most 200 bytes.
+            tokenizer: fingerprint of the tokenizer (``suffixsvc.fingerprint``). Given once it binds the
+                namespace; another one is refused when a session is opened or an output added.
+
+        Raises:
+            InvalidNamespaceError, InvalidInputError (``tokenizer`` is no string).
+        """
         return ClientNamespace(
             self, questions.checked_namespace(path), questions.checked_tokenizer(tokenizer)
         )
@@ -79,17 +88,36 @@ class SuffixClient:
 
         Returns:
             A draft per step, in order. A session's trouble empties its own draft only.
+
+        Raises:
+            What :meth:`ClientSession.step` raises for the caller's own arguments; nothing is then sent, but
+            the tokens of the steps before the faulty one are noted and go along with the next message.
         """
         accepted = [(session.state, session.accept(**arguments)) for session, arguments in steps]
         return self.run(self._procedures.steps(accepted))
 
     def namespaces(self, prefix: str = "") -> list[NamespaceRecord]:
+        """The service's namespaces whose path begins with ``prefix``, ordered by path.
+
+        Raises:
+            ServiceError: no answer within ``ClientConfig.call_timeout_s``.
+        """
         return questions.namespaces(self.run(self._procedures.ask(questions.list_namespaces(prefix))))
 
     def stats(self) -> ServiceStats:
+        """What the service holds and has done since it started, summed over all namespaces.
+
+        Raises:
+            ServiceError: no answer within ``ClientConfig.call_timeout_s``.
+        """
         return questions.stats(self.run(self._procedures.ask(questions.get_stats(""))))
 
     def server_info(self) -> ServerInfo:
+        """The service's version, limits (tokens and bytes) and the id of its current run.
+
+        Raises:
+            ServiceError: no answer within ``ClientConfig.call_timeout_s``.
+        """
         return questions.server_info(self.run(self._procedures.ask(questions.get_server_info())))
 
     @property
@@ -114,6 +142,7 @@ class SuffixClient:
 
     @property
     def procedures(self) -> Procedures:
+        """What the calls of this client do, step by step, without any transport."""
         return self._procedures
 
     def run(self, procedure: Procedure[T]) -> T:
@@ -163,6 +192,7 @@ class ClientNamespace:
 
     @property
     def path(self) -> str:
+        """Segments joined by "/"."""
         return self._path
 
     def open_session(
@@ -172,10 +202,20 @@ class ClientNamespace:
         labels: Labels | None = None,
         reads: Sequence[str] | None = None,
     ) -> ClientSession:
-        """Begin a generation; see the embedded engine's ``Namespace.open_session``.
+        """Begin a generation. A service that cannot be reached is no error: the session opens later, and
+        drafts nothing until then.
 
-        Raises what the service refuses (limits, tokenizer, unknown namespaces in ``reads``). A service that
-        cannot be reached is no error: the session opens later, and drafts nothing until then.
+        Args:
+            prompt_token_ids: int32[n] or a sequence of ints.
+            output_token_ids: what the model already wrote, in the same shape; resumes a generation without
+                turning its output into prompt.
+            labels: kept with the output, e.g. {"agent": .., "session": .., "principal": ..}.
+            reads: paths of further namespaces to draft from; what is written goes to this one only.
+
+        Raises:
+            InvalidTokensError, InvalidLabelsError, InvalidNamespaceError: nothing was sent.
+            LimitExceededError, TokenizerMismatchError, UnknownNamespaceError (in ``reads``): the service
+            refuses.
         """
         state = SessionState(self._path, self._tokenizer, prompt_token_ids, output_token_ids, labels, reads)
         self._client.run(self._client.procedures.open(state))
@@ -188,21 +228,60 @@ class ClientNamespace:
         labels: Labels | None = None,
         ttl_seconds: int = 0,
     ) -> OutputId:
-        """Remember one finished output; returns once it is durable."""
+        """Remember one finished output; returns once it is durable.
+
+        Args:
+            token_ids: what the model wrote, int32[n] or a sequence of ints, n >= 1.
+            prompt_token_ids: what stood before it, in the same shape; only its end is kept, as context.
+            labels: kept with the output.
+            ttl_seconds: forgotten so many seconds after it was written; 0 = never.
+
+        Returns:
+            The output's id, for :meth:`forget`.
+
+        Raises:
+            InvalidInputError: an argument makes no sense; nothing was sent.
+            What :meth:`add_outputs` raises.
+        """
         output = questions.new_output(self._path, token_ids, prompt_token_ids, labels, ttl_seconds)
         return self.add_outputs([output])[0]
 
     def add_outputs(self, outputs: Sequence[NewOutput]) -> list[OutputId]:
         """Remember finished outputs; returns once they are durable. Sent in messages of about 1 MiB, each
-        kept whole or not at all; an error says how many outputs were kept."""
+        kept whole or not at all; an error of the service says how many outputs were kept.
+
+        Args:
+            outputs: of this namespace, each with at least one token.
+
+        Returns:
+            An id per output, in order.
+
+        Raises:
+            InvalidInputError, UnknownNamespaceError (an output of another namespace): nothing was sent.
+            LimitExceededError, TokenizerMismatchError, StoreError: the service refuses the rest.
+            ServiceError: no answer within ``ClientConfig.call_timeout_s``; any number may have been kept.
+        """
         checked = questions.checked_outputs(self._path, outputs)
         return self._client.run(self._client.procedures.add_outputs(self._path, self._tokenizer, checked))
 
     def forget(self, output_id: OutputId) -> None:
-        """Delete one output. UnknownOutputError if it is not there."""
+        """Delete one output from the service's log and index.
+
+        Raises:
+            UnknownOutputError, UnknownNamespaceError: it is not there.
+            InvalidInputError: ``output_id`` is no id; nothing was sent.
+            StoreError: it could not be deleted. ServiceError: no answer within
+            ``ClientConfig.call_timeout_s``; it may be deleted.
+        """
         self._client.run(self._client.procedures.ask(questions.forget(self._path, output_id)))
 
     def stats(self) -> ServiceStats:
+        """What this namespace holds and has done since the service started.
+
+        Raises:
+            UnknownNamespaceError: the service does not hold it yet.
+            ServiceError: no answer within ``ClientConfig.call_timeout_s``.
+        """
         return questions.stats(self._client.run(self._client.procedures.ask(questions.get_stats(self._path))))
 
 
@@ -222,9 +301,21 @@ class ClientSession:
         at: int | None = None,
         verified: Verified | tuple[int, int, int] | None = None,
     ) -> Draft:
-        """Append what the model wrote, draft again; an empty draft when the service does not answer in time.
+        """Append what the model wrote, draft again; an empty draft when the service does not answer within
+        ``ClientConfig.step_timeout_s``.
 
-        Raises only for the caller's own arguments: InvalidInputError, AppendError, SessionClosedError.
+        Args:
+            new_token_ids: accepted tokens and the bonus token, int32[n] or a sequence of ints.
+            max_draft_tokens: at most so many; 0 only appends. Clamped to the service's limit.
+            verify_cost: a float a (each drafted token costs the target a plain decode steps) or a curve c,
+                c[w] the relative cost of a step of w tokens (c[1] = 1, c[0] unused).
+            tree: True drafts a tree, "auto" decides by cost.
+            at: absolute position (prompt included) of new_token_ids[0]; None = next.
+            verified: what was really sent to the target last step; None = the last draft, whole.
+
+        Raises:
+            InvalidInputError, AppendError, SessionClosedError: the caller's own arguments, nothing was
+            applied. Nothing is raised for the service's sake.
         """
         args = self.accept(new_token_ids, max_draft_tokens, verify_cost, tree, at, verified)
         return self._client.run(self._client.procedures.steps([(self.state, args)]))[0]
@@ -238,29 +329,53 @@ class ClientSession:
         at: int | None = None,
         verified: Verified | tuple[int, int, int] | None = None,
     ) -> StepArgs:
-        """Check a step and note its tokens without sending anything; for this package only."""
+        """Check a step's arguments and note its tokens without sending anything; for this package only.
+
+        Raises:
+            InvalidInputError, AppendError, SessionClosedError: nothing was noted.
+        """
         return self.state.accept(new_token_ids, max_draft_tokens, verify_cost, tree, at, verified)
 
     def append_context(self, token_ids: TokenIds) -> None:
-        """Append tokens the model did not write. Sent at once, not waited for; it cannot get lost."""
+        """Append tokens the model did not write: tool results, the next user turn. Sent at once, not waited
+        for; what does not arrive goes along with the next step.
+
+        Args:
+            token_ids: int32[n] or a sequence of ints.
+
+        Raises:
+            InvalidTokensError, SessionClosedError: nothing was appended.
+        """
         self.state.accept_context(token_ids)
         self._client.run(self._client.procedures.append_context(self.state))
 
     def close(self, commit: bool = True, *, incomplete: bool = False, wait: bool = True) -> OutputId | None:
-        """End the session and wait until what it wrote is durable (``wait``); the id of the output kept.
+        """End the session: keep what it wrote, or (``commit=False``) retract it.
 
-        Raises ServiceError and StoreError: the session then stays open, and close can be called again.
+        Args:
+            incomplete: mark the output as one whose model had not finished.
+            wait: return after the output is durable. False: once the service has taken it over.
+
+        Returns:
+            The output's id; None when nothing was written, ``commit=False`` or ``wait=False``. A second
+            call returns the same.
+
+        Raises:
+            ServiceError, StoreError: the session stays open, and close can be called again.
+            LimitExceededError, TokenizerMismatchError, UnknownNamespaceError: the service refused the
+            session, and what it wrote cannot be kept; close it with ``commit=False``.
         """
         how = Closing(commit, incomplete, wait)
         return self._client.run(self._client.procedures.close(self.state, how))
 
     @property
     def length(self) -> int:
-        """Tokens so far: prompt, context and output."""
+        """Tokens so far: prompt, context and output. Where the next append starts."""
         return len(self.state)
 
     @property
     def closed(self) -> bool:
+        """Whether :meth:`close` has succeeded."""
         return self.state.phase is Phase.CLOSED
 
 
