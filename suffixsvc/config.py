@@ -31,6 +31,8 @@ class Limits:
 
     #: live sessions at a time
     max_sessions: int = 4096
+    #: namespaces; each keeps an index in memory
+    max_namespaces: int = 10_000
     #: tokens of one session: prompt, context and output together
     max_session_tokens: int = 1 << 20
     #: tokens of one draft; larger requests are clamped, not refused

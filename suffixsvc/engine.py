@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
@@ -17,13 +18,18 @@ import structlog
 from suffixsvc import store as stores
 from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits, validate_labels, validate_namespace
 from suffixsvc.errors import (
+    InvalidConfigError,
+    InvalidInputError,
     InvalidTokensError,
     LimitExceededError,
     SessionClosedError,
+    StoreFullError,
+    SuffixError,
     TokenizerMismatchError,
     UnknownNamespaceError,
 )
-from suffixsvc.index import NamespaceIndex, NamespaceStats, Session
+from suffixsvc.index import Abandoned, NamespaceIndex, NamespaceStats, Session
+from suffixsvc.store.validation import check_output
 from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, Store, TokenArray, TokenIds
 from suffixsvc.values import as_token_array
 
@@ -58,14 +64,31 @@ class CacheStats:
 def _open_store(path: str | Path | None, max_bytes: int) -> Store:
     if path is None:
         return stores.MemoryStore(limit_bytes=max_bytes)
+    if not isinstance(path, (str, Path)) or not str(path) or "\0" in str(path):
+        raise InvalidConfigError(
+            "path is no data folder", expected="a path, or None for memory only", got=repr(path)[:80]
+        )
     return stores.LmdbStore(path, limit_bytes=max_bytes)
 
 
-def _log_failure(future: Future[list[OutputId]]) -> None:
-    """Nobody waits for this commit, so the log is the only place where its failure can be seen."""
-    error = future.exception()
-    if error is not None:
-        log.error("an output could not be stored", error=str(error))
+class _Insertion:
+    """Outputs put into an index, once, and taken out again, once, whoever asks first."""
+
+    def __init__(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> None:
+        self._index = index
+        self._outputs = outputs
+        self._done: list[NewOutput] = []
+        self._lock = threading.Lock()
+
+    def do(self) -> None:
+        for output in self._outputs:
+            self._index.insert(output)
+            self._done.append(output)
+
+    def undo(self) -> None:
+        with self._lock:
+            while self._done:
+                self._index.remove(self._done.pop())
 
 
 class Namespace:
@@ -111,7 +134,7 @@ class Namespace:
             as_token_array(prompt_token_ids, "prompt_token_ids"),
             as_token_array([] if output_token_ids is None else output_token_ids, "output_token_ids"),
             validate_labels(labels),
-            reads or (),
+            () if reads is None else reads,
         )
 
     def add_output(
@@ -182,6 +205,7 @@ class SuffixCache:
         self._lock = threading.RLock()
         self._closed = False
         self._sessions = 0
+        self._abandoned: Abandoned = deque()
         self._indexes: dict[str, NamespaceIndex] = {}
         self._records: dict[str, NamespaceRecord] = {}
         self._store = _open_store(path, self._limits.max_store_bytes)
@@ -208,6 +232,12 @@ class SuffixCache:
         with self._lock:
             self._require_open()
             record = self._records.get(path)
+            if record is None and len(self._records) >= self._limits.max_namespaces:
+                raise LimitExceededError(
+                    "too many namespaces",
+                    expected=f"at most {self._limits.max_namespaces} (Limits.max_namespaces)",
+                    remedy="Write related outputs into one namespace, or raise the limit.",
+                )
             if record is None or (tokenizer and record.tokenizer != tokenizer):
                 record = self._store.add_namespace(NamespaceRecord(path, tokenizer or ""))
                 self._records[path] = record
@@ -226,8 +256,14 @@ class SuffixCache:
         with self._lock:
             self._require_open()
             gone = self._store.expire(time.time() if now is None else now)
+            broken: SuffixError | None = None
             for stored in gone:
-                self._index_of(stored.output.namespace).remove(stored.output)
+                try:
+                    self._index_of(stored.output.namespace).remove(stored.output)
+                except SuffixError as error:  # the log has let all of them go: so must the index
+                    broken = error
+            if broken is not None:
+                raise broken
             return len(gone)
 
     def stats(self) -> CacheStats:
@@ -238,6 +274,7 @@ class SuffixCache:
         """
         with self._lock:
             self._require_open()
+            self._reap_abandoned()
             store = self._store.stats()
             sums = dict.fromkeys((f for f in NamespaceStats.__dataclass_fields__), 0)
             for index in self._indexes.values():
@@ -265,8 +302,10 @@ class SuffixCache:
                 return
             self._closed = True
             try:
+                self._reap_abandoned()
                 for path, index in self._indexes.items():
-                    self._store.put_state(path, _LEARNER_STATE, index.learner.save())
+                    if index.learner.changed:
+                        self._keep_learned(path, index)
             finally:
                 self._store.close()
 
@@ -296,6 +335,12 @@ class SuffixCache:
             if progress is not None and (done % 64 == 0 or done == total):
                 progress(done, total)
 
+    def _keep_learned(self, path: str, index: NamespaceIndex) -> None:
+        try:
+            self._store.put_state(path, _LEARNER_STATE, index.learner.save())
+        except StoreFullError as error:  # derived and learned anew: no reason to fail a close
+            log.warning("what was learned could not be kept", namespace=path, error=str(error))
+
     def _index_of(self, path: str) -> NamespaceIndex:
         index = self._indexes.get(path)
         if index is None:
@@ -316,11 +361,16 @@ class SuffixCache:
     ) -> Session:
         with self._lock:
             self._require_open()
+            self._reap_abandoned()
             if self._sessions >= self._limits.max_sessions:
                 raise LimitExceededError(
                     "too many live sessions",
                     expected=f"at most {self._limits.max_sessions} (Limits.max_sessions)",
                     remedy="Close sessions that are done, or raise the limit.",
+                )
+            if isinstance(reads, (str, bytes)) or not isinstance(reads, Sequence):
+                raise InvalidInputError(
+                    "reads is no list of namespaces", expected="a sequence of paths", got=repr(reads)[:80]
                 )
             if len(reads) > MAX_READS:
                 raise LimitExceededError(
@@ -341,6 +391,7 @@ class SuffixCache:
                 limits=self._limits,
                 commit=self._commit,
                 on_close=self._session_closed,
+                abandoned=self._abandoned,
             )
         except BaseException:
             self._session_closed()
@@ -364,18 +415,22 @@ class SuffixCache:
             )
         return self._index_of(path)
 
+    def _reap_abandoned(self) -> None:
+        """End the sessions that were dropped without close(): what they wrote is taken back."""
+        while self._abandoned:
+            native, index = self._abandoned.popleft()
+            native.retract()
+            index.count_session(-1)
+            self._session_closed()
+
     def _session_closed(self) -> None:
         with self._lock:
             self._sessions -= 1
 
-    def _commit(self, output: NewOutput, wait: bool) -> OutputId | None:
+    def _commit(self, output: NewOutput) -> Future[list[OutputId]]:
         with self._lock:
             self._require_open()
-            future = self._store.append([output])
-        if wait:
-            return future.result()[0]
-        future.add_done_callback(_log_failure)
-        return None
+            return self._store.append([output])
 
     def _add_outputs(self, record: NamespaceRecord, outputs: Sequence[NewOutput]) -> list[OutputId]:
         for output in outputs:
@@ -391,22 +446,29 @@ class SuffixCache:
                 raise UnknownNamespaceError(
                     "an output belongs to another namespace", expected=record.path, got=output.namespace
                 )
+        for output in outputs:
+            check_output(output)  # all of them before any is touched
         with self._lock:
             self._require_open()
             index = self._index_of(record.path)
         # Indexed before they are logged: whoever finds an output in the log, an expiry say, can rely
         # on its being in the index.
-        for output in outputs:
-            index.insert(output)
+        insertion = _Insertion(index, outputs)
         try:
+            insertion.do()
             with self._lock:
                 self._require_open()
                 future = self._store.append(outputs)
-            return future.result()
         except BaseException:
-            for output in outputs:
-                index.remove(output)
+            insertion.undo()
             raise
+        # Whether it is kept is the store's word alone: an interrupt of the wait undoes nothing.
+        future.add_done_callback(lambda done: insertion.undo() if done.exception() else None)
+        try:
+            return future.result()
+        finally:
+            if future.done() and future.exception() is not None:
+                insertion.undo()  # now, not when the writer comes to the callback
 
     def _forget(self, record: NamespaceRecord, output_id: OutputId) -> None:
         with self._lock:

@@ -6,6 +6,7 @@ wherever it is made.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -56,8 +57,10 @@ def as_cost_curve(cost: VerifyCost, max_draft_tokens: int) -> npt.NDArray[np.flo
     Raises:
         InvalidCostError: NaN, infinite, negative, an empty curve, or not numbers.
     """
-    if isinstance(cost, bool):
-        raise InvalidCostError("verify_cost is not a cost", expected="a number or a curve", got=repr(cost))
+    if isinstance(cost, (bool, str, bytes, complex)) or getattr(cost, "dtype", np.dtype(float)).kind == "c":
+        raise InvalidCostError(
+            "verify_cost is not a cost", expected="a number or a curve of numbers", got=repr(cost)[:80]
+        )
     try:
         curve = np.asarray(cost, dtype=np.float64)
     except (ValueError, TypeError, OverflowError):
@@ -70,7 +73,9 @@ def as_cost_curve(cost: VerifyCost, max_draft_tokens: int) -> npt.NDArray[np.flo
             raise InvalidCostError(
                 "verify_cost is not a cost", expected="a finite number >= 0", got=per_token
             )
-        return 1.0 + per_token * np.arange(max_draft_tokens + 1, dtype=np.float64)
+        with np.errstate(over="ignore"):
+            line = 1.0 + per_token * np.arange(max_draft_tokens + 1, dtype=np.float64)
+        return np.minimum(line, np.finfo(np.float64).max)
     if curve.ndim != 1 or curve.size < 2:
         raise InvalidCostError(
             "verify_cost is not a curve",
@@ -90,7 +95,7 @@ def as_tree(tree: bool | str) -> bool | str:
     """False, True or "auto"; InvalidInputError otherwise."""
     if isinstance(tree, (bool, np.bool_)):
         return bool(tree)
-    if tree == "auto":
+    if isinstance(tree, str) and tree == "auto":
         return tree
     raise InvalidInputError("tree is no tree mode", expected='False, True or "auto"', got=repr(tree)[:80])
 
@@ -103,8 +108,8 @@ def as_verified(verified: Verified | tuple[int, int, int]) -> Verified:
             if isinstance(verified, Verified)
             else verified
         )
-        checked = Verified(int(width), int(accepted), DraftSource(int(source)))
-    except (TypeError, ValueError):
+        checked = Verified(operator.index(width), operator.index(accepted), DraftSource(int(source)))
+    except (TypeError, ValueError, OverflowError):
         raise InvalidInputError(
             "verified is malformed", expected="(width, accepted, source)", got=repr(verified)[:80]
         ) from None

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 
 from suffixsvc import core
 from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits
@@ -21,13 +27,17 @@ from suffixsvc.index.namespace import NamespaceIndex, next_writer, require_ngram
 from suffixsvc.types import Draft, Labels, NewOutput, OutputId, TokenArray, TokenIds, Verified, VerifyCost
 from suffixsvc.values import as_cost_curve, as_token_array, as_tree, as_verified
 
-__all__ = ["Session"]
+__all__ = ["Abandoned", "Session"]
+
+log = structlog.get_logger(__name__)
 
 #: with "auto", trees up to this cost of a drafted token: above it branches rarely pay for themselves
 _AUTO_TREE_COST = 0.1
 
-#: stores an output; with wait=True returns its id once it is durable
-Commit = Callable[[NewOutput, bool], OutputId | None]
+#: hands an output to the store; the future holds its id once it is durable
+Commit = Callable[[NewOutput], Future[list[OutputId]]]
+#: sessions that nobody closed before they were collected: their native halves and namespaces
+Abandoned = deque[tuple[core.Session, NamespaceIndex]]
 
 
 class Session:
@@ -48,6 +58,7 @@ class Session:
         limits: Limits,
         commit: Commit,
         on_close: Callable[[], None],
+        abandoned: Abandoned,
     ) -> None:
         self._namespace = namespace
         self._labels = dict(labels)
@@ -56,6 +67,7 @@ class Session:
         self._on_close = on_close
         self._lock = threading.Lock()
         self._closed = False
+        self._pending: Future[list[OutputId]] | None = None  # a commit under way
         self._output_id: OutputId | None = None
         self._last = Draft.empty()
         self._cost_of_width = np.ones(1)
@@ -67,6 +79,18 @@ class Session:
         if len(output):
             self._native.append(output, False)
         namespace.count_session(1)
+        # A collector may run this anywhere, also where locks are held: it only leaves a note.
+        self._finalizer = weakref.finalize(self, abandoned.append, (self._native, namespace))
+        self._finalizer.atexit = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close; what was written is kept unless the block failed."""
+        self.close(commit=kind is None)
 
     # ------------------------------------------------------------------------------------ a decode step
 
@@ -150,23 +174,46 @@ class Session:
         with self._lock:
             if self._closed:
                 return self._output_id
-            output = self._output(incomplete) if commit else None
-            if output is None:
-                self._native.retract()
-            else:
-                self._output_id = self._commit(output, wait)
-                if len(output.segment_lens) > 1:
-                    # Live runs carry the context before each of them; the log keeps the first one's
-                    # only. From here on the index holds what a restart would rebuild.
+            if self._pending is None:
+                output = self._output(incomplete) if commit else None
+                if output is None:
                     self._native.retract()
-                    writer = next_writer()
-                    for text, context in texts_of(output):
-                        self._namespace.index.add(text, context, writer)
-                self._namespace.count_output(output)
-            self._closed = True
-            self._namespace.count_session(-1)
-            self._on_close()
+                    self._end()
+                    return None
+                self._pending = self._commit(output)
+                self._output_kept = output
+            if wait:
+                self._output_id = self._wait_for_commit(self._pending)[0]
+            else:
+                self._pending.add_done_callback(_log_failure)
+            self._settle_index(self._output_kept)
+            self._end()
             return self._output_id
+
+    def _wait_for_commit(self, pending: Future[list[OutputId]]) -> list[OutputId]:
+        """An interrupt leaves the commit under way: the next close() waits for the same one."""
+        try:
+            return pending.result()
+        except BaseException:
+            if pending.done() and pending.exception() is not None:
+                self._pending = None  # nothing was kept; the session is open again
+            raise
+
+    def _settle_index(self, output: NewOutput) -> None:
+        if len(output.segment_lens) > 1:
+            # Live runs carry the context before each of them; the log keeps the first one's only. From
+            # here on the index holds what a restart would rebuild.
+            self._native.retract()
+            writer = next_writer()
+            for text, context in texts_of(output):
+                self._namespace.index.add(text, context, writer)
+        self._namespace.count_output(output)
+
+    def _end(self) -> None:
+        self._closed = True
+        self._finalizer.detach()
+        self._namespace.count_session(-1)
+        self._on_close()
 
     @property
     def length(self) -> int:
@@ -197,9 +244,10 @@ class Session:
         else:
             if isinstance(at, bool) or not isinstance(at, (int, np.integer)) or at < 0:
                 raise InvalidInputError("at is no position", expected="an int >= 0", got=repr(at)[:80])
+            at = int(at)
             if at > have:
-                raise AppendGap(expected=have, got=int(at))
-            differs = self._native.first_difference(int(at), tokens)
+                raise AppendGap(expected=have, got=at)
+            differs = self._native.first_difference(at, tokens)
             if differs >= 0:
                 raise AppendConflict(
                     differs,
@@ -211,7 +259,7 @@ class Session:
         return np.ascontiguousarray(fresh)
 
     def _require_open(self) -> None:
-        if self._closed:
+        if self._closed or self._pending is not None:
             raise SessionClosedError(
                 "the session is closed", expected="a live session", remedy="Open a new session."
             )
@@ -257,6 +305,13 @@ class Session:
             labels=self._labels,
             incomplete=incomplete,
         )
+
+
+def _log_failure(future: Future[list[OutputId]]) -> None:
+    """Nobody waits for this commit, so the log is the only place where its failure can be seen."""
+    error = future.exception()
+    if error is not None:
+        log.error("an output could not be stored", error=str(error))
 
 
 def _agreeing(draft: Draft, truth: TokenArray) -> int:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ from suffixsvc import DraftSource, Limits, SuffixCache, Verified
 from suffixsvc.errors import (
     AppendConflict,
     AppendGap,
+    InvalidConfigError,
     InvalidCostError,
     InvalidInputError,
     InvalidLabelsError,
@@ -20,10 +25,12 @@ from suffixsvc.errors import (
     InvalidTokensError,
     LimitExceededError,
     SessionClosedError,
+    StoreFullError,
     TokenizerMismatchError,
     UnknownNamespaceError,
     UnknownOutputError,
 )
+from suffixsvc.types import NewOutput, Store
 
 SQL = list(range(100, 160))
 
@@ -167,6 +174,8 @@ def test_offsets_make_appends_idempotent(cache: SuffixCache) -> None:
         session.step([1], at=20)
     assert (gap.value.expected_position, gap.value.got_position) == (8, 20)
     assert session.token_ids().tolist() == [*before, 13, 14]
+    long = cache.namespace("acme/m").open_session(list(range(300)))
+    long.step([299], at=np.int16(299))  # type: ignore[arg-type] # a numpy integer is an integer
 
 
 @pytest.mark.parametrize(
@@ -214,7 +223,7 @@ def test_edge_token_ids_and_dtypes_are_taken(cache: SuffixCache) -> None:
 
 
 @pytest.mark.parametrize(
-    "cost", [float("nan"), float("inf"), -0.1, [], [1.0], [0, 1, float("nan")], "x", True]
+    "cost", [float("nan"), float("inf"), -0.1, [], [1.0], [0, 1, float("nan")], "x", "0.02", 1j, True]
 )
 def test_costs_that_make_no_sense_are_refused(cache: SuffixCache, cost: object) -> None:
     session = cache.namespace("acme/m").open_session([1])
@@ -240,10 +249,13 @@ def test_other_arguments_that_make_no_sense(cache: SuffixCache) -> None:
     for bad in (-1, 1.5, "3", True, None):
         with pytest.raises(InvalidInputError):
             session.step([5], max_draft_tokens=bad)  # type: ignore[arg-type] # the point of the test
-    for tree in ("yes", 3, None):
+    for reads in (5, "a", b"a"):
+        with pytest.raises(InvalidInputError):
+            namespace.open_session([1], reads=reads)  # type: ignore[arg-type] # the point of the test
+    for tree in ("yes", 3, None, np.array([1, 2])):
         with pytest.raises(InvalidInputError):
             session.step([5], tree=tree)  # type: ignore[arg-type] # the point of the test
-    for verified in ((0, 0, 0), (2, 2, 0), (2, 1, 99), "x", (1,)):
+    for verified in ((0, 0, 0), (2, 2, 0), (2, 1, 99), "x", (1,), (float("inf"), 0, 0), (2.7, 0, 0)):
         with pytest.raises(InvalidInputError):
             session.step([5], verified=verified)  # type: ignore[arg-type] # the point of the test
     for at in (-1, 1.0, True):
@@ -281,6 +293,146 @@ def test_limits_are_refused_by_name() -> None:
         namespace.add_output([1, 2, 3, 4, 5])
         first.close()
         assert len(namespace.open_session([0]).step([1, 2], max_draft_tokens=10_000, verify_cost=0.0)) <= 3
+
+
+def test_sessions_dropped_without_close_free_their_place_and_take_their_text_back() -> None:
+    """An exception between open and close used to leak a place and leave text that no log had."""
+    with SuffixCache(limits=Limits(max_sessions=3)) as cache:
+        namespace = cache.namespace("m")
+        for i in range(9):
+            namespace.open_session([i]).step(SQL[:20], max_draft_tokens=0)
+            gc.collect()
+        assert cache.stats().sessions == 0
+        assert namespace.stats().index_nodes == 1
+
+
+def test_a_session_is_a_context_manager(cache: SuffixCache) -> None:
+    namespace = cache.namespace("m")
+    with namespace.open_session([1]) as session:
+        session.step(SQL, max_draft_tokens=0)
+    assert namespace.stats().outputs == 1
+
+    def fails() -> None:
+        with namespace.open_session([1]) as failing:
+            failing.step(SQL, max_draft_tokens=0)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert namespace.stats().outputs == 1
+    assert cache.stats().sessions == 0
+
+
+def test_bulk_outputs_are_kept_all_or_none(cache: SuffixCache) -> None:
+    """A malformed item behind a good one used to leave the good one in the index only."""
+    namespace = cache.namespace("m")
+    good = NewOutput("m", np.array(SQL, np.int32), (len(SQL),), np.empty(0, np.int32))
+    for bad in (
+        replace(good, token_ids=np.zeros((2, 2), np.int32)),
+        replace(good, segment_lens=(1,)),
+        replace(good, prompt_tail=np.zeros(65, np.int32)),
+        replace(good, ttl_seconds=-1),
+    ):
+        with pytest.raises(InvalidInputError):
+            namespace.add_outputs([good, bad])
+        assert namespace.stats().tokens == 0
+        assert namespace.stats().index_nodes == 1
+    assert len(namespace.add_outputs([good, good])) == 2
+
+
+class SlowStore:
+    """A store whose commits finish when the test says so."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.waiting: list[tuple[Future[list[int]], Sequence[NewOutput]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def append(self, outputs: Sequence[NewOutput]) -> Future[list[int]]:
+        future: Future[list[int]] = InterruptedOnce()
+        self.waiting.append((future, outputs))
+        return future
+
+    def finish(self) -> None:
+        for future, outputs in self.waiting:
+            future.set_result(self._store.append(outputs).result())
+        self.waiting.clear()
+
+
+class InterruptedOnce(Future):  # type: ignore[type-arg] # generic only for type checkers
+    """The first wait for it is interrupted, as by Ctrl-C."""
+
+    interrupted = False
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.interrupted:
+            self.interrupted = True
+            raise KeyboardInterrupt
+        return super().result(timeout)
+
+
+def test_an_interrupted_wait_leaves_index_and_log_in_step() -> None:
+    """Ctrl-C while a commit was under way used to undo the index but not the log; a second close()
+    stored the output again."""
+    with SuffixCache() as cache:
+        store = cache._store = SlowStore(cache._store)  # type: ignore[assignment] # a store in all it is asked
+        namespace = cache.namespace("m")
+        with pytest.raises(KeyboardInterrupt):
+            namespace.add_output(SQL)
+        session = namespace.open_session([1])
+        session.step(SQL[::-1], max_draft_tokens=0)
+        with pytest.raises(KeyboardInterrupt):
+            session.close()
+        with pytest.raises(SessionClosedError):
+            session.step([1])
+        store.finish()
+        output_id = session.close()
+        assert output_id is not None
+        assert namespace.stats().outputs == 2
+        assert store.stats().outputs == 2
+        namespace.forget(output_id)
+        namespace.forget(output_id - 1)
+        assert namespace.stats().index_nodes == 1
+        cache.check()
+
+
+def test_a_failed_commit_leaves_the_session_open_and_nothing_half_kept() -> None:
+    with SuffixCache(limits=Limits(max_store_bytes=1 << 20)) as cache:
+        namespace = cache.namespace("m")
+
+        def fill() -> None:
+            for i in range(1000):
+                namespace.add_output(list(range(i, i + 4000)))
+
+        with pytest.raises(StoreFullError):
+            fill()
+        kept = namespace.stats().outputs
+        assert kept == cache._store.stats().outputs
+        session = namespace.open_session([1])
+        session.step(list(range(5000)), max_draft_tokens=0)
+        with pytest.raises(StoreFullError):
+            session.close()
+        assert not session.closed
+        assert session.close(commit=False) is None
+        assert namespace.stats().outputs == kept
+        cache.check()
+
+
+@pytest.mark.parametrize("path", ["", 5, "a\0b", b"x"])
+def test_a_path_that_is_none_is_refused(path: object) -> None:
+    with pytest.raises(InvalidConfigError):
+        SuffixCache(path)  # type: ignore[arg-type] # the point of the test
+
+
+def test_namespaces_are_bounded() -> None:
+    with SuffixCache(limits=Limits(max_namespaces=2)) as cache:
+        cache.namespace("a")
+        cache.namespace("b")
+        cache.namespace("a")
+        with pytest.raises(LimitExceededError, match="max_namespaces"):
+            cache.namespace("c")
 
 
 def test_a_closed_session_says_so_and_closing_again_repeats_its_answer(cache: SuffixCache) -> None:

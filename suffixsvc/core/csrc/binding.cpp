@@ -133,6 +133,7 @@ NB_MODULE(_ext, m) {
 
     nb::class_<Learner>(m, "Learner")
         .def(nb::init<>())
+        .def_prop_ro("changed", &Learner::changed)
         .def("save",
              [](const Learner& self) {
                  const std::string bytes = self.save();
@@ -185,7 +186,12 @@ NB_MODULE(_ext, m) {
         .def(
             "text",
             [](const Session& self, std::size_t from, std::size_t to) {
-                return to_numpy(self.text(from, to));
+                std::vector<Token> text;
+                {
+                    nb::gil_scoped_release release;
+                    text = self.text(from, to);
+                }
+                return to_numpy(std::move(text));
             },
             "first"_a, "last"_a)
         .def(
@@ -200,10 +206,10 @@ NB_MODULE(_ext, m) {
                 return nb::make_tuple(to_numpy(std::move(tokens)), to_numpy(std::move(counts)));
             },
             "n"_a)
-        .def("output_runs", &Session::output_runs)
+        .def("output_runs", &Session::output_runs, nb::call_guard<nb::gil_scoped_release>())
         .def("retract", &Session::retract, nb::call_guard<nb::gil_scoped_release>())
-        .def("__len__", &Session::length)
-        .def_prop_ro("last_width", &Session::last_width)
-        .def_prop_ro("gain", &Session::gain)
-        .def_prop_ro("index_bytes", &Session::index_bytes);
+        .def("__len__", &Session::length, nb::call_guard<nb::gil_scoped_release>())
+        .def_prop_ro("last_width", &Session::last_width, nb::call_guard<nb::gil_scoped_release>())
+        .def_prop_ro("gain", &Session::gain, nb::call_guard<nb::gil_scoped_release>())
+        .def_prop_ro("index_bytes", &Session::index_bytes, nb::call_guard<nb::gil_scoped_release>());
 }

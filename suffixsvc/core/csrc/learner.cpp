@@ -96,7 +96,10 @@ float Learner::estimate(std::uint32_t feature, float prior) const {
     return (get(c.right) + 2.f * prior) / (get(c.seen) + 2.f);
 }
 
-void Learner::learn(std::uint32_t feature, bool right) { features_[feature].add(right, 400.f); }
+void Learner::learn(std::uint32_t feature, bool right) {
+    features_[feature].add(right, 400.f);
+    if (!changed()) changed_.store(true, std::memory_order_relaxed);
+}
 
 float Learner::mix(std::uint32_t key, const std::array<float, kInputs>& inputs) const {
     const std::atomic<float>* w = &weights_[std::size_t{key} * kInputs];

@@ -53,6 +53,8 @@ class Learner {
     // bytes are not of this version.
     std::string save() const;
     bool load(const std::string& bytes);
+    // Whether anything was learned since this was made or loaded.
+    bool changed() const { return changed_.load(std::memory_order_relaxed); }
 
   private:
     struct Counter {
@@ -61,6 +63,7 @@ class Learner {
         void add(bool hit, float limit);
     };
 
+    std::atomic<bool> changed_{false};
     std::vector<Counter> features_;
     std::vector<Counter> corrections_;
     std::vector<std::atomic<float>> weights_;  // mixer_key * kInputs + input
