@@ -159,6 +159,8 @@ class SessionRegistry:
             raise
         if args.verify_cost is not None:
             entry.cost = args.verify_cost
+        with self._lock:
+            self._recent.pop(entry.session_id, None)  # the id names this session from now on
         return entry.session
 
     # ------------------------------------------------------------------------------------- a session's life
@@ -197,14 +199,24 @@ class SessionRegistry:
 
     def close(self, session_id: str, *, commit: bool, incomplete: bool, wait: bool) -> OutputId | None:
         """End a session; a repeated close answers the same. The session stays open when the store fails."""
-        with self._lock:
-            closed = self._recent.get(session_id)
+        closed = self._closed(session_id)
         if closed is not None and not closed.expired:
             return closed.output_id
-        with self._use(session_id) as (entry, session):
-            output_id = session.close(commit, incomplete=incomplete, wait=wait)
-            self._retire(entry, _Closed(output_id, expired=False))
-            return output_id
+        try:
+            with self._use(session_id) as (entry, session):
+                output_id = session.close(commit, incomplete=incomplete, wait=wait)
+                self._retire(entry, _Closed(output_id, expired=False))
+                return output_id
+        except SessionClosedError:
+            closed = self._closed(session_id)  # by another call, while this one waited for the entry's lock
+            if closed is None:
+                raise
+            return closed.output_id
+
+    def _closed(self, session_id: str) -> _Closed | None:
+        """How the last session of this id ended; None while the id names a live one, or was never seen."""
+        with self._lock:
+            return None if session_id in self._entries else self._recent.get(session_id)
 
     @contextmanager
     def _use(self, session_id: str) -> Iterator[tuple[_Entry, Session]]:
@@ -222,7 +234,7 @@ class SessionRegistry:
     def _missing(self, session_id: str) -> SuffixError:
         with self._lock:
             self._refuse_while_draining()
-            closed = self._recent.get(session_id)
+        closed = self._closed(session_id)
         if closed is not None and not closed.expired:
             return SessionClosedError(
                 f"session {session_id} is closed", expected="a live session", remedy="Open a new session."

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,6 +57,20 @@ def step(session_id: str, *ids: int, seq: int = 0, at: int | None = None, width:
     return pb.StepRequest(
         session_id=session_id, seq=seq, new_token_ids=tokens(*ids), at=at, max_draft_tokens=width
     )
+
+
+class Announcing:
+    """A lock that says when somebody comes to wait for it."""
+
+    def __init__(self, lock: threading.Lock, asked: threading.Event) -> None:
+        self._lock, self._asked = lock, asked
+
+    def __enter__(self) -> None:
+        self._asked.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 class TestRetries:
@@ -110,6 +127,54 @@ class TestRetries:
         first = handlers.close_session(pb.CloseSessionRequest(session_id=session))
         assert first.HasField("output_id")
         assert handlers.close_session(pb.CloseSessionRequest(session_id=session)) == first
+
+    def test_an_id_used_again_after_its_close_is_a_session_of_its_own(
+        self, cache: SuffixCache, handlers: Handlers
+    ) -> None:
+        turns, ids = [[10, 11], [20, 21], [30, 31]], []
+        for turn in turns:
+            open_session(handlers, "agent-1")
+            handlers.step(step("agent-1", *turn))
+            closing = pb.CloseSessionRequest(session_id="agent-1")
+            ids.append(handlers.close_session(closing).output_id)
+            assert handlers.close_session(closing).output_id == ids[-1]
+        assert len(set(ids)) == 3
+        assert [row.output.token_ids.tolist() for row in cache._store.scan()] == turns
+        assert len(handlers.sessions) == 0
+
+    def test_an_opening_that_fails_leaves_the_last_close_its_answer(self, handlers: Handlers) -> None:
+        session = open_session(handlers, "mine")
+        handlers.step(step(session, 5, 6))
+        first = handlers.close_session(pb.CloseSessionRequest(session_id=session))
+        with pytest.raises(UnknownNamespaceError):
+            handlers.open_session(pb.OpenSessionRequest(namespace="a", reads=["nowhere"], session_id="mine"))
+        assert handlers.close_session(pb.CloseSessionRequest(session_id=session)) == first
+
+    def test_a_close_that_waited_for_another_answers_the_same(
+        self, cache: SuffixCache, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The client gave up on a slow disk and asked again while the first close was still at it."""
+        session = open_session(handlers)
+        handlers.step(step(session, 5, 6))
+        closing = pb.CloseSessionRequest(session_id=session)
+        live = handlers.sessions._entries[session].session
+        assert live is not None
+        close, started, asked = live.close, threading.Event(), threading.Event()
+
+        def slow_close(*args: Any, **kwargs: Any) -> int | None:
+            started.set()
+            assert asked.wait(10)
+            return close(*args, **kwargs)
+
+        monkeypatch.setattr(live, "close", slow_close)
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(handlers.close_session, closing)
+            assert started.wait(10)
+            entry = handlers.sessions._entries[session]
+            entry.lock = Announcing(entry.lock, asked)
+            again = pool.submit(handlers.close_session, closing)
+            assert again.result(10) == first.result(10)
+        assert cache.stats().outputs == 1
 
     def test_context_sent_twice_is_there_once(self, handlers: Handlers) -> None:
         session = open_session(handlers)
