@@ -11,6 +11,8 @@ BIN := $(VENV)/bin
 CSRC := suffixsvc/core/csrc
 CORE_FILES := $(shell find $(CSRC) -type f)
 CXX_FILES := $(filter %.cpp %.h,$(CORE_FILES))
+# An editable install knows its modules by name: a folder that gained or lost a file is installed again.
+FOLDERS := $(shell find suffixsvc clients caches bench -type d -not -name __pycache__)
 
 help:  ## show this
 	@echo "suffixsvc: what \`make TARGET\` can do"
@@ -25,7 +27,7 @@ $(VENV)/.stamp-venv: tools/setup.sh
 	@tools/setup.sh venv
 	@touch $@
 
-$(VENV)/.stamp-core: $(VENV)/.stamp-venv pyproject.toml $(CORE_FILES)
+$(VENV)/.stamp-core: $(VENV)/.stamp-venv pyproject.toml $(CORE_FILES) $(FOLDERS)
 	@tools/setup.sh core
 	@touch $@
 

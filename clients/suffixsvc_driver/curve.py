@@ -100,7 +100,9 @@ class CostCurve:
         """The cheapest width that holds ``width`` tokens and is at most ``room``. Width 1 stays 1: a
         plain step is never padded."""
         best = self._padded[width]
-        return best if best <= room else width
+        if best <= room:
+            return best
+        return min(range(width, room + 1), key=self.costs.__getitem__, default=width)
 
     def effective(self) -> npt.NDArray[np.float32]:
         """float32[max_width + 1]: the curve with padding taken into account, as drafting layers want it."""

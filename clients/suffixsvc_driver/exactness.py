@@ -3,7 +3,7 @@
 (a) Recompute every step with the same batches in the same order: each written token must be the target's
     choice, bit for bit. This fails only if the driver broke something.
 (b) Force the written text through the target one token at a time. A backend that rounds differently at
-    another batch width may flip a near-tie, so a disagreement is allowed where the two best logits are
+    another batch width may flip a near-tie, so a disagreement is allowed where the two tokens' logits are
     close (greedy) or the position's random number is close to a boundary (sampling), and only rarely.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from suffixsvc_driver.loop import Result
-from suffixsvc_driver.sampling import boundary_distance, choose, top_two_gap
+from suffixsvc_driver.sampling import boundary_distance, choose
 from suffixsvc_driver.targets.llama import LlamaTarget
 
 __all__ = ["Exactness", "Flip", "check_exactness"]
@@ -34,15 +34,20 @@ class Flip:
     Attributes:
         position: absolute.
         written, alone: the token written, and the one chosen at width 1.
-        gap: of the two best logits at width 1.
-        distance: sampled: of the position's number from the written token's interval; greedy: 0.
+        gap: by how much the logit of the token chosen at width 1 exceeds that of the token written.
+        distance: sampled: of the position's number from the written token's interval; greedy: None.
     """
 
     position: int
     written: int
     alone: int
     gap: float
-    distance: float = 0.0
+    distance: float | None = None
+
+    @property
+    def near_tie(self) -> bool:
+        """Rounding explains it."""
+        return self.gap <= MAX_GAP if self.distance is None else self.distance <= MAX_DISTANCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +73,12 @@ class Exactness:
 
     @property
     def largest_gap(self) -> float:
-        """Of the two best logits, among the flips; 0 without any."""
+        """Of the logits of chosen and written token, among the flips; 0 without any."""
         return max((f.gap for f in self.flips), default=0.0)
 
     @property
     def largest_distance(self) -> float:
-        return max((f.distance for f in self.flips), default=0.0)
+        return max((f.distance or 0.0 for f in self.flips), default=0.0)
 
     @property
     def flip_share(self) -> float:
@@ -82,9 +87,7 @@ class Exactness:
     @property
     def near_ties_only(self) -> bool:
         """(b) holds but for the share: every flip is a near-tie."""
-        if self.sampled:
-            return self.largest_distance <= MAX_DISTANCE
-        return self.largest_gap <= MAX_GAP
+        return all(flip.near_tie for flip in self.flips)
 
     @property
     def ok(self) -> bool:
@@ -106,7 +109,7 @@ class Exactness:
         return (
             f"(a) same batches: {self.recomputed_equal} of {self.positions} tokens again, bit for bit\n"
             f"(b) one at a time: {len(self.flips)} flips ({self.flip_share:.1%}), {kind}"
-            f"largest gap of the two best logits {self.largest_gap:.3f}"
+            f"largest gap of the logits that flipped {self.largest_gap:.3f}"
         )
 
 
@@ -140,7 +143,8 @@ def _alone(target: LlamaTarget, result: Result) -> list[Flip]:
         logits = target.compute((before,))[0]
         alone = choose(logits, sampling, position)
         if alone != written:
-            distance = 0.0 if sampling.greedy else boundary_distance(logits, sampling, position, written)
-            flips.append(Flip(position, written, alone, top_two_gap(logits), distance))
+            distance = None if sampling.greedy else boundary_distance(logits, sampling, position, written)
+            gap = float(logits[alone]) - float(logits[written])
+            flips.append(Flip(position, written, alone, gap, distance))
         before = written
     return flips

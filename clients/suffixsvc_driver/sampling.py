@@ -16,7 +16,7 @@ import numpy.typing as npt
 from suffixsvc.errors import InvalidConfigError, ModelError
 from suffixsvc.types import FloatArray
 
-__all__ = ["GREEDY", "Sampling", "boundary_distance", "choose", "top_two_gap", "uniform"]
+__all__ = ["GREEDY", "Sampling", "boundary_distance", "choose", "uniform"]
 
 _MASK: Final = (1 << 64) - 1
 
@@ -92,12 +92,6 @@ def boundary_distance(logits: FloatArray, sampling: Sampling, position: int, tok
     number, index = uniform(sampling.seed, position), int(where[0])
     low = float(bounds[index - 1]) if index else 0.0
     return max(0.0, low - number, number - float(bounds[index]))
-
-
-def top_two_gap(logits: FloatArray) -> float:
-    """The gap between the two best logits."""
-    two = np.partition(logits, len(logits) - 2)[-2:]
-    return float(two[1] - two[0])
 
 
 def _distribution(

@@ -73,7 +73,10 @@ class Trust:
 
     def learn(self, layer: str, claim: float, depth: int, hit: bool) -> None:
         """A token that was proposed behind accepted ones: did the target write it?"""
-        self._layers.setdefault(layer, _Cell()).add(hit, claim)
+        whole = self._layers.setdefault(layer, _Cell())
+        whole.add(hit, claim)
+        # A layer that promises too little earns no credit for promising too much later.
+        whole.hits = min(whole.hits, whole.seen + _PRIOR)
         bucket = bisect_right(_CLAIM_EDGES, claim)
         self._claims.setdefault((layer, bucket), _Cell()).add(hit)
         self._depths.setdefault((layer, bucket, bisect_right(_DEPTH_EDGES, depth)), _Cell()).add(hit)

@@ -39,11 +39,14 @@ def replay(
         list[str] | None, typer.Option(help="Only calls of this agent; can be repeated.")
     ] = None,
     max_tokens: Annotated[
-        int, typer.Option(help="Stop after so many response tokens of each log; 0 = never.")
+        int, typer.Option(min=0, help="Stop after so many response tokens of each log; 0 = never.")
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Measure on recorded logs what the cache would have drafted, without running a model.
+
+    Each line of a log is a JSON object with "response_token_ids" and, optionally, "prompt_token_ids" (or
+    "response" and "prompt" as texts, with --tokenizer), "agent" and "session_id".
 
     Every call is replayed as if it were generated now: each step drafts, accepts what agrees with the
     recorded answer and goes on behind it. Each log starts with an empty cache.
@@ -140,9 +143,15 @@ def _curve(path: Path) -> list[float]:
 
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidCostError(f"cannot read the cost curve {path}", got=str(error)) from None
-    curve = data.get("cost", []) if isinstance(data, dict) else data
+    curve = data
+    for key in ("curve", "costs", "cost"):  # the driver's own files hold {"curve": {"costs": [...]}}
+        curve = curve.get(key, curve) if isinstance(curve, dict) else curve
+    if isinstance(curve, dict):
+        raise InvalidCostError(
+            f"{path} holds no curve", expected="a list of numbers", got=f"the keys {', '.join(curve)[:80]}"
+        )
     as_cost_curve(curve, 1)
     if not isinstance(curve, list):
         raise InvalidCostError(f"{path} holds no curve", expected="a list of numbers", got=repr(curve)[:80])

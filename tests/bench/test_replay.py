@@ -96,6 +96,7 @@ def test_logs_with_token_ids_and_with_texts_are_read(tmp_path: Path) -> None:
         (b'{"response_token_ids": [-4]}\n', "-4"),
         (b'{"response_token_ids": "abc"}\n', "response_token_ids"),
         (b"\xff\xfe\n", "UTF-8"),
+        (b"[" * 100_000, "not JSON"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, content: bytes, says: str) -> None:
@@ -115,6 +116,10 @@ def test_a_missing_or_torn_log_is_named(tmp_path: Path) -> None:
     torn.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InvalidInputError, match="torn"):
         list(read_calls(torn, None))
+    damaged = tmp_path / "damaged.jsonl.gz"
+    damaged.write_bytes(whole[:20] + b"\xff" * 40 + whole[60:])
+    with pytest.raises(InvalidInputError, match="damaged"):
+        list(read_calls(damaged, None))
 
 
 def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -142,5 +147,9 @@ def test_the_verb_prints_rates_for_people_and_machines(tmp_path: Path) -> None:
     curve = tmp_path / "curve.json"
     curve.write_text("[0, 1, NaN]")
     assert run_cli(str(log), "--cost-curve", str(curve)).returncode == 2
+    curve.write_text('{"something": [1]}')
+    assert run_cli(str(log), "--cost-curve", str(curve)).returncode == 2
+    curve.write_text('{"curve": {"costs": [0, 1, 1.1, 1.2]}}')
+    assert run_cli(str(log), "--cost-curve", str(curve)).returncode == 0
     curve.write_text("[0, 1, 1.1, 1.2]")
     assert run_cli(str(log), "--cost-curve", str(curve)).returncode == 0

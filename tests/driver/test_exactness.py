@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from suffixsvc_driver.config import DriverConfig
 from suffixsvc_driver.curve import CostCurve
-from suffixsvc_driver.exactness import check_exactness
+from suffixsvc_driver.exactness import Exactness, Flip, check_exactness
 from suffixsvc_driver.loop import generate
 from suffixsvc_driver.sampling import GREEDY, Sampling
 from suffixsvc_driver.targets.llama import LlamaTarget
@@ -88,3 +88,31 @@ def test_a_wrong_token_is_noticed(tiny_target: LlamaTarget) -> None:
     assert not report.same_shapes_exact
     assert not report.ok
     assert report.flips[0].position == len(prompt) + 4
+
+
+def test_each_flip_is_judged_by_its_own_kind() -> None:
+    """A greedy flip far from a tie used to pass once a sampled result was added to it."""
+    greedy = Exactness(100, 100, (Flip(5, 1, 2, gap=9.0),))
+    sampled = Exactness(100, 100, (Flip(6, 1, 2, gap=9.0, distance=0.01),), sampled=True)
+    assert not greedy.ok
+    assert sampled.ok
+    assert not (greedy + sampled).ok
+    assert not (sampled + greedy).ok
+    assert Exactness(100, 100, (Flip(5, 1, 2, gap=0.4),)).ok
+    assert not Exactness(100, 99, ()).ok
+    assert not Exactness(
+        100, 100, (Flip(1, 1, 2, 0.1), Flip(2, 1, 2, 0.1), Flip(3, 1, 2, 0.1), Flip(4, 1, 2, 0.1))
+    ).ok
+
+
+def test_a_near_tie_of_two_other_tokens_excuses_nothing(tiny_target: LlamaTarget) -> None:
+    """The gap is between the token chosen and the token written, not between the two best."""
+    from dataclasses import replace
+
+    prompt = tiny_target.model.tokenize("SELECT name FROM users")
+    result = generate(tiny_target, prompt, max_tokens=4)
+    worst = int(np.argmin(tiny_target.compute((int(prompt[-1]),))[0]))
+    wrong = replace(result, token_ids=(worst, *result.token_ids[1:]))
+    flip = check_exactness(tiny_target, wrong).flips[0]
+    assert flip.written == worst
+    assert flip.gap > 0.5

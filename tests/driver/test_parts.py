@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from suffixsvc_driver.chain import clean_chain
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.policy import RunningRate, best_ask, best_prefix
-from suffixsvc_driver.sampling import GREEDY, Sampling, boundary_distance, choose, top_two_gap, uniform
+from suffixsvc_driver.sampling import GREEDY, Sampling, boundary_distance, choose, uniform
 from suffixsvc_driver.targets.slots import SlotCache, common_prefix
 from suffixsvc_driver.trust import Trust
 from suffixsvc_driver.vocabulary import Vocabulary, check_vocabulary
@@ -154,7 +154,6 @@ def test_uniform_numbers_are_uniform_and_their_own() -> None:
 def test_greedy_takes_the_lowest_id_on_ties() -> None:
     logits = np.array([1, 3, 3, 2], np.float32)
     assert choose(logits, GREEDY, 0) == 1
-    assert top_two_gap(logits) == 0
     with pytest.raises(ModelError, match="NaN"):
         choose(np.array([1, math.nan], np.float32), GREEDY, 0)
 
@@ -281,3 +280,21 @@ def test_where_prompts_go() -> None:
     assert put([*system, *[100] * 40, 1, 2]) == (0, 89, None)
     assert put([*system, *[200] * 40]) == (1, 89, None), "the last token is always computed"
     assert put([9] * 5) == (0, 0, None), "the least recently used one goes"
+
+
+def test_padding_looks_for_the_cheapest_width_that_fits() -> None:
+    """With no room for the cheapest of all, the cheapest that fits was passed over."""
+    curve = CostCurve((0.0, 1.0, 4.0, 5.0, 3.0, 2.0))
+    assert curve.padded_width(3, 5) == 5
+    assert curve.padded_width(3, 4) == 4
+    assert curve.padded_width(3, 3) == 3
+    assert curve.padded_width(1, 5) == 1
+
+
+def test_an_underclaiming_layer_saves_no_credit_for_lies() -> None:
+    trust = Trust()
+    for _ in range(500):
+        trust.learn("shy", 0.1, 0, True)
+    for _ in range(30):
+        trust.learn("shy", 0.9, 0, False)
+    assert trust.believe("shy", 0.9, 0) < 0.2

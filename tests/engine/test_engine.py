@@ -1,4 +1,4 @@
-"""The embedded engine's contracts: DESIGN's API, what bad input gets, visibility, durability."""
+"""The embedded engine's contracts: its API, what bad input gets, visibility, durability."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,7 @@ def read_calls(path: Path, encode: Encode | None) -> Iterator[Call]:
             got=error.got,
             remedy=error.remedy,
         ) from None
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise InvalidInputError(
             f"cannot read the log {path} (line {number})",
             expected="JSON lines in UTF-8, plain or .gz",
@@ -74,7 +75,7 @@ def _open(path: Path) -> TextIO:
 def _record(line: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInputError("not JSON", expected="one JSON object a line", got=str(error)) from None
     if not isinstance(record, dict):
         raise InvalidInputError("not a call", expected="a JSON object", got=type(record).__name__)

@@ -1,7 +1,7 @@
 """The replay itself: every call becomes a session, every step accepts what agrees with the record.
 
 A step accepts the longest drafted path that agrees with the recorded answer, plus one bonus token: what
-greedy verification does. The rates are DESIGN's: a layer is "prompt" (evidence in the session's own
+greedy verification does. A layer is "prompt" (evidence in the session's own
 text) or "suffix" (evidence in another session's output).
 """
 

@@ -1,4 +1,4 @@
-"""The embedded engine: the index and the store wired together. The service wraps exactly this."""
+"""The cache: namespaces, sessions and the store behind them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
-import numpy as np
-import numpy.typing as npt
 import structlog
 
 from suffixsvc import store as stores
-from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits, validate_labels, validate_namespace
+from suffixsvc.config import Limits, validate_namespace
+from suffixsvc.engine.insertion import Insertion
+from suffixsvc.engine.namespace import Namespace
 from suffixsvc.errors import (
     InvalidConfigError,
     InvalidInputError,
@@ -30,10 +30,9 @@ from suffixsvc.errors import (
 )
 from suffixsvc.index import Abandoned, NamespaceIndex, NamespaceStats, Session
 from suffixsvc.store.validation import check_output
-from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, Store, TokenArray, TokenIds
-from suffixsvc.values import as_token_array
+from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, Store, TokenArray
 
-__all__ = ["CacheStats", "Namespace", "NamespaceStats", "Session", "SuffixCache"]
+__all__ = ["CacheStats", "SuffixCache"]
 
 log = structlog.get_logger(__name__)
 
@@ -69,115 +68,6 @@ def _open_store(path: str | Path | None, max_bytes: int) -> Store:
             "path is no data folder", expected="a path, or None for memory only", got=repr(path)[:80]
         )
     return stores.LmdbStore(path, limit_bytes=max_bytes)
-
-
-class _Insertion:
-    """Outputs put into an index, once, and taken out again, once, whoever asks first."""
-
-    def __init__(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> None:
-        self._index = index
-        self._outputs = outputs
-        self._done: list[NewOutput] = []
-        self._lock = threading.Lock()
-
-    def do(self) -> None:
-        for output in self._outputs:
-            self._index.insert(output)
-            self._done.append(output)
-
-    def undo(self) -> None:
-        with self._lock:
-            while self._done:
-                self._index.remove(self._done.pop())
-
-
-class Namespace:
-    """Outputs that may be drafted from together: one model's tokens, one circle of readers."""
-
-    def __init__(self, cache: SuffixCache, record: NamespaceRecord, index: NamespaceIndex) -> None:
-        self._cache = cache
-        self._record = record
-        self._index = index
-
-    @property
-    def path(self) -> str:
-        """Segments joined by "/"."""
-        return self._record.path
-
-    @property
-    def tokenizer(self) -> str:
-        """Fingerprint of the tokenizer, empty while none was given."""
-        return self._record.tokenizer
-
-    def open_session(
-        self,
-        prompt_token_ids: TokenIds,
-        output_token_ids: TokenIds | None = None,
-        labels: Labels | None = None,
-        reads: Sequence[str] | None = None,
-    ) -> Session:
-        """Begin a generation.
-
-        Args:
-            prompt_token_ids: int32[n] or a sequence of ints.
-            output_token_ids: what the model already wrote; resumes a generation without turning its
-                output into prompt.
-            labels: kept with the output, e.g. {"agent": .., "session": .., "principal": ..}.
-            reads: paths of further namespaces to draft from; what is written goes to this one only.
-
-        Raises:
-            InvalidTokensError, InvalidLabelsError, UnknownNamespaceError (in ``reads``),
-            TokenizerMismatchError (a namespace in ``reads`` has another tokenizer), LimitExceededError.
-        """
-        return self._cache._open_session(
-            self._record,
-            as_token_array(prompt_token_ids, "prompt_token_ids"),
-            as_token_array([] if output_token_ids is None else output_token_ids, "output_token_ids"),
-            validate_labels(labels),
-            () if reads is None else reads,
-        )
-
-    def add_output(
-        self,
-        token_ids: TokenIds,
-        prompt_token_ids: TokenIds | None = None,
-        labels: Labels | None = None,
-        ttl_seconds: int = 0,
-    ) -> OutputId:
-        """Remember one finished output; returns once it is durable. See :meth:`add_outputs`."""
-        tokens = as_token_array(token_ids)
-        prompt = as_token_array([] if prompt_token_ids is None else prompt_token_ids, "prompt_token_ids")
-        output = NewOutput(
-            namespace=self.path,
-            token_ids=tokens,
-            segment_lens=(len(tokens),),
-            prompt_tail=prompt[-PROMPT_TAIL_TOKENS:],
-            labels=validate_labels(labels),
-            ttl_seconds=ttl_seconds,
-        )
-        return self.add_outputs([output])[0]
-
-    def add_outputs(self, outputs: Sequence[NewOutput]) -> list[OutputId]:
-        """Remember finished outputs of this namespace, all or none; returns once they are durable.
-
-        Raises:
-            InvalidTokensError: an output without tokens. LimitExceededError: one is too long.
-            StoreError: nothing was kept.
-        """
-        return self._cache._add_outputs(self._record, outputs)
-
-    def forget(self, output_id: OutputId) -> None:
-        """Delete one output from log and index. UnknownOutputError if it is not there."""
-        self._cache._forget(self._record, output_id)
-
-    def ngrams(self, n: int) -> tuple[TokenArray, npt.NDArray[np.uint64]]:
-        """All n-grams: int32[m, n] and uint64[m] counts. See ``NamespaceIndex.ngrams``."""
-        return self._index.ngrams(n)
-
-    def stats(self) -> NamespaceStats:
-        """What is held here (outputs, tokens, bytes of the index) and what came of the drafts since the
-        cache was opened."""
-        return self._index.stats()
 
 
 class SuffixCache:
@@ -453,7 +343,7 @@ class SuffixCache:
             index = self._index_of(record.path)
         # Indexed before they are logged: whoever finds an output in the log, an expiry say, can rely
         # on its being in the index.
-        insertion = _Insertion(index, outputs)
+        insertion = Insertion(index, outputs)
         try:
             insertion.do()
             with self._lock:

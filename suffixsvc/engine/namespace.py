@@ -1,0 +1,108 @@
+"""A namespace as callers see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels
+from suffixsvc.index import NamespaceIndex, NamespaceStats, Session
+from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, TokenArray, TokenIds
+from suffixsvc.values import as_token_array
+
+if TYPE_CHECKING:
+    from suffixsvc.engine.cache import SuffixCache
+
+__all__ = ["Namespace"]
+
+
+class Namespace:
+    """Outputs that may be drafted from together: one model's tokens, one circle of readers."""
+
+    def __init__(self, cache: SuffixCache, record: NamespaceRecord, index: NamespaceIndex) -> None:
+        self._cache = cache
+        self._record = record
+        self._index = index
+
+    @property
+    def path(self) -> str:
+        """Segments joined by "/"."""
+        return self._record.path
+
+    @property
+    def tokenizer(self) -> str:
+        """Fingerprint of the tokenizer, empty while none was given."""
+        return self._record.tokenizer
+
+    def open_session(
+        self,
+        prompt_token_ids: TokenIds,
+        output_token_ids: TokenIds | None = None,
+        labels: Labels | None = None,
+        reads: Sequence[str] | None = None,
+    ) -> Session:
+        """Begin a generation.
+
+        Args:
+            prompt_token_ids: int32[n] or a sequence of ints.
+            output_token_ids: what the model already wrote; resumes a generation without turning its
+                output into prompt.
+            labels: kept with the output, e.g. {"agent": .., "session": .., "principal": ..}.
+            reads: paths of further namespaces to draft from; what is written goes to this one only.
+
+        Raises:
+            InvalidTokensError, InvalidLabelsError, UnknownNamespaceError (in ``reads``),
+            TokenizerMismatchError (a namespace in ``reads`` has another tokenizer), LimitExceededError.
+        """
+        return self._cache._open_session(
+            self._record,
+            as_token_array(prompt_token_ids, "prompt_token_ids"),
+            as_token_array([] if output_token_ids is None else output_token_ids, "output_token_ids"),
+            validate_labels(labels),
+            () if reads is None else reads,
+        )
+
+    def add_output(
+        self,
+        token_ids: TokenIds,
+        prompt_token_ids: TokenIds | None = None,
+        labels: Labels | None = None,
+        ttl_seconds: int = 0,
+    ) -> OutputId:
+        """Remember one finished output; returns once it is durable. See :meth:`add_outputs`."""
+        tokens = as_token_array(token_ids)
+        prompt = as_token_array([] if prompt_token_ids is None else prompt_token_ids, "prompt_token_ids")
+        output = NewOutput(
+            namespace=self.path,
+            token_ids=tokens,
+            segment_lens=(len(tokens),),
+            prompt_tail=prompt[-PROMPT_TAIL_TOKENS:],
+            labels=validate_labels(labels),
+            ttl_seconds=ttl_seconds,
+        )
+        return self.add_outputs([output])[0]
+
+    def add_outputs(self, outputs: Sequence[NewOutput]) -> list[OutputId]:
+        """Remember finished outputs of this namespace, all or none; returns once they are durable.
+
+        Raises:
+            InvalidTokensError: an output without tokens. LimitExceededError: one is too long.
+            StoreError: nothing was kept.
+        """
+        return self._cache._add_outputs(self._record, outputs)
+
+    def forget(self, output_id: OutputId) -> None:
+        """Delete one output from log and index. UnknownOutputError if it is not there."""
+        self._cache._forget(self._record, output_id)
+
+    def ngrams(self, n: int) -> tuple[TokenArray, npt.NDArray[np.uint64]]:
+        """All n-grams: int32[m, n] and uint64[m] counts. See ``NamespaceIndex.ngrams``."""
+        return self._index.ngrams(n)
+
+    def stats(self) -> NamespaceStats:
+        """What is held here (outputs, tokens, bytes of the index) and what came of the drafts since the
+        cache was opened."""
+        return self._index.stats()
