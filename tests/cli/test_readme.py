@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import signal
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.tiny_gguf import write_tiny_llama
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -28,7 +30,10 @@ def folder() -> Iterator[Path]:
 
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    environment = {**os.environ, "SUFFIXSVC_HOME": str(folder / "home")}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def verb(line: str) -> list[str]:
@@ -55,6 +60,8 @@ def test_the_client_example_runs_against_the_service_as_started_there(folder: Pa
             assert time.monotonic() < deadline
             time.sleep(0.05)
         result = run([sys.executable, "-c", PYTHON[1]], folder)
+        write_tiny_llama(folder / "model.gguf", seed=5)
+        driven = run([sys.executable, "-c", PYTHON[2]], folder)
     finally:
         server.send_signal(signal.SIGTERM)
         said, _ = server.communicate(timeout=30)
@@ -63,10 +70,13 @@ def test_the_client_example_runs_against_the_service_as_started_there(folder: Pa
     assert len(lines) == 12
     # the second answer begins as the first did, so the service drafts how that one went on
     assert any(line.startswith(("11 -> [12", "12 -> [13")) for line in lines[6:]), said
+    assert driven.stderr == ""
+    assert driven.stdout.rstrip().endswith("tokens were drafted")
+    assert (folder / "home" / "cost").is_dir()
 
 
 def test_the_examples_are_short() -> None:
-    assert len(PYTHON) == 2
+    assert len(PYTHON) == 3
     for example in PYTHON:
         assert len(example.splitlines()) <= 20
 
