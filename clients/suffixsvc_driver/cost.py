@@ -108,7 +108,7 @@ def measured_curve(
     again: bool = False,
     progress: Progress | None = None,
 ) -> CostCurve:
-    """The target's curve from disk, or measured now and kept.
+    """The target's curve from disk, or measured now and kept. A disk that cannot keep it is logged, no error.
 
     Measuring takes one slot of the target's KV (the least recently used one) and leaves it empty.
 
@@ -119,13 +119,16 @@ def measured_curve(
     """
     key = key_of(target)
     path = (folder or cost_folder()) / key.file_name()
-    if not again and path.exists():
+    if not again and os.path.exists(path):  # unlike Path.exists, quiet about a folder without rights
         try:
             return load_curve(path, key)
         except InvalidCostError as err:
             _log.warning("measuring the cost curve again", reason=str(err))
     curve, samples = measure_curve(target, rounds=rounds, progress=progress)
-    save_curve(path, key, curve, samples)
+    try:
+        save_curve(path, key, curve, samples)
+    except OSError as err:
+        _log.warning("the cost curve was measured but cannot be kept", path=str(path), reason=str(err))
     return curve
 
 
@@ -173,7 +176,11 @@ def measure_curve(
 
 
 def save_curve(path: Path, key: CurveKey, curve: CostCurve, samples: dict[int, list[float]]) -> None:
-    """Write a curve's file, whole or not at all."""
+    """Write a curve's file, whole or not at all.
+
+    Raises:
+        OSError: the disk is full or the folder cannot be written to.
+    """
     data = {
         "format": _FORMAT,
         "machine": _machine(),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from suffixsvc_driver import cost
 from suffixsvc_driver.cost import key_of, load_curve, measure_curve, measured_curve
 from suffixsvc_driver.curve import CostCurve
@@ -88,6 +89,18 @@ def test_measured_once_and_kept(
     assert isinstance(measured_curve(tiny_target, rounds=1), CostCurve), "measured again instead"
     assert load_curve(path, key).max_width == 32
     assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_a_disk_that_cannot_keep_a_curve_does_not_lose_it(tiny_target: LlamaTarget, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a file where a folder would have to be")
+    with capture_logs() as said:
+        curve = measured_curve(tiny_target, rounds=1, folder=tmp_path / "file" / "cost")
+    assert curve.max_width == tiny_target.max_width
+    assert curve.seconds_per_step > 0
+    (warning,) = said
+    assert warning["log_level"] == "warning"
+    assert "cannot be kept" in warning["event"]
+    assert "Not a directory" in warning["reason"]
 
 
 def test_the_key_names_what_matters(tiny_target: LlamaTarget, tmp_path: Path) -> None:
