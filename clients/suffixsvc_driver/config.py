@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
+from typing import Any, Final
 
 from suffixsvc.errors import InvalidConfigError
 
 __all__ = ["DriverConfig", "LayerKind", "LayerSpec", "Policy"]
+
+
+_COUNTS: Final = (
+    "max_draft_tokens",
+    "min_match_tokens",
+    "k_start",
+    "k_min",
+    "k_max",
+    "k_step",
+    "k_window_steps",
+    "probe_every_steps",
+)
 
 
 class Policy(enum.StrEnum):
@@ -40,6 +54,10 @@ class LayerSpec:
         seconds_per_ask: a first guess of what a question costs; measured afterwards.
         seconds_per_token: the same for each drafted token (draft models).
         max_draft_tokens: never ask for more.
+
+    Raises:
+        InvalidConfigError: a name that is empty, no such kind, a time that is negative or not finite, or
+            ``max_draft_tokens`` below 1.
     """
 
     name: str
@@ -47,6 +65,14 @@ class LayerSpec:
     seconds_per_ask: float = 0.0
     seconds_per_token: float = 0.0
     max_draft_tokens: int = 64
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise InvalidConfigError("a layer has no name", expected="a string", got=repr(self.name))
+        object.__setattr__(self, "kind", _member(LayerKind, "kind of layer", self.kind))
+        for name in ("seconds_per_ask", "seconds_per_token"):
+            _require_number(f"layer {self.name}: {name}", getattr(self, name))
+        _require_count(f"layer {self.name}: max_draft_tokens", self.max_draft_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +91,11 @@ class DriverConfig:
         k_raise_above, k_lower_below: acceptance rates at which K changes.
         rate_decay: how fast the running rate (tokens per plain step's cost) forgets, per step.
         probe_every_steps: a draft model that stopped paying is tried again after so many steps.
+
+    Raises:
+        InvalidConfigError: no such policy, a number of tokens or steps below 1, K's bounds out of order, an
+            acceptance rate outside 0 .. 1 or not below the one that raises K, a price that is negative or
+            not finite, ``rate_decay`` outside 0 .. 1.
     """
 
     policy: Policy = Policy.EXPECTED_GAIN
@@ -82,20 +113,40 @@ class DriverConfig:
     probe_every_steps: int = 64
 
     def __post_init__(self) -> None:
-        try:
-            object.__setattr__(self, "policy", Policy(self.policy))
-        except ValueError as err:
-            raise InvalidConfigError(
-                "no such policy", expected=" or ".join(Policy), got=repr(self.policy)
-            ) from err
-        for name in ("max_draft_tokens", "min_match_tokens", "k_min", "k_window_steps", "probe_every_steps"):
-            if getattr(self, name) < 1:
-                raise InvalidConfigError(f"{name} makes no sense", expected=">= 1", got=getattr(self, name))
+        object.__setattr__(self, "policy", _member(Policy, "policy", self.policy))
+        for name in _COUNTS:
+            _require_count(name, getattr(self, name))
         if not self.k_min <= self.k_start <= self.k_max:
             raise InvalidConfigError(
                 "the range of K makes no sense",
                 expected="k_min <= k_start <= k_max",
                 got=(self.k_min, self.k_start, self.k_max),
             )
+        for name in ("first_match_cost", "k_raise_above", "k_lower_below", "rate_decay"):
+            _require_number(name, getattr(self, name))
+        if not self.k_lower_below < self.k_raise_above <= 1.0:
+            raise InvalidConfigError(
+                "the acceptance rates at which K changes make no sense",
+                expected="0 <= k_lower_below < k_raise_above <= 1",
+                got=(self.k_lower_below, self.k_raise_above),
+            )
         if not 0.0 < self.rate_decay < 1.0:
             raise InvalidConfigError("rate_decay makes no sense", expected="0 < x < 1", got=self.rate_decay)
+
+
+def _member(kinds: type[enum.StrEnum], what: str, value: Any) -> enum.StrEnum:
+    try:
+        return kinds(value)
+    except ValueError as err:
+        raise InvalidConfigError(f"no such {what}", expected=" or ".join(kinds), got=repr(value)) from err
+
+
+def _require_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidConfigError(f"{name} makes no sense", expected="an int >= 1", got=repr(value))
+
+
+def _require_number(name: str, value: Any) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < 0:
+        raise InvalidConfigError(f"{name} makes no sense", expected="a finite number >= 0", got=repr(value))
