@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["announce_ready", "stop_signal", "withdraw_ready"]
+from suffixsvc.errors import InvalidConfigError
+
+__all__ = ["announce_ready", "require_ready_file", "stop_signal", "withdraw_ready"]
 
 
 @contextmanager
@@ -43,16 +47,46 @@ def _next_one_kills(number: int, _frame: object) -> None:
     signal.signal(number, signal.SIG_DFL)
 
 
+def require_ready_file(path: Path | None) -> None:
+    """InvalidConfigError unless a ready file can be written there; asked before a server does anything else.
+
+    A file that is there already is left alone: it may be that of a server that lives.
+    """
+    if path is None:
+        return
+    with _readable_failure(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass  # trying is the only sure way to know: rights alone say nothing about a read-only disk
+
+
 def announce_ready(path: Path | None, **told: object) -> None:
-    """Write the ready file, a JSON object, at once: a script that waits for it never reads half of it."""
+    """Write the ready file, a JSON object, at once: a script that waits for it never reads half of it.
+    InvalidConfigError if it cannot be written."""
     if path is None:
         return
     fresh = path.with_name(path.name + ".new")
-    fresh.write_text(json.dumps({**told, "pid": os.getpid()}) + "\n", encoding="utf-8")
-    fresh.replace(path)
+    with _readable_failure(path):
+        fresh.write_text(json.dumps({**told, "pid": os.getpid()}) + "\n", encoding="utf-8")
+        fresh.replace(path)
 
 
 def withdraw_ready(path: Path | None) -> None:
-    """Take the ready file away again."""
+    """Take the ready file away again. InvalidConfigError if that fails."""
     if path is not None:
-        path.unlink(missing_ok=True)
+        with _readable_failure(path):
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _readable_failure(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InvalidConfigError(
+            "the ready file cannot be written",
+            expected="a file in a folder that is there and can be written to",
+            got=f"{path}: {error.strerror}",
+            remedy="Create the folder, or give --ready-file another path.",
+        ) from error

@@ -16,7 +16,14 @@ def draft_worker(
     ],
     listen: Annotated[str, typer.Option(help="unix:PATH or HOST:PORT (port 0 takes a free one).")],
     threads: Annotated[
-        int, typer.Option(help="Physical cores to compute on, those of the target not among them.", min=1)
+        int,
+        typer.Option(
+            help=(
+                "Threads to compute on, at most as many as there are physical cores. A target that waits for "
+                "its drafts can have the same cores: the two never compute at the same time."
+            ),
+            min=1,
+        ),
     ] = 1,
     context: Annotated[int, typer.Option(help="Tokens of context per sequence.", min=256)] = 4096,
     slots: Annotated[

@@ -9,7 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from suffixsvc.config import Limits
+
 __all__ = ["serve"]
+
+_LIMITS = Limits()
 
 
 class LogStyle(StrEnum):
@@ -45,18 +49,37 @@ def serve(
         LogStyle, typer.Option(help="auto: for people on a terminal, JSON elsewhere.")
     ] = LogStyle.auto,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log at debug level.")] = False,
-    max_sessions: Annotated[int | None, typer.Option(help="Live sessions at a time.")] = None,
-    max_session_tokens: Annotated[
-        int | None, typer.Option(help="Tokens of one session: prompt, context and output together.")
+    max_sessions: Annotated[
+        int | None, typer.Option(help="Live sessions at a time.", show_default=str(_LIMITS.max_sessions))
     ] = None,
-    max_message_mib: Annotated[int | None, typer.Option(help="Size of one gRPC message, in MiB.")] = None,
-    max_store_gib: Annotated[int | None, typer.Option(help="Size the store may grow to, in GiB.")] = None,
+    max_session_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens of one session: prompt, context and output together.",
+            show_default=str(_LIMITS.max_session_tokens),
+        ),
+    ] = None,
+    max_message_mib: Annotated[
+        int | None,
+        typer.Option(
+            help="Size of one gRPC message, in MiB.", show_default=f"{_LIMITS.max_message_bytes >> 20} MiB"
+        ),
+    ] = None,
+    max_store_gib: Annotated[
+        int | None,
+        typer.Option(
+            help="Size the store may grow to, in GiB.", show_default=f"{_LIMITS.max_store_bytes >> 30} GiB"
+        ),
+    ] = None,
     max_streams: Annotated[
         int, typer.Option(help="Streams at a time; a client process uses one.", min=1)
     ] = 512,
     session_idle_seconds: Annotated[
         float | None,
-        typer.Option(help="An idle session is kept as incomplete and forgotten after this many seconds."),
+        typer.Option(
+            help="A session idle for so many seconds is committed as incomplete and closed.",
+            show_default=f"{_LIMITS.session_idle_seconds:g} s",
+        ),
     ] = None,
 ) -> None:
     """Run the service: one shared, durable suffix cache.
@@ -64,7 +87,6 @@ def serve(
     SIGTERM or Ctrl-C drains it: live sessions are committed as incomplete, the store is closed, exit code 0.
     """
     # heavy parts load only when the verb runs, so that --help answers at once
-    from suffixsvc.config import Limits
     from suffixsvc.service.run import ServeConfig, serve_until_signal
 
     told: dict[str, Any] = {
@@ -74,7 +96,7 @@ def serve(
         "max_store_bytes": max_store_gib and max_store_gib << 30,
         "session_idle_seconds": session_idle_seconds,
     }
-    limits = replace(Limits(), **{name: value for name, value in told.items() if value is not None})
+    limits = replace(_LIMITS, **{name: value for name, value in told.items() if value is not None})
     serve_until_signal(
         ServeConfig(
             data=data,

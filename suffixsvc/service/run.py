@@ -12,7 +12,7 @@ from suffixsvc import __version__
 from suffixsvc.config import Limits
 from suffixsvc.engine import SuffixCache
 from suffixsvc.errors import ListenError
-from suffixsvc.lifecycle import announce_ready, stop_signal, withdraw_ready
+from suffixsvc.lifecycle import announce_ready, require_ready_file, stop_signal, withdraw_ready
 from suffixsvc.service.listen import parse_address, prepare
 from suffixsvc.service.logs import LogFormat, configure_logs
 from suffixsvc.service.recovery import recovery_progress
@@ -43,10 +43,12 @@ class ServeConfig:
 
 
 def serve_until_signal(config: ServeConfig) -> None:
-    """Serve until SIGTERM or SIGINT, then drain. ListenError, StoreError before anything was answered."""
+    """Serve until SIGTERM or SIGINT, then drain. ListenError, StoreError, InvalidConfigError (the
+    ready file) before anything was answered."""
     configure_logs(config.log_format, debug=config.debug)
     if not config.listen:
         raise ListenError("no address to listen on", expected="--listen unix:PATH or --listen HOST:PORT")
+    require_ready_file(config.ready_file)
     addresses = [parse_address(text) for text in config.listen]
     for address in addresses:  # before a recovery that may take minutes
         prepare(address, insecure_network=config.insecure_network)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from suffixsvc import cli
+from suffixsvc.config import Limits
 from suffixsvc.errors import MissingExtraError, ModelNotFoundError
 
 
@@ -70,6 +71,54 @@ def test_debug_shows_the_traceback(args: list[str]) -> None:
 def test_debug_can_come_from_the_environment() -> None:
     assert "Traceback" in run("models", "path", "x", SUFFIXSVC_DEBUG="1").stderr
     assert "Traceback" not in run("models", "path", "x", SUFFIXSVC_DEBUG="0").stderr
+
+
+@pytest.mark.parametrize("path", ["missing/ready.json", "."], ids=["no folder", "a folder"])
+@pytest.mark.parametrize("verb", ["serve", "draft-worker"])
+def test_a_ready_file_that_cannot_be_is_refused_before_anything_is_done(
+    verb: str, path: str, tmp_path: Path
+) -> None:
+    what = ("--data", str(tmp_path / "data")) if verb == "serve" else ("--model", _gguf(tmp_path))
+    listen = ("--listen", "127.0.0.1:0", "--ready-file", str(tmp_path / path))
+    result = run(verb, *what, *listen)
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"suffixsvc {verb}: the ready file cannot be written; expected a file in a folder")
+    assert str(tmp_path / path) in line
+    assert not (tmp_path / "data").exists()
+
+
+def _gguf(folder: Path) -> str:
+    """Enough of a model to be looked for and not enough to be loaded."""
+    path = folder / "model.gguf"
+    path.write_bytes(b"GGUF")
+    return str(path)
+
+
+@pytest.mark.parametrize("below", ["", "models"], ids=["a file", "below a file"])
+def test_a_folder_of_models_that_is_a_file(below: str, tmp_path: Path) -> None:
+    folder = tmp_path / "file" / below
+    (tmp_path / "file").write_text("no folder")
+    result = run("models", "get", "smollm2-135m", "--dir", str(folder))
+    assert result.returncode == 2
+    line = result.stderr.splitlines()[-1]
+    assert line.startswith("suffixsvc models: the folder of models cannot be used; expected a folder that")
+    assert str(folder) in line
+    assert "Choose another one with --dir" in line
+    assert "Traceback" not in result.stderr
+
+
+def test_serve_help_says_what_its_limits_are() -> None:
+    limits = Limits()
+    shown = "".join(run("serve", "--help").stdout.split())
+    for default in (
+        str(limits.max_sessions),
+        str(limits.max_session_tokens),
+        f"{limits.max_message_bytes / 2**20:g}MiB",
+        f"{limits.max_store_bytes / 2**30:g}GiB",
+        f"{limits.session_idle_seconds:g}s",
+    ):
+        assert f"[default:({default})]" in shown
 
 
 def test_an_unknown_verb_is_a_usage_error() -> None:

@@ -257,6 +257,14 @@ def test_two_downloads_at_a_time_do_not_mix(tmp_path: Path, index: Path) -> None
     assert errors
 
 
+@pytest.mark.skipif(
+    not Path("/proc/self/mem").is_file(), reason="needs a file whose first byte cannot be read"
+)
+def test_resolve_tells_of_a_file_that_cannot_be_read() -> None:
+    with pytest.raises(ModelError, match=r"/proc/self/mem cannot be read; .*got Input/output error"):
+        models.resolve("/proc/self/mem")
+
+
 def test_resolve_takes_names_and_files(tmp_path: Path) -> None:
     good, bad = tmp_path / "own.gguf", tmp_path / "bad.gguf"
     good.write_bytes(b"GGUF" + bytes(20))

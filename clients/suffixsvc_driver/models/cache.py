@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from suffixsvc.config import data_home
-from suffixsvc.errors import ModelCorruptError, ModelError, ModelNotFoundError
+from suffixsvc.errors import InvalidConfigError, ModelCorruptError, ModelError, ModelNotFoundError
 from suffixsvc_driver.models.files import copy_hashed, require_gguf, require_space, sha256_of, sync_folder
 from suffixsvc_driver.models.hub import fetch_file
 from suffixsvc_driver.models.registry import HubSource, Model, Progress, Registry, Source, load_registry
@@ -86,6 +86,7 @@ def resolve(what: str, *, directory: str | os.PathLike[str] | None = None) -> Pa
     Raises:
         ModelNotFoundError: neither.
         ModelCorruptError: the file is no GGUF.
+        ModelError: the file cannot be read.
     """
     if "/" not in what and not what.endswith(".gguf"):
         return path(what, directory=directory)
@@ -140,6 +141,7 @@ def get(
 
     Raises:
         ModelNotFoundError: not in the registry.
+        InvalidConfigError: the folder of models cannot be made or written to.
         ModelCorruptError: what came is not what the registry or the first download says; none is kept.
         ServiceUnavailableError: it could not be downloaded; what came so far is kept.
         ModelError: no room, no pip, or another process is downloading it.
@@ -147,7 +149,8 @@ def get(
     model = (registry or load_registry())[name]
     origin = model.source(source)
     folder = models_dir(directory)
-    folder.mkdir(parents=True, exist_ok=True)
+    with _usable(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{name}.gguf"
 
     def report(done: int, what: str) -> None:
@@ -158,7 +161,8 @@ def get(
         if file.is_file() and _is_intact(file, model, report):
             return file
         partial = folder / f".{name}.partial"
-        partial.mkdir(exist_ok=True)
+        with _usable(folder):
+            partial.mkdir(exist_ok=True)
         whole = partial / "whole"
         whole.unlink(missing_ok=True)
         sha256 = _fetch(origin, model, partial, whole, report)
@@ -244,8 +248,23 @@ def _record(file: Path) -> dict[str, Any]:
 
 
 @contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InvalidConfigError(
+            "the folder of models cannot be used",
+            expected="a folder that can be written to",
+            got=f"{folder}: {error.strerror}",
+            remedy="Choose another one with --dir or SUFFIXSVC_HOME.",
+        ) from error
+
+
+@contextmanager
 def _locked(lock: Path, name: str) -> Iterator[None]:
-    with lock.open("w") as handle:
+    with _usable(lock.parent):
+        opened = lock.open("w")
+    with opened as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -58,9 +58,12 @@ def require_space(folder: Path, needed: int) -> None:
 
 
 def require_gguf(path: Path) -> None:
-    """ModelCorruptError unless the file begins as a GGUF does."""
-    with path.open("rb") as stream:
-        start = stream.read(len(GGUF_MAGIC))
+    """ModelCorruptError unless the file begins as a GGUF does; ModelError if it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(len(GGUF_MAGIC))
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read", expected="a GGUF file", got=error.strerror) from error
     if start != GGUF_MAGIC:
         raise ModelCorruptError(
             f"{path} is not a GGUF file",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from suffixsvc.lifecycle import announce_ready, stop_signal, withdraw_ready
+from suffixsvc.lifecycle import announce_ready, require_ready_file, stop_signal, withdraw_ready
 from suffixsvc_driver.targets.llama_context import ContextSettings
 from suffixsvc_driver.workers.engine import DraftEngine
 from suffixsvc_driver.workers.server import DraftWorkerServer
@@ -26,8 +26,10 @@ def serve_until_signal(
 
     Args:
         address: ``unix:PATH`` or ``HOST:PORT``, checked and freed of stale files by the caller.
-        ready_file: written once the worker answers: JSON with "addresses" and "pid".
+        ready_file: written once the worker answers: JSON with "addresses" and "pid". InvalidConfigError
+            if it cannot be.
     """
+    require_ready_file(ready_file)
     with stop_signal() as wait_for_stop:
         _serve(model, address, settings, ready_file, wait_for_stop)
 
