@@ -12,6 +12,7 @@ from typing import Any
 
 from suffixsvc import wire
 from suffixsvc.errors import (
+    LimitExceededError,
     ProtocolError,
     ServiceError,
     ServiceTimeoutError,
@@ -94,12 +95,16 @@ class Procedures:
         plan = state.begin_opening()
         if plan is None:
             return
+        accepted = False
         try:
             reply = yield Unary(OPEN, plan.request, timeout_s)
+            accepted = True
             for request in state.to_replay(plan, reply):
                 yield Unary(STEP if isinstance(request, pb.StepRequest) else APPEND, request, timeout_s)
         except SuffixError as error:
-            state.opening_failed(error, self._clock() + self.config.breaker_pause_s)
+            # others may have taken the places of a service that came back: they will be free again
+            full = again and not accepted and isinstance(error, LimitExceededError)
+            state.opening_failed(error, self._clock() + self.config.breaker_pause_s, passing=full)
             self._note(error)
             raise
         except BaseException:  # a cancelled task, an interrupted thread: not opened
@@ -204,8 +209,8 @@ class Procedures:
                 yield Pause(OPENING_POLL_S)
             if state.phase is Phase.CLOSED:
                 return state.output_id
-            if state.phase is Phase.REFUSED and how.commit and state.has_output and state.refusal:
-                raise state.refusal
+            if state.phase is Phase.REFUSED and how.commit and state.has_output:
+                state.reconsider()
             try:
                 if state.phase is Phase.UNOPENED:
                     yield from self._open_to_close(state, how)

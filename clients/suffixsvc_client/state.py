@@ -42,7 +42,8 @@ from suffixsvc_client.journal import Journal, Piece
 
 __all__ = ["REFUSALS", "Closing", "OpeningPlan", "Phase", "SessionState", "StepArgs", "StepCall"]
 
-#: errors that say this session will never be served as it is; everything else may pass
+#: errors that say this session will never be served as it is; everything else may pass. A limit is one
+#: of them but for opening again, where it may be the limit on live sessions: see ``opening_failed``
 REFUSALS = (InvalidInputError, TokenizerMismatchError, UnknownNamespaceError, LimitExceededError)
 #: feedback for a step whose draft never reached its caller: plain decoding took place
 NOTHING_VERIFIED = pb.Verified(width=1, accepted=0)
@@ -281,18 +282,32 @@ class SessionState:
 
     def opened(self, plan: OpeningPlan) -> None:
         with self._lock:
-            self.phase = Phase.LIVE
+            self.phase, self.refusal = Phase.LIVE, None
             self._acked = self._sent = plan.end
             self._acked_cost = b""
 
-    def opening_failed(self, error: SuffixError, retry_at: float) -> None:
+    def opening_failed(self, error: SuffixError, retry_at: float, *, passing: bool = False) -> None:
+        """An attempt did not succeed; the next one is due at ``retry_at``, unless the session is refused.
+
+        Args:
+            passing: what stands in the way may be over later, whatever the error is. A session that was
+                refused before stays so.
+        """
         with self._lock:
             self.phase = Phase.UNOPENED
             self.retry_at = retry_at
+            if passing and self.refusal is None:
+                return
             if isinstance(error, (UnknownSessionError, SessionClosedError, AppendError, StepSequenceError)):
                 self._session_id = ""
             elif isinstance(error, REFUSALS):
                 self._refuse(error)
+
+    def reconsider(self) -> None:
+        """Let a refused session be opened once more: its output is worth another question."""
+        with self._lock:
+            if self.phase is Phase.REFUSED:
+                self.phase = Phase.UNOPENED
 
     # ------------------------------------------------------------------------------------------- closing
 

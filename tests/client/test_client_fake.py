@@ -21,6 +21,7 @@ from suffixsvc.errors import (
     ServiceUnavailableError,
     StoreFullError,
     SuffixError,
+    TokenizerMismatchError,
 )
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
@@ -302,6 +303,70 @@ def test_a_session_that_grew_over_the_limit_is_refused_and_close_says_why(
         session.close()
     assert session.close(commit=False) is None
     assert client.stats().sessions == 0, "what was refused stays open on the service"
+
+
+class TestPlacesTaken:
+    """The service restarted, and others were quicker to come back: it holds all the sessions it may."""
+
+    @pytest.fixture
+    def fake(self) -> Iterator[FakeTransport]:
+        limits = Limits(max_sessions=1)
+        with SuffixCache(limits=limits) as cache:
+            cache.namespace("a").add_output(WORDS * 4)
+            yield FakeTransport(cache, limits)
+
+    def test_a_session_waits_for_its_place(self, fake: FakeTransport, client: SuffixClient) -> None:
+        session = client.namespace("a").open_session([1, 2, 3])
+        session.step([11, 12])
+        fake.restart()
+        other = client.namespace("a").open_session([9])
+        asked = len(fake.requests)
+        eventually(
+            lambda: len(session.step([])) == 0 and opened_since(fake, asked) > 1, "it asks more than once"
+        )
+        other.close()
+        drafts_again(session)
+        assert EmptyReason.REFUSED not in client.counts.empty
+        assert session.close() is not None
+        assert stored(fake._cache) == [[11, 12]]
+
+    def test_close_can_be_repeated_until_there_is_room(
+        self, fake: FakeTransport, client: SuffixClient
+    ) -> None:
+        session = client.namespace("a").open_session([1, 2, 3])
+        session.step([11, 12])
+        fake.restart()
+        other = client.namespace("a").open_session([9])
+        for _ in range(2):
+            with pytest.raises(LimitExceededError, match="too many live sessions"):
+                session.close()
+        other.close()
+        assert session.close() is not None
+        assert stored(fake._cache) == [[11, 12]]
+
+
+def opened_since(fake: FakeTransport, start: int) -> int:
+    return sum(isinstance(request, pb.OpenSessionRequest) for request in fake.requests[start:])
+
+
+def test_close_asks_again_for_a_session_that_was_refused(
+    fake: FakeTransport, client: SuffixClient, cache: SuffixCache
+) -> None:
+    """Another tokenizer has the namespace, say, until somebody puts the service right."""
+    session = client.namespace("a").open_session([1])
+    session.step([11, 12])
+    fake.restart()
+    session.step([13])  # finds it gone
+    fake.fail_with = lambda: TokenizerMismatchError("another tokenizer")
+    with pytest.raises(TokenizerMismatchError):
+        session.close()
+    assert len(session.step([14])) == 0
+    assert client.counts.empty == {EmptyReason.SESSION_LOST: 1, EmptyReason.REFUSED: 1}
+    with pytest.raises(TokenizerMismatchError):
+        session.close()
+    fake.fail_with = None
+    assert session.close() is not None
+    assert stored(cache) == [[11, 12, 13, 14]]
 
 
 def test_a_session_that_waits_to_be_opened_is_opened_once(fake: FakeTransport, cache: SuffixCache) -> None:
