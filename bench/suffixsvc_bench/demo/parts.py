@@ -51,13 +51,11 @@ class Child:
 
     def stop(self) -> None:
         """SIGTERM, then SIGKILL for what does not listen. Idempotent."""
-        if self.running:
-            self._signal(signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_SECONDS)
-        # the group may hold children of the child, also when the child itself is gone
-        self._signal(signal.SIGKILL)
-        self._process.wait()
+        self._signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
 
     def tail(self) -> str:
         """The last lines of what it said."""
@@ -66,6 +64,9 @@ class Child:
         return ""
 
     def _signal(self, number: signal.Signals) -> None:
+        # once the child was waited for, its number may be that of somebody else's group
+        if not self.running:
+            return
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
 
@@ -106,7 +107,7 @@ class Children:
                 start_new_session=True,
             )
         child = Child(name, process, log)
-        self._children.append(child)
+        self._children = [*(other for other in self._children if other.running), child]
         deadline = time.monotonic() + timeout_seconds
         while not _holds(ready):
             if not child.running:
