@@ -12,7 +12,11 @@ __all__ = ["demo"]
 
 def demo(
     small: Annotated[
-        bool, typer.Option("--small", help="Use the tiny model (98 MB to download), without a draft model.")
+        bool,
+        typer.Option(
+            "--small",
+            help="Use the tiny model (98 MB to download), without a draft model; not with --target, --draft.",
+        ),
     ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer questions: under 4 minutes.")] = False,
     record: Annotated[
@@ -31,7 +35,7 @@ def demo(
     ] = None,
     questions: Annotated[
         int | None,
-        typer.Option(min=1, max=6, help="Questions in each of the two passes. Default: 6, quick: 3."),
+        typer.Option(min=1, max=6, help="Questions in each of the two passes. Default: 6, quick: 2."),
     ] = None,
 ) -> None:
     """Watch agents on a real model get faster by remembering, step by step.
@@ -41,6 +45,9 @@ def demo(
     write it again, and the model checks every draft. You see each layer's share, the speed beside plain
     decoding, a crash of the service, and a proof that the answers are the model's own. report.html shows
     where each token came from. Downloads 1.6 GB the first time, 98 MB with --small.
+
+    Exits 1 when something was not kept on this machine, and says what. On few cores it is normal that the
+    second pass is not faster than plain decoding: checking a draft costs almost as much there as writing it.
     """
     # heavy parts load only when the verb runs, so that --help answers at once
     from suffixsvc_bench.demo.run import DemoOptions, run_demo

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from suffixsvc_bench.demo import agents, database
+from rich.console import Console
+from suffixsvc_bench.demo import agents, database, show
 from suffixsvc_bench.demo.database import MAX_ROWS, QueryResult, execute
 from suffixsvc_bench.demo.pipeline import Call, answer_question
 from suffixsvc_bench.demo.questions import AFTER_RESTART, FIRST_MATCH, FIRST_PASS, SECOND_PASS, Question
@@ -178,6 +180,29 @@ def test_the_executor_keeps_few_rows_and_counts_all(shop: Path) -> None:
     assert len(result.rows) == MAX_ROWS
     assert result.total_rows == 20
     assert result.columns == ("id", "price")
+
+
+def test_any_value_of_a_row_fits_into_the_reporter_s_prompt(shop: Path) -> None:
+    result = execute(shop, "SELECT zeroblob(3) AS a, NULL AS b, 1e999 AS c, zeroblob(100000) AS d")
+    assert result.ok
+    prompt = agents.report_prompt("What is in there?", result)[-1]["content"]
+    assert r"\x00" in prompt
+    assert len(prompt) < 20 * database.MAX_CELL
+
+
+@pytest.mark.parametrize("name", ["[/b]", "[bold]", "[link=x]"])
+def test_what_a_model_wrote_is_printed_as_it_is(name: str, shop: Path) -> None:
+    sql = f'SELECT c."{name}" FROM customers c'
+    script = Script(planner=PLAN, sql_writer=sql, reporter=REPORT, python_writer=PYTHON)
+    asked = Question("p1-q1", f"What is {name}?")
+    outcome = answer_question(asked, script, shop)
+    said = io.StringIO()
+    console = Console(file=said, width=200)
+    show.print_outcome(console, outcome, [])
+    show.heading(console, name)
+    assert asked.text in said.getvalue()
+    assert f"no such column: c.{name}"[:40] in said.getvalue()
+    assert said.getvalue().count(name) == 3
 
 
 def test_a_runaway_query_is_stopped(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:

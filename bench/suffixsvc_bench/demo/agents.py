@@ -124,7 +124,8 @@ def report_prompt(question: str, result: QueryResult) -> Messages:
         found = json.dumps({"status": "failed", "error": result.error})
     else:
         rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
-        found = json.dumps({"status": "ok", "rows": rows})
+        # a statement may well return a BLOB
+        found = json.dumps({"status": "ok", "rows": rows}, default=str)
     return _messages(REPORTER, f"Question: {question}\nResult: {found}")
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import copy
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from suffixsvc_driver.config import DriverConfig
+from suffixsvc_driver.config import DriverConfig, LayerSpec
 from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.events import Feedback
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.layers.suffix import SuffixLayer
@@ -15,7 +16,7 @@ from suffixsvc_driver.loop import Result, generate
 from suffixsvc_driver.targets.llama import LlamaTarget
 from suffixsvc_driver.trust import Trust
 
-from suffixsvc.types import BackendNamespace
+from suffixsvc.types import BackendNamespace, Draft, VerifyCost
 from suffixsvc_bench.demo.paired import Timing
 from suffixsvc_bench.demo.pipeline import Call
 
@@ -24,16 +25,60 @@ __all__ = ["Answer", "Brain"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the model wrote for a call. ``prompt`` and ``text`` are the token ids as text."""
+    """What the model wrote for a call.
+
+    Attributes:
+        prompt, text: the token ids as text.
+        extra_seconds: what drafting cost around the decoding: the session opened and closed, the layers
+            told where the call begins and ends. 0 for a plain run.
+    """
 
     call: Call
     prompt: str
     text: str
     result: Result
+    extra_seconds: float = 0.0
 
     @property
     def timing(self) -> Timing:
-        return Timing(len(self.result.token_ids), self.result.decode_seconds)
+        return Timing(len(self.result.token_ids), self.result.decode_seconds + self.extra_seconds)
+
+
+class _Timed:
+    """A layer whose beginning and end are timed; :func:`generate` times the rest."""
+
+    def __init__(self, layer: Layer, watch: _Watch) -> None:
+        self._layer = layer
+        self._watch = watch
+
+    @property
+    def spec(self) -> LayerSpec:
+        return self._layer.spec
+
+    def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
+        with self._watch:
+            self._layer.begin(prompt_ids, cost)
+
+    def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:
+        return self._layer.draft(new_token_ids, budget, verified)
+
+    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
+        with self._watch:
+            self._layer.end(new_token_ids, verified)
+
+
+class _Watch:
+    """Adds up the seconds spent in its `with` blocks."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._began = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._began
 
 
 @dataclass(slots=True)
@@ -59,32 +104,34 @@ class Brain:
         """Answer a call with every layer on.
 
         Args:
-            commit: whether the service remembers what was written. A rehearsal (False) leaves nothing
-                behind, in the driver neither, so that the next run of the call starts from the same.
+            commit: whether the service remembers what was written. With False it forgets the text; what
+                it and the driver learned meanwhile about how far drafts can be trusted stays.
         """
         prompt, prompt_ids = self._prompt(call)
+        watch = _Watch()
         layers: list[Layer] = [PromptLookupLayer()]
         session = None
         if self.namespace is not None:
             labels = {"agent": call.agent.name, "session": call.question.key}
-            session = self.namespace.open_session(prompt_ids, labels=labels)
+            with watch:
+                session = self.namespace.open_session(prompt_ids, labels=labels)
             layers.append(SuffixLayer(session))
         if self.draft_model is not None:
             if call.agent.name not in self._draft_models:
                 self._draft_models[call.agent.name] = self.draft_model()
             layers.append(self._draft_models[call.agent.name])
         trust = self._trust.setdefault((call.agent.name, str(config.policy)), Trust())
-        if not commit:
-            trust = copy.deepcopy(trust)
+        timed = [_Timed(layer, watch) for layer in layers]
         try:
-            result = self._generate(call, prompt_ids, config, layers, trust)
+            result = self._generate(call, prompt_ids, config, timed, trust)
         except BaseException:
             if session is not None:
                 session.close(commit=False)
             raise
         if session is not None:
-            session.close(commit=commit)
-        return self._answer(call, prompt, result)
+            with watch:
+                session.close(commit=commit)
+        return self._answer(call, prompt, result, watch.seconds)
 
     def plain(self, call: Call) -> Answer:
         """Answer a call as the model alone would: no layer is asked, one token a step."""
@@ -113,8 +160,8 @@ class Brain:
         text = self.target.model.chat(call.messages)
         return text, self.target.model.tokenize(text)
 
-    def _answer(self, call: Call, prompt: str, result: Result) -> Answer:
+    def _answer(self, call: Call, prompt: str, result: Result, extra_seconds: float = 0.0) -> Answer:
         written = result.token_ids
         if written and written[-1] in self.target.eog_ids:
             written = written[:-1]
-        return Answer(call, prompt, self.target.model.detokenize(written), result)
+        return Answer(call, prompt, self.target.model.detokenize(written), result, extra_seconds)

@@ -22,6 +22,8 @@ CREATE TABLE order_items (order_id INTEGER, product_id INTEGER, quantity INTEGER
 
 SEED: Final = 20240229
 MAX_ROWS: Final = 5
+#: characters or bytes of a value that are kept, so that a row always fits into a prompt
+MAX_CELL: Final = 200
 #: a query that takes longer is stopped; the shop is tiny, so it would be a runaway join
 MAX_SECONDS: Final = 5.0
 
@@ -128,4 +130,6 @@ def _authorise(action: int, *_: object) -> int:
 
 
 def _short(value: object) -> object:
+    if isinstance(value, str | bytes):
+        return value[:MAX_CELL]
     return round(value, 2) if isinstance(value, float) else value

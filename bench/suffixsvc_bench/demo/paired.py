@@ -1,8 +1,9 @@
-"""Speed against plain decoding: the same call run in turn with drafts and without (A B A B).
+"""Speed against plain decoding: the same call run with drafts, and plain before and after it.
 
 A machine drifts by ten or twenty per cent within minutes; runs that lie side by side drift together. The
 ratio of a call is its tokens per second with drafts over those without; the median over calls is
-reported with a bootstrap interval.
+reported with a bootstrap interval. A call is run with drafts only once: a second run would profit from
+what the service learned in the first.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ CONFIDENCE: Final = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Decoding of one answer, the prompt's prefill left out."""
+    """Decoding of one answer: the prompt's prefill left out, everything that drafting costs included."""
 
     tokens: int
     seconds: float
@@ -29,17 +30,17 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """All runs of one call, in the order they were made within each kind."""
+    """The run of one call with drafts, and its plain runs."""
 
     call: str
     agent: str
-    drafted: tuple[Timing, ...]
+    drafted: Timing
     plain: tuple[Timing, ...]
 
     @property
     def ratio(self) -> float:
         """Tokens per second with drafts over tokens per second without."""
-        return speed(self.drafted) / speed(self.plain)
+        return speed([self.drafted]) / speed(self.plain)
 
 
 @dataclass(frozen=True, slots=True)

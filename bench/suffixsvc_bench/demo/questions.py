@@ -44,7 +44,7 @@ SECOND_PASS: Final = _numbered(
     ],
 )
 
-#: asked once more after the service was killed: nothing but its store can help with it
+#: a new question, asked after the service was killed: what its first call draws on, the store brought back
 AFTER_RESTART: Final = Question("p3-q1", "Which 5 cities placed the most orders?")
 
 #: for the run that shows every layer at work

@@ -33,7 +33,6 @@ class Recorder:
         self._stream: IO[str] | None = None
 
     def __enter__(self) -> Self:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         if self._path.suffix == ".gz":
             self._stream = gzip.open(self._draft, "wt", encoding="utf-8")
         else:

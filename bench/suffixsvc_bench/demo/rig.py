@@ -119,7 +119,8 @@ class Rig:
         speed = client.check_vocabulary(vocabulary).seconds_per_token
         self._console.print(
             f"the draft worker: process {child.pid}, {self._chosen.draft.stem}, same vocabulary, "
-            f"{speed * 1e3:.0f} ms a token"
+            f"{speed * 1e3:.0f} ms a token",
+            markup=False,
         )
         return lambda: DraftModelLayer(client, vocabulary)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from rich.console import Console
+from rich.markup import escape
 from suffixsvc_driver.config import DriverConfig, Policy
 from suffixsvc_driver.exactness import Exactness, check_exactness
 
@@ -25,7 +26,7 @@ from suffixsvc_bench.demo.pipeline import Call, answer_question
 from suffixsvc_bench.demo.questions import AFTER_RESTART, FIRST_MATCH, Question, passes
 from suffixsvc_bench.demo.recording import Recorder
 from suffixsvc_bench.demo.rig import Rig
-from suffixsvc_bench.demo.setup import Chosen, choose_models, physical_cores
+from suffixsvc_bench.demo.setup import Chosen, check_output_file, choose_models, physical_cores
 
 __all__ = ["DemoOptions", "run_demo"]
 
@@ -73,14 +74,20 @@ def run_demo(options: DemoOptions, download: Callable[[str], Path], console: Con
         options: see :class:`DemoOptions`.
         download: gets a model of the registry that is not here, and returns its file.
         console: where to print.
+
+    Raises:
+        InvalidConfigError: options that exclude each other, or a file that cannot be written.
     """
     console = console or _console()
+    check_output_file(options.report, "--report")
+    if options.record is not None:
+        check_output_file(options.record, "--record")
     chosen = choose_models(
         small=options.small,
         target=options.target,
         draft=options.draft,
         download=download,
-        say=lambda text: console.print(f"[yellow]{text}[/yellow]"),
+        say=lambda text: console.print(f"[yellow]{escape(text)}[/yellow]"),
     )
     folder = Path(tempfile.mkdtemp(prefix="suffixsvc-demo-"))
     try:
@@ -130,7 +137,7 @@ class Demo:
         self._write_report(first, second, restarted, exactness)
         self.console.print(f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes.")
         for promise in self.broken_promises:
-            self.console.print(f"[red]Not kept on this machine: {promise}[/red]")
+            self.console.print(f"[red]Not kept on this machine: {escape(promise)}[/red]")
         return 1 if self.broken_promises else 0
 
     # --------------------------------------------------------------------------------------------- the passes
@@ -155,18 +162,17 @@ class Demo:
         show.heading(
             self.console, f"Second pass: {len(questions)} other questions of the same kind, all remembered"
         )
-        rounds = 1 if self.options.quick else 2
-        every = self._compare_every(rounds)
+        every = self._compare_every()
         which = "every call" if every == 1 else f"one call in {every} (all would take too long here)"
-        order = "A B, then B A" if rounds == 1 else "A B A B, then B A B A"
-        self.console.print(f"{which} runs with drafts and plain in turn ({order})")
+        order = "plain before or after it, in turn" if self.options.quick else "plain before and after it"
+        self.console.print(f"{which} runs once with drafts, and {order}")
         numbers = itertools.count()
 
         def generate(call: Call) -> Answer:
             number = next(numbers)
             if number % every:
                 return self.rig.brain.drafted(call, DriverConfig())
-            return self._paired(call, rounds, plain_first=number // every % 2 == 1)
+            return self._paired(call, plain_first=number // every % 2 == 1)
 
         answers = self._ask(questions, generate, record, 2)
         self.sections.append(
@@ -174,32 +180,26 @@ class Demo:
         )
         return answers
 
-    def _compare_every(self, rounds: int) -> int:
+    def _compare_every(self) -> int:
         """Which calls of the second pass to compare: every n-th, judged by how long the first pass took."""
         answers = self.sections[0].answers
-        drafted = sum(answer.result.decode_seconds for answer in answers)
         plain = sum(len(a.result.token_ids) for a in answers) * self.rig.brain.curve.seconds_per_step
-        extra = (rounds - 1) * drafted + rounds * plain
+        extra = plain if self.options.quick else 2 * plain
         return max(1, math.ceil(extra / COMPARING_SECONDS[self.options.quick]))
 
-    def _paired(self, call: Call, rounds: int, *, plain_first: bool) -> Answer:
-        """A B A B or B A B A. Only the last run with drafts is remembered, so all see the same history."""
-        config, drafted, plain = DriverConfig(), [], []
-        for turn in range(rounds):
-            if plain_first:
-                plain.append(self.rig.brain.plain(call))
-            drafted.append(self.rig.brain.drafted(call, config, commit=turn == rounds - 1))
-            if not plain_first:
-                plain.append(self.rig.brain.plain(call))
-        self.pairings.append(
-            Pairing(
-                call.name,
-                call.agent.name,
-                tuple(answer.timing for answer in drafted),
-                tuple(answer.timing for answer in plain),
-            )
-        )
-        return drafted[-1]
+    def _paired(self, call: Call, *, plain_first: bool) -> Answer:
+        """Once with drafts, between two plain runs; quick: one plain run, on the side that is asked for.
+
+        Never twice with drafts: the second run would profit from what the service learned in the first.
+        """
+        before, after = (plain_first, not plain_first) if self.options.quick else (True, True)
+        plain = [self.rig.brain.plain(call)] if before else []
+        drafted = self.rig.brain.drafted(call, DriverConfig())
+        if after:
+            plain.append(self.rig.brain.plain(call))
+        timings = tuple(answer.timing for answer in plain)
+        self.pairings.append(Pairing(call.name, call.agent.name, drafted.timing, timings))
+        return drafted
 
     def _ask(
         self,
@@ -223,7 +223,7 @@ class Demo:
                     return answer.text
 
                 outcome = answer_question(question, one_call, self.shop)
-                bar.console.print(show.outcome_line(outcome, own))
+                show.print_outcome(bar.console, outcome, own)
                 bar.advance(task)
                 answers.extend(own)
         return answers
@@ -260,10 +260,12 @@ class Demo:
             f"{after.tokens}; up again and answering after {took:.1f} s, as process {self.rig.service.pid}"
         )
         answers = self._after_restart(record)
-        accepted = show.total(answers).evidence.get("suffix")
+        # the later calls may also draft what the first one wrote after the restart
+        accepted = show.total(answers[:1]).evidence.get("suffix")
         count = accepted.accepted if accepted else 0
         self.console.print(
-            f"accepted tokens that the service remembered across the crash: [bold]{count}[/bold]"
+            f"accepted tokens of the first call that the service remembered across the crash: "
+            f"[bold]{count}[/bold]"
         )
         if after.outputs != before.outputs or not count:
             self.broken_promises.append("the history survives a crash and still drafts")
@@ -282,7 +284,7 @@ class Demo:
         call = Call(agents.PLANNER, AFTER_RESTART, 0, agents.plan_prompt(AFTER_RESTART.text))
         answer = self.rig.brain.drafted(call, config)
         record(answer, 3)
-        self.console.print(f"the planner, asked once more: {answer.text}", markup=False)
+        self.console.print(f"the planner, on a new question: {answer.text}", markup=False)
         return [answer]
 
     def _first_match(self) -> list[Answer]:
@@ -314,7 +316,7 @@ class Demo:
         found = Exactness(0, 0, ())
         for answer in answers:
             found += check_exactness(self.rig.brain.target, answer.result)
-        self.console.print(found.describe())
+        self.console.print(found.describe(), markup=False)
         if not found.ok:
             self.broken_promises.append("every token is the model's own choice")
         return found
@@ -331,7 +333,7 @@ class Demo:
             ("speed-up over plain decoding, second pass, median of paired calls", str(speedup)),
             ("tokens from memory, first pass", f"{show.suffix_share(first):.1%}"),
             ("tokens from memory, second pass", f"{show.suffix_share(second):.1%}"),
-            ("tokens from memory after the crash", f"{show.suffix_share(restarted):.1%}"),
+            ("tokens from memory, first call after the crash", f"{show.suffix_share(restarted[:1]):.1%}"),
             *(("exactness", line) for line in exactness.describe().splitlines()),
             ("asking the service", self._client_counts()),
         ]
@@ -342,7 +344,9 @@ class Demo:
             sections=self.sections,
             token_bytes=self.rig.brain.target.model.token_bytes,
         )
-        self.console.print(f"\nEvery answer, coloured by where its tokens came from: {self.options.report}")
+        self.console.print(
+            f"\nEvery answer, coloured by where its tokens came from: {self.options.report}", markup=False
+        )
 
     def _client_counts(self) -> str:
         counts = self.rig.client.counts
@@ -357,4 +361,4 @@ class Demo:
         recorder = Recorder(self.options.record, model=self.chosen.name, tokenizer=self.rig.fingerprint)
         with recorder:
             yield recorder.write
-        self.console.print(f"every call recorded: {self.options.record}")
+        self.console.print(f"every call recorded: {self.options.record}", markup=False)

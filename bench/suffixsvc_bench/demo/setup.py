@@ -1,4 +1,4 @@
-"""Which models the demo runs on, and on how many threads."""
+"""Before the demo starts: its models, its threads, and whether what it writes has a place."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Final
 
 from suffixsvc_driver import models
 
-from suffixsvc.errors import SuffixError
+from suffixsvc.errors import InvalidConfigError, SuffixError
 
-__all__ = ["Chosen", "choose_models", "physical_cores"]
+__all__ = ["Chosen", "check_output_file", "choose_models", "physical_cores"]
 
 TARGET: Final = "qwen2.5-coder-1.5b"
 DRAFT: Final = "qwen2.5-coder-0.5b"
@@ -40,19 +40,29 @@ def choose_models(
 
     Args:
         small: the tiny model only.
-        target, draft: a GGUF or a registry name instead of the usual pair.
+        target, draft: a GGUF or a registry name instead of the usual pair. Nothing takes the place of a
+            named one; a target without a draft runs without a draft model.
         download: gets a registry model that is not here.
         say: told where the choice differs from what was asked for.
 
     Raises:
+        InvalidConfigError: the tiny model and another one at once.
         SuffixError: a model that was named, or even the tiny one, cannot be had.
     """
-    if target is not None:
-        file = _have(target, download)
-        return Chosen(file.stem, file, _have(draft, download) if draft else None, small=draft is None)
+    if small and (target is not None or draft is not None):
+        raise InvalidConfigError(
+            "--small names the models itself",
+            got="--small with --target or --draft",
+            remedy=f"Leave --small out, or name the tiny model: --target {SMALL}.",
+        )
+    if target is not None or draft is not None:
+        # the named draft first: if it is wrong, nothing large was downloaded in vain
+        drafter = None if draft is None else _have(draft, download)
+        file = _have(TARGET if target is None else target, download)
+        return Chosen(TARGET if target is None else file.stem, file, drafter, small=drafter is None)
     if not small:
         try:
-            return Chosen(TARGET, _have(TARGET, download), _have(draft or DRAFT, download), small=False)
+            return Chosen(TARGET, _have(TARGET, download), _have(DRAFT, download), small=False)
         except SuffixError as error:
             say(f"The large models cannot be had: {error}")
             say(f"Going on with {SMALL}, without a draft model (as SMALL=1 does).")
@@ -66,6 +76,28 @@ def _have(what: str, download: Download) -> Path:
         return models.path(what)
     except SuffixError:
         return download(what)
+
+
+def check_output_file(path: Path, option: str) -> None:
+    """Find out now, not after minutes of work, whether ``path`` can be written; writes nothing to it.
+
+    Raises:
+        InvalidConfigError: it is a folder, its folder is missing, or nothing may be written there.
+    """
+    remedy = f"Name a file in a folder that exists and can be written: {option} FILE."
+    if path.is_dir():
+        raise InvalidConfigError(
+            f"{option} names a folder", expected="a file", got=repr(str(path)), remedy=remedy
+        )
+    # the name that the file has until it is complete
+    draft = path.with_name(f".{path.name}.new")
+    try:
+        draft.open("ab").close()
+        draft.unlink()
+    except OSError as error:
+        raise InvalidConfigError(
+            f"{option} cannot be written ({error.strerror})", got=repr(str(path)), remedy=remedy
+        ) from error
 
 
 def physical_cores() -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from suffixsvc_driver.accounting import Stats
@@ -15,7 +16,7 @@ from suffixsvc_bench.demo.brain import Answer
 from suffixsvc_bench.demo.paired import Pairing, median_ratio, speed
 from suffixsvc_bench.demo.pipeline import Outcome
 
-__all__ = ["agent_table", "heading", "layer_table", "outcome_line", "progress", "suffix_share", "total"]
+__all__ = ["agent_table", "heading", "layer_table", "print_outcome", "progress", "suffix_share", "total"]
 
 
 def total(answers: Sequence[Answer]) -> Stats:
@@ -32,7 +33,7 @@ def suffix_share(answers: Sequence[Answer]) -> float:
 
 
 def heading(console: Console, text: str) -> None:
-    console.print(f"\n[bold]{text}[/bold]")
+    console.print(f"\n[bold]{escape(text)}[/bold]")
 
 
 def progress(console: Console) -> Progress:
@@ -41,8 +42,8 @@ def progress(console: Console) -> Progress:
     return Progress(*columns, console=console, transient=True)
 
 
-def outcome_line(outcome: Outcome, answers: Sequence[Answer]) -> str:
-    """One line about a question: what the agents made of it, and where the tokens came from."""
+def print_outcome(console: Console, outcome: Outcome, answers: Sequence[Answer]) -> None:
+    """What the agents made of a question, and where the tokens came from."""
     stats = total(answers)
     result = outcome.result
     made = f"{result.total_rows} rows" if result.ok else f"SQL failed ({result.error[:40]})"
@@ -60,10 +61,12 @@ def outcome_line(outcome: Outcome, answers: Sequence[Answer]) -> str:
         for kind in ("prompt", "suffix", "draft-model", "target")
         if kind in stats.evidence
     )
-    return (
+    # an error quotes what the model wrote, square brackets included
+    console.print(
         f"{outcome.question.text}\n"
         f"    {made}{repaired}; {marks}\n"
-        f"    {stats.tokens} tokens, {stats.mat:.2f} per step (MAT); from: {shares}"
+        f"    {stats.tokens} tokens, {stats.mat:.2f} per step (MAT); from: {shares}",
+        markup=False,
     )
 
 
@@ -83,7 +86,7 @@ def agent_table(pairings: Sequence[Pairing], answers: Sequence[Answer]) -> Table
             f"{stats.mat:.2f}",
             f"{stats.accepted}/{stats.drafted}",
             f"{stats.acceptance_rate:.0%}",
-            f"{speed([t for p in pairs for t in p.drafted]):.1f}" if pairs else "-",
+            f"{speed([p.drafted for p in pairs]):.1f}" if pairs else "-",
             f"{speed([t for p in pairs for t in p.plain]):.1f}" if pairs else "-",
             f"{ratio.median:.2f}x" if ratio else "-",
             style="bold" if agent == "all" else None,
