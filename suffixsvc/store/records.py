@@ -1,13 +1,7 @@
 """The bytes of every record in the store; ``docs/format.md`` is their contract.
 
 Integers in values are little endian, integers in keys big endian (so that LMDB's byte order is number
-order). Every value starts with a four-byte magic and a version and ends with the xxh3-64 of all bytes
-before it:
-
-    +-------+---------+----------------- ... ----+----------+
-    | magic | version | fields, variable parts   | checksum |
-    |  4    |  u16    |                          |  u64     |
-    +-------+---------+----------------- ... ----+----------+
+order). What all values have in common is in ``framing.py``.
 
 A decoder trusts nothing: lengths are checked before they are used, and whatever does not add up is a
 :class:`StoreCorruptError` that names the record and the reason. Nothing here touches LMDB.
@@ -17,13 +11,24 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import xxhash
 
 from suffixsvc.config import PROMPT_TAIL_TOKENS
-from suffixsvc.errors import StoreCorruptError
+from suffixsvc.store.framing import (
+    CHECKSUM,
+    RECORD_VERSION,
+    corrupt,
+    decode_text,
+    decode_tokens,
+    open_record,
+    require_length,
+    require_no_flags,
+    require_same,
+    seal,
+)
 from suffixsvc.types import TokenArray
 
 __all__ = [
@@ -62,14 +67,10 @@ SCHEMA_VERSION: Final = 1
 #: the two keys of the database "meta"
 SCHEMA_KEY: Final = b"schema"
 COUNTERS_KEY: Final = b"counters"
-#: of a single record's layout
-RECORD_VERSION: Final = 1
 
 _FLAG_INCOMPLETE: Final = 1
 _FLAG_CORPUS: Final = 2
 
-_CHECKSUM = struct.Struct("<Q")
-_PREFIX = struct.Struct("<4sH")
 _SCHEMA = struct.Struct("<4sHHIQ")
 _COUNTERS = struct.Struct("<4sHHIQQQQQ")
 _NAMESPACE = struct.Struct("<4sHHIHH")
@@ -83,8 +84,6 @@ _LSN_KEY = struct.Struct(">Q")
 _NS_LSN_KEY = struct.Struct(">IQ")
 _PAYLOAD_KEY = struct.Struct(">I16sI")
 _NS_KEY = struct.Struct(">I")
-
-_REMEDY: Final = "Restore the data folder from a backup."
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -178,91 +177,32 @@ def state_key(namespace_id: int, name: str) -> bytes:
     return _NS_KEY.pack(namespace_id) + name.encode("utf-8", "surrogatepass")
 
 
-# --- framing ----------------------------------------------------------------------------------------
-
-
-def _seal(body: bytes) -> bytes:
-    return body + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(body))
-
-
-def _corrupt(where: str, what: str, expected: object = None, got: object = None) -> StoreCorruptError:
-    return StoreCorruptError(f"{where}: {what}", expected=expected, got=got, remedy=_REMEDY)
-
-
-def _open(raw: bytes, layout: struct.Struct, magic: bytes, where: str) -> tuple[Any, ...]:
-    """Check frame and checksum; the header's fields behind magic, version and flags word."""
-    smallest = layout.size + _CHECKSUM.size
-    if len(raw) < smallest:
-        raise _corrupt(where, "record is too short", f"at least {smallest} bytes", f"{len(raw)} bytes")
-    found, version = _PREFIX.unpack_from(raw)
-    if found != magic:
-        raise _corrupt(where, "wrong magic", magic, found)
-    body = raw[: -_CHECKSUM.size]
-    (stored,) = _CHECKSUM.unpack_from(raw, len(body))
-    actual = xxhash.xxh3_64_intdigest(body)
-    if stored != actual:
-        raise _corrupt(where, "checksum does not match", f"{stored:016x}", f"{actual:016x}")
-    if version != RECORD_VERSION:
-        raise _corrupt(where, "unknown record version", RECORD_VERSION, version)
-    return layout.unpack_from(raw)[2:]
-
-
-def _exact(raw: bytes, expected: int, where: str) -> None:
-    if len(raw) != expected:
-        raise _corrupt(where, "record has a wrong length", f"{expected} bytes", f"{len(raw)} bytes")
-
-
-def _same(where: str, what: str, expected: object, got: object) -> None:
-    if expected != got:
-        raise _corrupt(where, f"{what} is not the one its key says", expected, got)
-
-
-def _no_flags(where: str, flags: object) -> None:
-    if flags != 0:
-        raise _corrupt(where, "reserved bits are set", 0, flags)
-
-
-def _text(raw: bytes, where: str, what: str) -> str:
-    try:
-        return raw.decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError as e:
-        raise _corrupt(where, f"{what} is not UTF-8") from e
-
-
-def _tokens(raw: bytes, offset: int, count: int, where: str) -> TokenArray:
-    ids: TokenArray = np.frombuffer(raw, dtype="<i4", count=count, offset=offset).astype(np.int32, copy=False)
-    if count and int(ids.min()) < 0:
-        raise _corrupt(where, "negative token id", "ids in 0 .. 2**31 - 1", int(ids.min()))
-    ids.flags.writeable = False
-    return ids
-
-
 # --- records ----------------------------------------------------------------------------------------
 
 
 def encode_schema(schema: int, created_us: int) -> bytes:
-    return _seal(_SCHEMA.pack(b"SXHD", RECORD_VERSION, 0, schema, created_us))
+    return seal(_SCHEMA.pack(b"SXHD", RECORD_VERSION, 0, schema, created_us))
 
 
 def decode_schema(raw: bytes) -> tuple[int, int]:
     """(schema version, creation time in microseconds)."""
     where = "schema record"
-    flags, schema, created_us = _open(raw, _SCHEMA, b"SXHD", where)
-    _exact(raw, _SCHEMA.size + _CHECKSUM.size, where)
-    _no_flags(where, flags)
+    flags, schema, created_us = open_record(raw, _SCHEMA, b"SXHD", where)
+    require_length(raw, _SCHEMA.size + CHECKSUM.size, where)
+    require_no_flags(where, flags)
     return schema, created_us
 
 
 def encode_counters(c: Counters) -> bytes:
     fields = (c.last_namespace_id, c.last_lsn, c.outputs, c.payloads, c.tokens, c.txn)
-    return _seal(_COUNTERS.pack(b"SXCT", RECORD_VERSION, 0, *fields))
+    return seal(_COUNTERS.pack(b"SXCT", RECORD_VERSION, 0, *fields))
 
 
 def decode_counters(raw: bytes) -> Counters:
     where = "counters record"
-    flags, namespace_id, lsn, outputs, payloads, tokens, txn = _open(raw, _COUNTERS, b"SXCT", where)
-    _exact(raw, _COUNTERS.size + _CHECKSUM.size, where)
-    _no_flags(where, flags)
+    flags, namespace_id, lsn, outputs, payloads, tokens, txn = open_record(raw, _COUNTERS, b"SXCT", where)
+    require_length(raw, _COUNTERS.size + CHECKSUM.size, where)
+    require_no_flags(where, flags)
     return Counters(lsn, namespace_id, outputs, payloads, tokens, txn)
 
 
@@ -270,18 +210,20 @@ def encode_namespace(row: NamespaceRow) -> bytes:
     path = row.path.encode("utf-8", "surrogatepass")
     tokenizer = row.tokenizer.encode("utf-8", "surrogatepass")
     head = _NAMESPACE.pack(b"SXNS", RECORD_VERSION, 0, row.namespace_id, len(path), len(tokenizer))
-    return _seal(head + path + tokenizer)
+    return seal(head + path + tokenizer)
 
 
 def decode_namespace(raw: bytes, path_key: bytes) -> NamespaceRow:
     where = f"namespace record {path_key!r}"
-    flags, namespace_id, path_len, tokenizer_len = _open(raw, _NAMESPACE, b"SXNS", where)
+    flags, namespace_id, path_len, tokenizer_len = open_record(raw, _NAMESPACE, b"SXNS", where)
     start, middle = _NAMESPACE.size, _NAMESPACE.size + path_len
-    _exact(raw, middle + tokenizer_len + _CHECKSUM.size, where)
-    _no_flags(where, flags)
-    _same(where, "path", path_key, raw[start:middle])
-    path = _text(raw[start:middle], where, "path")
-    return NamespaceRow(namespace_id, path, _text(raw[middle : middle + tokenizer_len], where, "tokenizer"))
+    require_length(raw, middle + tokenizer_len + CHECKSUM.size, where)
+    require_no_flags(where, flags)
+    require_same(where, "path", path_key, raw[start:middle])
+    path = decode_text(raw[start:middle], where, "path")
+    return NamespaceRow(
+        namespace_id, path, decode_text(raw[middle : middle + tokenizer_len], where, "tokenizer")
+    )
 
 
 def encode_log(r: LogRecord) -> bytes:
@@ -305,22 +247,22 @@ def encode_log(r: LogRecord) -> bytes:
         len(r.labels),
         len(labels),
     )
-    return _seal(head + tail + labels)
+    return seal(head + tail + labels)
 
 
 def decode_log(raw: bytes, lsn: int) -> LogRecord:
     where = f"log record {lsn}"
-    fields = _open(raw, _LOG, b"SXLG", where)
+    fields = open_record(raw, _LOG, b"SXLG", where)
     flags, own_lsn, namespace_id, ttl, written_us, digest, slot, token_count = fields[:8]
     tail_count, label_count, labels_len = fields[8:]
     tail_end = _LOG.size + 4 * tail_count
-    _exact(raw, tail_end + labels_len + _CHECKSUM.size, where)
-    _no_flags(where, flags & ~(_FLAG_INCOMPLETE | _FLAG_CORPUS))
-    _same(where, "LSN", lsn, own_lsn)
+    require_length(raw, tail_end + labels_len + CHECKSUM.size, where)
+    require_no_flags(where, flags & ~(_FLAG_INCOMPLETE | _FLAG_CORPUS))
+    require_same(where, "LSN", lsn, own_lsn)
     if tail_count > PROMPT_TAIL_TOKENS:
-        raise _corrupt(where, "prompt tail is too long", f"<= {PROMPT_TAIL_TOKENS} tokens", tail_count)
+        raise corrupt(where, "prompt tail is too long", f"<= {PROMPT_TAIL_TOKENS} tokens", tail_count)
     if token_count == 0:
-        raise _corrupt(where, "output is empty", "at least one token", 0)
+        raise corrupt(where, "output is empty", "at least one token", 0)
     return LogRecord(
         lsn=lsn,
         payload=PayloadKey(namespace_id, digest, slot),
@@ -329,7 +271,7 @@ def decode_log(raw: bytes, lsn: int) -> LogRecord:
         ttl_seconds=ttl,
         incomplete=bool(flags & _FLAG_INCOMPLETE),
         corpus=bool(flags & _FLAG_CORPUS),
-        prompt_tail=_tokens(raw, _LOG.size, tail_count, where),
+        prompt_tail=decode_tokens(raw, _LOG.size, tail_count, where),
         labels=_decode_labels(raw[tail_end : tail_end + labels_len], label_count, where),
     )
 
@@ -339,16 +281,16 @@ def _decode_labels(raw: bytes, count: int, where: str) -> dict[str, str]:
     at = 0
     for _ in range(count):
         if at + _LABEL.size > len(raw):
-            raise _corrupt(where, "labels end early", f"{count} labels", len(labels))
+            raise corrupt(where, "labels end early", f"{count} labels", len(labels))
         name_len, value_len = _LABEL.unpack_from(raw, at)
         middle = at + _LABEL.size + name_len
         if middle + value_len > len(raw):
-            raise _corrupt(where, "a label runs past the end", f"{count} labels", len(labels))
-        name = _text(raw[at + _LABEL.size : middle], where, "label name")
-        labels[name] = _text(raw[middle : middle + value_len], where, "label value")
+            raise corrupt(where, "a label runs past the end", f"{count} labels", len(labels))
+        name = decode_text(raw[at + _LABEL.size : middle], where, "label name")
+        labels[name] = decode_text(raw[middle : middle + value_len], where, "label value")
         at = middle + value_len
     if at != len(raw) or len(labels) != count:
-        raise _corrupt(where, "labels do not fill their space", f"{count} labels", len(labels))
+        raise corrupt(where, "labels do not fill their space", f"{count} labels", len(labels))
     return labels
 
 
@@ -364,48 +306,48 @@ def encode_payload(key: PayloadKey, payload: Payload) -> bytes:
         len(payload.segment_lens),
     )
     lens = np.asarray(payload.segment_lens, dtype="<u4").tobytes()
-    return _seal(head + lens + payload.token_ids.astype("<i4").tobytes())
+    return seal(head + lens + payload.token_ids.astype("<i4").tobytes())
 
 
 def decode_payload(raw: bytes, key: PayloadKey) -> Payload:
     where = f"payload record {payload_key(key).hex()}"
-    flags, namespace_id, slot, digest, tokens, segments = _open(raw, _PAYLOAD, b"SXPL", where)
+    flags, namespace_id, slot, digest, tokens, segments = open_record(raw, _PAYLOAD, b"SXPL", where)
     tokens_at = _PAYLOAD.size + 4 * segments
-    _exact(raw, tokens_at + 4 * tokens + _CHECKSUM.size, where)
-    _no_flags(where, flags)
-    _same(where, "payload", key, PayloadKey(namespace_id, digest, slot))
+    require_length(raw, tokens_at + 4 * tokens + CHECKSUM.size, where)
+    require_no_flags(where, flags)
+    require_same(where, "payload", key, PayloadKey(namespace_id, digest, slot))
     lens = tuple(np.frombuffer(raw, dtype="<u4", count=segments, offset=_PAYLOAD.size).tolist())
     if tokens == 0 or 0 in lens or sum(lens) != tokens:
-        raise _corrupt(where, "segment lengths do not add up", f"{tokens} tokens", f"{sum(lens)} tokens")
-    return Payload(_tokens(raw, tokens_at, tokens, where), lens)
+        raise corrupt(where, "segment lengths do not add up", f"{tokens} tokens", f"{sum(lens)} tokens")
+    return Payload(decode_tokens(raw, tokens_at, tokens, where), lens)
 
 
 def encode_refs(key: PayloadKey, count: int) -> bytes:
-    return _seal(_REFS.pack(b"SXRC", RECORD_VERSION, 0, key.namespace_id, key.slot, key.digest, count))
+    return seal(_REFS.pack(b"SXRC", RECORD_VERSION, 0, key.namespace_id, key.slot, key.digest, count))
 
 
 def decode_refs(raw: bytes, key: PayloadKey) -> int:
     where = f"reference count {payload_key(key).hex()}"
-    flags, namespace_id, slot, digest, count = _open(raw, _REFS, b"SXRC", where)
-    _exact(raw, _REFS.size + _CHECKSUM.size, where)
-    _no_flags(where, flags)
-    _same(where, "payload", key, PayloadKey(namespace_id, digest, slot))
+    flags, namespace_id, slot, digest, count = open_record(raw, _REFS, b"SXRC", where)
+    require_length(raw, _REFS.size + CHECKSUM.size, where)
+    require_no_flags(where, flags)
+    require_same(where, "payload", key, PayloadKey(namespace_id, digest, slot))
     if count == 0:
-        raise _corrupt(where, "count of a kept payload is zero", "at least 1", 0)
+        raise corrupt(where, "count of a kept payload is zero", "at least 1", 0)
     return int(count)
 
 
 def encode_state(namespace_id: int, name: str, value: bytes) -> bytes:
     raw_name = name.encode("utf-8", "surrogatepass")
     head = _STATE.pack(b"SXST", RECORD_VERSION, 0, namespace_id, len(raw_name), 0, len(value))
-    return _seal(head + raw_name + value)
+    return seal(head + raw_name + value)
 
 
 def decode_state(raw: bytes, key: bytes) -> bytes:
     where = f"state record {key.hex()}"
-    flags, namespace_id, name_len, reserved, value_len = _open(raw, _STATE, b"SXST", where)
+    flags, namespace_id, name_len, reserved, value_len = open_record(raw, _STATE, b"SXST", where)
     middle = _STATE.size + name_len
-    _exact(raw, middle + value_len + _CHECKSUM.size, where)
-    _no_flags(where, flags | reserved)
-    _same(where, "namespace or name", key, _NS_KEY.pack(namespace_id) + raw[_STATE.size : middle])
+    require_length(raw, middle + value_len + CHECKSUM.size, where)
+    require_no_flags(where, flags | reserved)
+    require_same(where, "namespace or name", key, _NS_KEY.pack(namespace_id) + raw[_STATE.size : middle])
     return raw[middle : middle + value_len]

@@ -20,6 +20,7 @@ from store_testing import Clock, make_output, plain_stored
 from suffixsvc.errors import StoreCorruptError
 from suffixsvc.store import LmdbStore
 from suffixsvc.store import records as r
+from suffixsvc.store.framing import seal
 from suffixsvc.types import NamespaceRecord
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "store" / "v1"
@@ -162,7 +163,7 @@ def test_resealed_garbage_never_crashes_a_decoder(data: st.DataObject) -> None:
     for at in data.draw(st.lists(st.integers(6, len(body) - 1), min_size=1, max_size=8)):
         body[at] = data.draw(st.integers(0, 255))
     with contextlib.suppress(StoreCorruptError):
-        decode(r._seal(bytes(body)))
+        decode(seal(bytes(body)))
 
 
 tokens = st.integers(0, 2**31 - 1)

@@ -1,0 +1,106 @@
+"""What all values in the store have in common; ``docs/format.md`` is their contract.
+
+Every value starts with a four-byte magic and a version and ends with the xxh3-64 of all bytes
+before it:
+
+    +-------+---------+----------------- ... ----+----------+
+    | magic | version | fields, variable parts   | checksum |
+    |  4    |  u16    |                          |  u64     |
+    +-------+---------+----------------- ... ----+----------+
+
+Whatever does not add up is a :class:`StoreCorruptError` that names the record (``where``) and the reason.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+import numpy as np
+import xxhash
+
+from suffixsvc.errors import StoreCorruptError
+from suffixsvc.types import TokenArray
+
+__all__ = [
+    "CHECKSUM",
+    "RECORD_VERSION",
+    "corrupt",
+    "decode_text",
+    "decode_tokens",
+    "open_record",
+    "require_length",
+    "require_no_flags",
+    "require_same",
+    "seal",
+]
+
+#: of a single record's layout
+RECORD_VERSION: Final = 1
+CHECKSUM: Final = struct.Struct("<Q")
+_PREFIX: Final = struct.Struct("<4sH")
+
+_REMEDY: Final = "Restore the data folder from a backup."
+
+
+def seal(body: bytes) -> bytes:
+    """A record: its body and the checksum behind it."""
+    return body + CHECKSUM.pack(xxhash.xxh3_64_intdigest(body))
+
+
+def corrupt(where: str, what: str, expected: object = None, got: object = None) -> StoreCorruptError:
+    """The error for a record (``where``) that does not add up."""
+    return StoreCorruptError(f"{where}: {what}", expected=expected, got=got, remedy=_REMEDY)
+
+
+def open_record(raw: bytes, layout: struct.Struct, magic: bytes, where: str) -> tuple[Any, ...]:
+    """Check frame and checksum; the header's fields behind magic and version. StoreCorruptError."""
+    smallest = layout.size + CHECKSUM.size
+    if len(raw) < smallest:
+        raise corrupt(where, "record is too short", f"at least {smallest} bytes", f"{len(raw)} bytes")
+    found, version = _PREFIX.unpack_from(raw)
+    if found != magic:
+        raise corrupt(where, "wrong magic", magic, found)
+    body = raw[: -CHECKSUM.size]
+    (stored,) = CHECKSUM.unpack_from(raw, len(body))
+    actual = xxhash.xxh3_64_intdigest(body)
+    if stored != actual:
+        raise corrupt(where, "checksum does not match", f"{stored:016x}", f"{actual:016x}")
+    if version != RECORD_VERSION:
+        raise corrupt(where, "unknown record version", RECORD_VERSION, version)
+    return layout.unpack_from(raw)[2:]
+
+
+def require_length(raw: bytes, expected: int, where: str) -> None:
+    """StoreCorruptError unless a record has so many bytes, checksum included."""
+    if len(raw) != expected:
+        raise corrupt(where, "record has a wrong length", f"{expected} bytes", f"{len(raw)} bytes")
+
+
+def require_same(where: str, what: str, expected: object, got: object) -> None:
+    """StoreCorruptError unless a field repeats what the record's key says."""
+    if expected != got:
+        raise corrupt(where, f"{what} is not the one its key says", expected, got)
+
+
+def require_no_flags(where: str, flags: object) -> None:
+    """StoreCorruptError unless all reserved bits are zero."""
+    if flags != 0:
+        raise corrupt(where, "reserved bits are set", 0, flags)
+
+
+def decode_text(raw: bytes, where: str, what: str) -> str:
+    """UTF-8, lone surrogates allowed; StoreCorruptError for anything else."""
+    try:
+        return raw.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as e:
+        raise corrupt(where, f"{what} is not UTF-8") from e
+
+
+def decode_tokens(raw: bytes, offset: int, count: int, where: str) -> TokenArray:
+    """``count`` ids from byte ``offset``: int32[count], read-only. StoreCorruptError if one is negative."""
+    ids: TokenArray = np.frombuffer(raw, dtype="<i4", count=count, offset=offset).astype(np.int32, copy=False)
+    if count and int(ids.min()) < 0:
+        raise corrupt(where, "negative token id", "ids in 0 .. 2**31 - 1", int(ids.min()))
+    ids.flags.writeable = False
+    return ids
