@@ -6,6 +6,7 @@ waits, connects or looks at a clock of its own.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -216,16 +217,22 @@ class Procedures:
                     yield from self._open_to_close(state, how)
                 if state.phase in (Phase.LIVE, Phase.REFUSED):
                     return (yield from self._close_known(state, how))
-            except (UnknownSessionError, SessionClosedError):
-                state.lost()
+            except (UnknownSessionError, SessionClosedError) as error:
+                state.lost(error)
+                if not how.commit:
+                    state.closed(None)
         raise ServiceUnavailableError("the service loses the session whenever it is opened")
 
     def _open_to_close(self, state: SessionState, how: Closing) -> Procedure[None]:
-        """A session the service does not hold: nothing to retract, but its output is told again."""
+        """A session the service does not hold, as far as we know: its output is told again, or what it
+        may have left there taken back. A service that is away keeps nobody from discarding."""
         if how.commit and state.has_output:
             yield from self._open(state, self.config.call_timeout_s, again=True)
-        else:
-            state.closed(None)
+            return
+        if state.known_to_service:
+            with contextlib.suppress(ServiceError):
+                yield Unary(CLOSE, state.close_request(Closing(commit=False)), self.config.call_timeout_s)
+        state.closed(None)
 
     def _close_known(self, state: SessionState, how: Closing) -> Procedure[OutputId | None]:
         timeout = self.config.call_timeout_s

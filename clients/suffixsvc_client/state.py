@@ -211,7 +211,7 @@ class SessionState:
                 isinstance(error, AppendGap) and call.from_acknowledged
             )
             if isinstance(error, (UnknownSessionError, SessionClosedError)) or confused:
-                self._forget_service_side()
+                self._forget_service_side(error)
             elif isinstance(error, REFUSALS):
                 self._refuse(error)
             else:
@@ -298,7 +298,7 @@ class SessionState:
             self.retry_at = retry_at
             if passing and self.refusal is None:
                 return
-            if isinstance(error, (UnknownSessionError, SessionClosedError, AppendError, StepSequenceError)):
+            if isinstance(error, (SessionClosedError, AppendError, StepSequenceError)):
                 self._session_id = ""
             elif isinstance(error, REFUSALS):
                 self._refuse(error)
@@ -329,10 +329,10 @@ class SessionState:
         """Whether the service may hold a session of ours."""
         return bool(self._session_id)
 
-    def lost(self) -> None:
-        """The service does not know this session: it has to be opened again, under a new id."""
+    def lost(self, error: SuffixError) -> None:
+        """The service does not hold this session, ``error`` says why: it has to be opened again."""
         with self._lock:
-            self._forget_service_side()
+            self._forget_service_side(error)
 
     def closed(self, output_id: OutputId | None) -> None:
         with self._lock:
@@ -350,8 +350,12 @@ class SessionState:
     def _refuse(self, error: SuffixError) -> None:
         self.phase, self.refusal = Phase.REFUSED, error
 
-    def _forget_service_side(self) -> None:
-        self.phase, self._session_id = Phase.UNOPENED, ""
+    def _forget_service_side(self, error: SuffixError) -> None:
+        """An id the service does not know is kept: it may have expired, and left an incomplete output
+        that the session replaces when it is opened again. Any other id is of no use any more."""
+        self.phase = Phase.UNOPENED
+        if not isinstance(error, UnknownSessionError):
+            self._session_id = ""
         self._acked = self._sent = 0
 
     def _next_seq(self) -> int:

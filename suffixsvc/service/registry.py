@@ -4,11 +4,12 @@ One lock guards the tables and is held for look-ups only; each entry has a lock 
 its engine session works, so that two streams that use one session take turns.
 
     opening ──> live ──close──> recently closed (answers a repeated close with the same output id)
-                  └───idle────> expired: committed as incomplete
+                  └───idle────> expired: committed as incomplete, until its client resumes or discards it
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import uuid
@@ -32,6 +33,7 @@ from suffixsvc.errors import (
     SessionClosedError,
     StepSequenceError,
     SuffixError,
+    UnknownOutputError,
     UnknownSessionError,
 )
 from suffixsvc.service.converters import AppendArgs, OpenArgs, StepArgs
@@ -66,6 +68,8 @@ class _Entry:
     seq: int = 0
     answer: pb.StepReply | pb.AppendContextReply | None = None
     touched: float = 0.0
+    #: what an expired session of this id left in the log; ours replaces it if it goes on from there
+    left: _Left | None = None
 
     def repeated(self, seq: int, kind: type[Reply]) -> Reply | None:
         """The answer already given to ``seq``; None when it is new. StepSequenceError when it is older."""
@@ -86,9 +90,28 @@ class _Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class _Left:
+    """An incomplete output, and the session's whole text when it was committed: its length and digest."""
+
+    identity: tuple[str, str]
+    output_id: OutputId
+    length: int
+    digest: int
+
+    def continued_by(self, identity: tuple[str, str], text: TokenArray) -> bool:
+        """Whether a session with this text resumed the one that left the output."""
+        if identity != self.identity or len(text) < self.length:
+            return False
+        return xxhash.xxh3_64_intdigest(text[: self.length].tobytes()) == self.digest
+
+
+@dataclass(frozen=True, slots=True)
 class _Closed:
+    """How a session ended. ``left`` is for the client of an expired one to take back."""
+
     output_id: OutputId | None
     expired: bool
+    left: _Left | None = None
 
 
 class SessionRegistry:
@@ -160,7 +183,8 @@ class SessionRegistry:
         if args.verify_cost is not None:
             entry.cost = args.verify_cost
         with self._lock:
-            self._recent.pop(entry.session_id, None)  # the id names this session from now on
+            before = self._recent.pop(entry.session_id, None)  # the id names this session from now on
+        entry.left = before.left if before else None
         return entry.session
 
     # ------------------------------------------------------------------------------------- a session's life
@@ -198,14 +222,24 @@ class SessionRegistry:
             return reply
 
     def close(self, session_id: str, *, commit: bool, incomplete: bool, wait: bool) -> OutputId | None:
-        """End a session; a repeated close answers the same. The session stays open when the store fails."""
+        """End a session; a repeated close answers the same. The session stays open when the store fails.
+
+        What an expired session left as incomplete goes once its client has resumed and closed it, or
+        discards it.
+        """
         closed = self._closed(session_id)
         if closed is not None and not closed.expired:
             return closed.output_id
+        if closed is not None and closed.left is not None and not commit:
+            self._discard_left(session_id, closed.left)
+            return None
         try:
             with self._use(session_id) as (entry, session):
+                left = self._replaced(entry, session)
                 output_id = session.close(commit, incomplete=incomplete, wait=wait)
                 self._retire(entry, _Closed(output_id, expired=False))
+                if left is not None and (output_id is not None or not (commit and wait)):
+                    self._forget_left(left)
                 return output_id
         except SessionClosedError:
             closed = self._closed(session_id)  # by another call, while this one waited for the entry's lock
@@ -267,13 +301,43 @@ class SessionRegistry:
         with entry.lock:
             if entry.session is None or (touched_before is not None and entry.touched > touched_before):
                 return False
+            session, replaced = entry.session, self._replaced(entry, entry.session)
             try:
-                output_id = entry.session.close(commit=True, incomplete=True)
+                output_id = session.close(commit=True, incomplete=True)
             except SuffixError as error:
                 log.warning("session not committed", session=entry.session_id, error=str(error))
                 return False
-            self._retire(entry, _Closed(output_id, expired=True))
+            left = None
+            if output_id is not None:
+                text = session.token_ids()
+                digest = xxhash.xxh3_64_intdigest(text.tobytes())
+                left = _Left(entry.identity, output_id, len(text), digest)
+            self._retire(entry, _Closed(output_id, expired=True, left=left))
+            if replaced is not None and output_id is not None:
+                self._forget_left(replaced)
             return True
+
+    def _replaced(self, entry: _Entry, session: Session) -> _Left | None:
+        """The incomplete output that this session's own replaces, as it contains it."""
+        left = entry.left
+        return left if left is not None and left.continued_by(entry.identity, session.token_ids()) else None
+
+    def _discard_left(self, session_id: str, left: _Left) -> None:
+        """Take back what an expired session left. Raises what the store says: it can be tried again."""
+        with contextlib.suppress(UnknownOutputError):  # by another call, or by its time to live
+            self._cache.namespace(left.identity[0]).forget(left.output_id)
+        with self._lock:
+            if session_id in self._recent:
+                self._recent[session_id] = _Closed(None, expired=False)
+
+    def _forget_left(self, left: _Left) -> None:
+        """The resumed session has been acknowledged: what its first part left is worth a line in the log."""
+        try:
+            self._cache.namespace(left.identity[0]).forget(left.output_id)
+        except UnknownOutputError:
+            return  # somebody else forgot it
+        except SuffixError as error:
+            log.warning("incomplete output not forgotten", output=left.output_id, error=str(error))
 
     def _retire(self, entry: _Entry, closed: _Closed) -> None:
         """Take a closed entry out of the table, under its own lock."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -243,6 +244,51 @@ class TestRestarts:
         assert session.close(commit=False) is None
         assert session.closed
         assert len(fake.requests) == sent + 1
+
+
+class TestExpired:
+    @staticmethod
+    def expire(fake: FakeTransport) -> None:
+        assert fake.handlers.sessions.expire(time.monotonic() + 2 * LIMITS.session_idle_seconds) == 1
+
+    @pytest.mark.parametrize("noticed", [False, True])
+    @pytest.mark.parametrize("commit", [False, True])
+    def test_an_expired_session_is_kept_once_or_not_at_all(
+        self, fake: FakeTransport, client: SuffixClient, cache: SuffixCache, noticed: bool, commit: bool
+    ) -> None:
+        session = client.namespace("a").open_session([1, 2])
+        session.step([11, 12])
+        session.append_context([7])
+        session.step([13])
+        self.expire(fake)
+        assert stored(cache) == [[11, 12, 13]]
+        if noticed:
+            session.step([])
+        assert (session.close(commit=commit) is not None) == commit
+        assert stored(cache) == ([[11, 12, 13]] if commit else [])
+        assert not any(row.output.incomplete for row in cache._store.scan())
+
+    def test_an_expired_session_goes_on(
+        self, fake: FakeTransport, client: SuffixClient, cache: SuffixCache
+    ) -> None:
+        session = client.namespace("a").open_session([1, 2])
+        session.step([11, 12])
+        for _ in range(2):
+            self.expire(fake)
+            session.step([13])
+            drafts_again(session)
+        session.close()
+        assert stored(cache) == [[11, 12, 13, 13]]
+
+    def test_discarding_an_opening_whose_answer_was_lost(
+        self, fake: FakeTransport, client: SuffixClient
+    ) -> None:
+        fake.delay_s = 1e9
+        session = client.namespace("a").open_session([1])
+        fake.delay_s = 0
+        assert client.stats().sessions == 1
+        assert session.close(commit=False) is None
+        assert client.stats().sessions == 0
 
 
 class TestClosing:

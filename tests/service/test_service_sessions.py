@@ -273,6 +273,71 @@ class TestTheirEnd:
         with pytest.raises(UnknownSessionError, match="expired"):
             handlers.step(step(idle, 7))
 
+    @pytest.mark.parametrize("discard", [False, True])
+    @pytest.mark.parametrize("times", [1, 2])
+    def test_a_resumed_session_replaces_what_it_left_when_it_expired(
+        self, cache: SuffixCache, handlers: Handlers, discard: bool, times: int
+    ) -> None:
+        written = [5, 6]
+        open_session(handlers, "mine")
+        handlers.step(step("mine", *written))
+        for again in range(times):
+            assert handlers.sessions.expire(time.monotonic() + 1000) == 1
+            resumed = pb.OpenSessionRequest(
+                namespace="a",
+                prompt_token_ids=tokens(1, 2, 3),
+                session_id="mine",
+                output_token_ids=tokens(*written),
+            )
+            assert handlers.open_session(resumed).length == 3 + len(written)
+            assert cache.stats().outputs == 1, "nothing is forgotten before the resumed session ends"
+            written.append(7 + again)
+            handlers.step(step("mine", written[-1]))
+        closing = pb.CloseSessionRequest(session_id="mine", discard=discard)
+        reply = handlers.close_session(closing)
+        assert handlers.close_session(closing) == reply
+        rows = [(row.output.token_ids.tolist(), row.output.incomplete) for row in cache._store.scan()]
+        assert rows == ([] if discard else [(written, False)])
+
+    def test_an_expired_session_can_be_discarded(self, cache: SuffixCache, handlers: Handlers) -> None:
+        session = open_session(handlers)
+        handlers.step(step(session, 5, 6))
+        handlers.sessions.expire(time.monotonic() + 1000)
+        assert cache.stats().outputs == 1
+        for _ in range(2):
+            closing = pb.CloseSessionRequest(session_id=session, discard=True)
+            assert not handlers.close_session(closing).HasField("output_id")
+        assert cache.stats().outputs == 0
+
+    @pytest.mark.parametrize("prompt", [[1, 2, 3], [1, 2, 4]])
+    @pytest.mark.parametrize("discard", [False, True])
+    def test_another_generation_under_an_expired_id_replaces_nothing(
+        self, cache: SuffixCache, handlers: Handlers, prompt: list[int], discard: bool
+    ) -> None:
+        open_session(handlers, "mine")
+        handlers.step(step("mine", 5, 6))
+        handlers.sessions.expire(time.monotonic() + 1000)
+        handlers.open_session(
+            pb.OpenSessionRequest(namespace="a", prompt_token_ids=tokens(*prompt), session_id="mine")
+        )
+        handlers.step(step("mine", 5, 8, 9))
+        handlers.close_session(pb.CloseSessionRequest(session_id="mine", discard=discard))
+        kept = [row.output.token_ids.tolist() for row in cache._store.scan()]
+        assert kept == ([[5, 6]] if discard else [[5, 6], [5, 8, 9]])
+
+    def test_an_output_somebody_else_forgot_is_no_fault(self, cache: SuffixCache, handlers: Handlers) -> None:
+        for discard in (True, False):
+            session = open_session(handlers)
+            handlers.step(step(session, 5, 6))
+            handlers.sessions.expire(time.monotonic() + 1000)
+            [row] = cache._store.scan()
+            handlers.forget(pb.ForgetRequest(namespace="a", output_id=row.output_id))
+            if not discard:
+                open_session(handlers, session)
+                handlers.step(step(session, 5, 6, 7))
+            handlers.close_session(pb.CloseSessionRequest(session_id=session, discard=discard))
+        assert cache.stats().outputs == 1
+
     def test_a_closed_session_says_so(self, handlers: Handlers) -> None:
         session = open_session(handlers)
         handlers.close_session(pb.CloseSessionRequest(session_id=session, discard=True))
