@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from suffixsvc import wire
 from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits, validate_labels, validate_namespace
 from suffixsvc.errors import InvalidInputError, InvalidTokensError, LimitExceededError
 from suffixsvc.types import FloatArray, NamespaceRecord, NewOutput, TokenArray, Verified
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc.v1 import types_pb2
 
 if TYPE_CHECKING:
     from suffixsvc.engine import CacheStats, NamespaceStats
@@ -91,7 +94,7 @@ def open_args(request: pb.OpenSessionRequest, limits: Limits) -> OpenArgs:
         output=output,
         labels=validate_labels(_mapping(request.labels)),
         reads=[validate_namespace(path) for path in request.reads] or None,
-        verify_cost=wire.cost_from_proto(request.verify_cost),
+        verify_cost=_cost(request.verify_cost, limits),
     )
 
 
@@ -104,7 +107,7 @@ def step_args(request: pb.StepRequest, limits: Limits) -> StepArgs:
         tokens=wire.unpack_tokens(request.new_token_ids, "new_token_ids"),
         at=_position(request),
         max_draft_tokens=min(request.max_draft_tokens, limits.max_draft_tokens),
-        verify_cost=wire.cost_from_proto(request.verify_cost),
+        verify_cost=_cost(request.verify_cost, limits),
         tree=wire.tree_from_proto(request.tree),
         verified=wire.verified_from_proto(request.verified) if request.HasField("verified") else None,
     )
@@ -182,6 +185,14 @@ def _session_id(value: str) -> str:
             got=f"{size} bytes",
         )
     return value
+
+
+def _cost(message: types_pb2.VerifyCost, limits: Limits) -> float | FloatArray | None:
+    """What a session keeps of a cost: no draft is longer than the limit, so no later entry is read."""
+    cost = wire.cost_from_proto(message)
+    if isinstance(cost, np.ndarray):
+        return cost[: limits.max_draft_tokens + 2].copy()  # a view would keep the whole message
+    return cost
 
 
 def _position(request: pb.StepRequest | pb.AppendContextRequest) -> int | None:

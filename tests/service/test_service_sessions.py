@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from suffixsvc import Limits, SuffixCache, wire
 from suffixsvc.errors import (
     AppendConflict,
     AppendGap,
+    InvalidCostError,
     InvalidInputError,
     LimitExceededError,
     ServiceUnavailableError,
@@ -373,6 +374,36 @@ class TestTheirEnd:
             handlers.open_session(request)
         assert len(handlers.sessions) == 0
         assert open_session(handlers, "s") == "s"
+
+
+class TestCosts:
+    @pytest.mark.parametrize("when", ["open", "step"])
+    def test_no_more_of_a_curve_is_kept_than_can_be_used(
+        self, cache: SuffixCache, when: Literal["open", "step"]
+    ) -> None:
+        limits = Limits(max_draft_tokens=4)
+        handlers = Handlers(cache, limits, durable=False, version="test")
+        curve = 1 + np.arange(100_000, dtype=np.float32) / 100
+        cost = types_pb2.VerifyCost(curve=types_pb2.CostCurve(cost=curve.tobytes()))
+        opening = pb.OpenSessionRequest(namespace="a", prompt_token_ids=tokens(1), session_id="s")
+        request = step("s", *[5, 6, 7, 8] * 4)
+        (opening if when == "open" else request).verify_cost.CopyFrom(cost)
+        handlers.open_session(opening)
+        reply = handlers.step(request)
+        kept = handlers.sessions._entries["s"].cost
+        assert isinstance(kept, np.ndarray)
+        assert kept.tolist() == curve[:6].tolist()
+        assert kept.base is None, "the whole message is kept with it"
+        draft = cache.namespace("b").open_session([1]).step([5, 6, 7, 8] * 4, 4, verify_cost=curve)
+        assert wire.draft_from_proto(reply.draft).token_ids.tolist() == draft.token_ids.tolist() != []
+
+    def test_all_of_a_curve_is_checked(self, handlers: Handlers) -> None:
+        curve = np.ones(1000, np.float32)
+        curve[-1] = np.nan
+        cost = types_pb2.VerifyCost(curve=types_pb2.CostCurve(cost=curve.tobytes()))
+        with pytest.raises(InvalidCostError):
+            handlers.open_session(pb.OpenSessionRequest(namespace="a", verify_cost=cost))
+        assert len(handlers.sessions) == 0
 
 
 class TestBulk:
