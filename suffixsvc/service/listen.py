@@ -20,6 +20,7 @@ __all__ = ["TcpAddress", "UnixAddress", "owner_only_umask", "parse_address", "pr
 
 #: sun_path holds 108 bytes, the last one a zero
 MAX_UNIX_PATH_BYTES = 107
+MAX_PORT_DIGITS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,11 @@ def parse_address(text: str) -> Address:
             )
         return UnixAddress(path)
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ListenError("not an address to listen on", expected="unix:PATH or HOST:PORT", got=repr(text))
+    number = port.isascii() and port.isdigit() and len(port) <= MAX_PORT_DIGITS
+    if not colon or not host or not number or int(port) > 65535:
+        raise ListenError(
+            "not an address to listen on", expected="unix:PATH or HOST:PORT", got=repr(text)[:80]
+        )
     return TcpAddress(host.strip("[]"), int(port))
 
 
@@ -130,9 +134,9 @@ def _someone_listens(path: str) -> bool:
 def _resolve(address: TcpAddress) -> list[tuple[socket.AddressFamily, str]]:
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name for the DNS, an empty or long label
         raise ListenError(
-            f"cannot listen on {address}", expected="a host of this machine", got=str(error)
+            f"cannot listen on {address}", expected="a host of this machine", got=str(error)[:200]
         ) from None
     return [(family, str(sockaddr[0])) for family, _, _, _, sockaddr in found]
 

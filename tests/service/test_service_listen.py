@@ -44,11 +44,21 @@ def test_addresses(text: str, address: object, shown: str) -> None:
     assert str(parse_address(text)) == shown
 
 
-@pytest.mark.parametrize("text", ["", "unix:", "8000", ":8000", "host:", "host:x", "host:65536", "host:-1"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "unix:", "8000", ":8000", "host:", "host:x", "host:65536", "host:-1", "127.0.0.1:" + "1" * 5000],
+)
 def test_nonsense_is_refused(text: str) -> None:
     with pytest.raises(ListenError) as caught:
         parse_address(text)
     assert caught.value.expected is not None
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70, "\ud800"])
+@pytest.mark.parametrize("insecure_network", [False, True])
+def test_a_host_that_no_dns_can_name_is_refused(host: str, insecure_network: bool) -> None:
+    with pytest.raises(ListenError, match="a host of this machine"):
+        prepare(parse_address(f"{host}:80"), insecure_network=insecure_network)
 
 
 def test_a_relative_socket_path_is_made_absolute(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
