@@ -60,14 +60,15 @@ class Journal:
             return tokens
         if isinstance(at, bool) or not isinstance(at, (int, np.integer)) or at < 0:
             raise InvalidInputError("at is no position", expected="an int >= 0", got=repr(at)[:80])
+        at = int(at)  # sums of a small numpy integer overflow
         if at > self._length:
-            raise AppendGap(expected=self._length, got=int(at))
+            raise AppendGap(expected=self._length, got=at)
         known = min(self._length - at, len(tokens))
         differs = np.flatnonzero(self._tokens[at : at + known] != tokens[:known])
         if len(differs):
             first = int(differs[0])
             have, got = int(self._tokens[at + first]), int(tokens[first])
-            raise AppendConflict(int(at) + first, expected=f"token {have}", got=f"token {got}")
+            raise AppendConflict(at + first, expected=f"token {have}", got=f"token {got}")
         return tokens[known:]
 
     def append(self, tokens: TokenArray, *, output: bool) -> None:

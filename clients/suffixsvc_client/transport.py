@@ -96,7 +96,7 @@ def grpc_target(target: str) -> str:
     """``unix:PATH`` or ``HOST:PORT`` as gRPC takes it; InvalidConfigError for anything else."""
     host, _, port = target.rpartition(":")
     unix = target.startswith("unix:") and len(target) > len("unix:")
-    tcp = bool(host) and port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    tcp = bool(host) and port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
     if not (unix or tcp):
         raise InvalidConfigError(
             "not the address of a service", expected="unix:PATH or HOST:PORT", got=repr(target)[:200]

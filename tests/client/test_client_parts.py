@@ -20,7 +20,9 @@ def test_settings_that_make_no_sense(value: object) -> None:
         ClientConfig(step_timeout_s=value)  # type: ignore[arg-type] - what the test is about
 
 
-@pytest.mark.parametrize("target", ["", "unix:", "nowhere", "host:", ":80", "host:0", "host:99999"])
+@pytest.mark.parametrize(
+    "target", ["", "unix:", "nowhere", "host:", ":80", "host:0", "host:99999", "host:" + "1" * 5000]
+)
 def test_targets_that_are_none(target: str) -> None:
     with pytest.raises(InvalidConfigError):
         SuffixClient(target)
@@ -110,3 +112,11 @@ class TestJournal:
         assert conflict.value.position == 2
         with pytest.raises(AppendGap):
             journal.new_part(array(5), 4)
+
+    @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64])
+    def test_positions_of_any_integer_type(self, kind: type[np.integer]) -> None:
+        journal = Journal(array(*range(400)))
+        assert journal.new_part(array(*range(100, 420)), kind(100)).tolist() == list(range(400, 420))
+        with pytest.raises(AppendConflict) as conflict:
+            journal.new_part(array(*range(100, 300), 9), kind(100))
+        assert conflict.value.position == 300
