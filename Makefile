@@ -12,7 +12,7 @@ CSRC := suffixsvc/core/csrc
 CORE_FILES := $(shell find $(CSRC) -type f)
 CXX_FILES := $(filter %.cpp %.h,$(CORE_FILES))
 # An editable install knows its modules by name: a folder that gained or lost a file is installed again.
-FOLDERS := $(shell find suffixsvc clients caches bench -type d -not -name __pycache__)
+FOLDERS := $(addsuffix /.,$(shell find suffixsvc clients caches bench -type d -not -name __pycache__))
 
 help:  ## show this
 	@echo "suffixsvc: what \`make TARGET\` can do"
