@@ -401,5 +401,6 @@ def error_from_wire(
 
 
 def _last_int(text: str) -> int:
-    digits = [word for word in text.replace(":", " ").split() if word.lstrip("-").isdigit()]
+    words = text.replace(":", " ").split()
+    digits = [word for word in words if word.lstrip("-").isdecimal() and len(word) <= 19]
     return int(digits[-1]) if digits else -1

@@ -121,7 +121,7 @@ class Session:
         """
         tokens = as_token_array(new_token_ids, "new_token_ids")
         width = self._draft_limit(max_draft_tokens)
-        curve = as_cost_curve(verify_cost, width)
+        curve = as_cost_curve(verify_cost, width)[: width + 1]
         as_a_tree = self._use_tree(as_tree(tree), curve)
         seen = None if verified is None else as_verified(verified)
         with self._lock:

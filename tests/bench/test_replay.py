@@ -17,6 +17,7 @@ from suffixsvc_bench.replay.run import accepted_path
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.types import Draft, DraftSource
 
+ROOT = Path(__file__).resolve().parents[2]
 ANSWER = list(range(500, 560))
 
 
@@ -106,6 +107,18 @@ def test_a_bad_line_is_named(tmp_path: Path, content: bytes, says: str) -> None:
         list(read_calls(log, None))
     assert says in str(caught.value)
     assert str(log) in str(caught.value)
+
+
+def test_the_projects_own_recording_shows_what_memory_is_worth() -> None:
+    """Recorded by the demo from a real pair of models: later calls are drafted from earlier ones."""
+    calls = list(read_calls(ROOT / "tests/data/recorded_demo.jsonl.gz", None))
+    assert len(calls) >= 40
+    assert {call.agent for call in calls} == {"planner", "sql-writer", "reporter", "python-writer"}
+    rates = replay(calls, ReplayOptions(verify_cost=0.05)).rates()
+    assert rates["tokens"] == sum(len(call.response) for call in calls)
+    assert rates["layers"]["suffix"]["tokens_accepted"] > 0.1
+    assert rates["layers"]["prompt"]["tokens_accepted"] > 0.1
+    assert rates["priced_speedup"] > 1.5
 
 
 def test_a_missing_or_torn_log_is_named(tmp_path: Path) -> None:

@@ -75,6 +75,12 @@ def test_the_client_example_runs_against_the_service_as_started_there(folder: Pa
     assert (folder / "home" / "cost").is_dir()
 
 
+def test_the_replay_example_runs() -> None:
+    result = run(verb(SHELL[1]), ROOT)
+    assert result.returncode == 0, result.stderr
+    assert "priced speedup" in result.stdout
+
+
 def test_the_examples_are_short() -> None:
     assert len(PYTHON) == 3
     for example in PYTHON:

@@ -32,10 +32,16 @@ __all__ = ["DemoOptions", "run_demo"]
 
 #: calls of the second pass that are checked for exactness, spread evenly; quick: the first of them
 CHECKED_CALLS: Final = 3
-#: what comparing with plain decoding may add to the second pass; else only every n-th call is compared
-COMPARING_SECONDS: Final = {False: 200.0, True: 30.0}
-#: the price that layers are told under first-match; low, so that none holds back
-FIRST_MATCH_COST: Final = 0.05
+#: how long it all may take, quick or not, on a machine that is slow but not too slow; to keep to it, only
+#: every n-th call is compared with plain decoding
+SECONDS: Final = {False: 570.0, True: 190.0}
+#: what follows the second pass takes about so many times what the first pass took
+REST_OF_PASSES: Final = 0.6
+#: comparing gets at least so much
+LEAST_COMPARING_SECONDS: Final = 20.0
+#: the prices that layers are told under first-match, tried in turn until every layer had its say: a low one
+#: lets the first layers draft freely, a higher one leaves room for the draft model
+FIRST_MATCH_COSTS: Final = (0.05, 0.2)
 LOG_WIDTH: Final = 110
 
 
@@ -89,6 +95,7 @@ def run_demo(options: DemoOptions, download: Callable[[str], Path], console: Con
         download=download,
         say=lambda text: console.print(f"[yellow]{escape(text)}[/yellow]"),
     )
+    began = time.monotonic()  # downloads are not the demo's time
     folder = Path(tempfile.mkdtemp(prefix="suffixsvc-demo-"))
     try:
         with stop_on_signals(), ExitStack() as stack:
@@ -98,7 +105,7 @@ def run_demo(options: DemoOptions, download: Callable[[str], Path], console: Con
             database.create(shop)
             console.print("a SQLite shop: customers, products, orders (the same rows every time)")
             rig = Rig(chosen, folder, threads, console, stack)
-            return Demo(options, chosen, shop, console, rig).run()
+            return Demo(options, chosen, shop, console, rig, began).run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -118,15 +125,18 @@ class Demo:
     shop: Path
     console: Console
     rig: Rig
+    began: float  #: time.monotonic() when the demo started
+    first_pass_seconds: float = 0.0
     pairings: list[Pairing] = field(default_factory=list)
     sections: list[report.Section] = field(default_factory=list)
     broken_promises: list[str] = field(default_factory=list)
 
     def run(self) -> int:
         """All stages, in order."""
-        began = time.monotonic()
         with self._recorder() as record:
+            before = time.monotonic()
             first = self._first_pass(record)
+            self.first_pass_seconds = time.monotonic() - before
             second = self._second_pass(record)
             self._compare(first, second)
             restarted = self._restart(record)
@@ -135,7 +145,7 @@ class Demo:
             checked.append(self._first_match()[-1])
         exactness = self._exactness(checked[:1] if self.options.quick else checked)
         self._write_report(first, second, restarted, exactness)
-        self.console.print(f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes.")
+        self.console.print(f"\nDone in {(time.monotonic() - self.began) / 60:.1f} minutes.")
         for promise in self.broken_promises:
             self.console.print(f"[red]Not kept on this machine: {escape(promise)}[/red]")
         return 1 if self.broken_promises else 0
@@ -185,7 +195,9 @@ class Demo:
         answers = self.sections[0].answers
         plain = sum(len(a.result.token_ids) for a in answers) * self.rig.brain.curve.seconds_per_step
         extra = plain if self.options.quick else 2 * plain
-        return max(1, math.ceil(extra / COMPARING_SECONDS[self.options.quick]))
+        passed = time.monotonic() - self.began
+        left = SECONDS[self.options.quick] - passed - (1 + REST_OF_PASSES) * self.first_pass_seconds
+        return max(1, math.ceil(extra / max(left, LEAST_COMPARING_SECONDS)))
 
     def _paired(self, call: Call, *, plain_first: bool) -> Answer:
         """Once with drafts, between two plain runs; quick: one plain run, on the side that is asked for.
@@ -293,15 +305,15 @@ class Demo:
             "first-match takes the first layer that has at least three tokens, whatever they cost. On "
             "small machines that is often slower than plain decoding: it is here to be seen, not to win."
         )
-        config = DriverConfig(policy=Policy.FIRST_MATCH, first_match_cost=FIRST_MATCH_COST)
-
-        def generate(call: Call) -> Answer:
-            return self.rig.brain.drafted(call, config, commit=False)
-
-        answers = self._ask([FIRST_MATCH], generate, lambda answer, number: None, 4)
+        answers: list[Answer] = []
+        idle: list[str] = []
+        for cost in FIRST_MATCH_COSTS:
+            answers += self._under_first_match(cost)
+            layers = show.total(answers).layers
+            idle = [name for name, counts in layers.items() if not counts.sent.accepted]
+            if not idle:
+                break
         self.console.print(show.layer_table("Per layer, first-match", answers))
-        layers = show.total(answers).layers
-        idle = [name for name, counts in layers.items() if not counts.sent.accepted]
         if idle:
             self.broken_promises.append(f"first-match accepts tokens of every layer (none of: {idle})")
         self.sections.append(
@@ -310,6 +322,15 @@ class Demo:
             )
         )
         return answers
+
+    def _under_first_match(self, cost: float) -> list[Answer]:
+        self.console.print(f"with layers that draft while a token pays at a price of {cost} steps:")
+        config = DriverConfig(policy=Policy.FIRST_MATCH, first_match_cost=cost)
+
+        def generate(call: Call) -> Answer:
+            return self.rig.brain.drafted(call, config, commit=False)
+
+        return self._ask([FIRST_MATCH], generate, lambda answer, number: None, 4)
 
     def _exactness(self, answers: Sequence[Answer]) -> Exactness:
         show.heading(self.console, f"Is it the model's own text? Checking {len(answers)} calls both ways")
