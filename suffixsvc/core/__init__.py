@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from suffixsvc.errors import MissingExtraError
 from suffixsvc.types import Draft, DraftSource, TokenIds, VerifyCost
@@ -13,11 +14,26 @@ try:
 except ImportError as error:  # pragma: no cover - only in a broken installation
     raise MissingExtraError("server", "suffixsvc.core._ext") from error
 
-__all__ = ["SOURCES", "Index", "IndexStats", "Learner", "PromptLookup", "Session"]
+__all__ = ["Index", "IndexStats", "Learner", "PromptLookup", "Session", "draft_from"]
 
 #: native source numbers -> DraftSource
-SOURCES = np.array([DraftSource.SESSION, DraftSource.NAMESPACE], dtype=np.uint8)
+_SOURCES = np.array([DraftSource.SESSION, DraftSource.NAMESPACE], dtype=np.uint8)
 _LOOKUP = np.array([DraftSource.PROMPT_LOOKUP, DraftSource.NAMESPACE], dtype=np.uint8)
+
+
+def draft_from(
+    session: Session,
+    max_tokens: int,
+    curve: npt.NDArray[np.float64],
+    *,
+    tree: bool = False,
+    names: npt.NDArray[np.uint8] = _SOURCES,
+) -> Draft:
+    """What a native session drafts; ``names`` maps its source numbers to DraftSource."""
+    tokens, parents, probs, sources, match_lens = session.draft(max_tokens, curve, tree)
+    if len(tokens) == 0:
+        return Draft.empty()
+    return Draft(tokens, parents, probs, names[sources], match_lens)
 
 
 class PromptLookup:
@@ -55,10 +71,7 @@ class PromptLookup:
         With the default of 0 it is not cut: callers that weigh several layers cut for themselves.
         """
         curve = as_cost_curve(verify_cost, max(0, max_draft_tokens))
-        tokens, parents, probs, sources, match_lens = self._session.draft(max_draft_tokens, curve, False)
-        if len(tokens) == 0:
-            return Draft.empty()
-        return Draft(tokens, parents, probs, _LOOKUP[sources], match_lens)
+        return draft_from(self._session, max_draft_tokens, curve, names=_LOOKUP)
 
     def __len__(self) -> int:
         return len(self._session)

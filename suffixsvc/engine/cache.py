@@ -20,7 +20,6 @@ from suffixsvc.engine.namespace import Namespace
 from suffixsvc.errors import (
     InvalidConfigError,
     InvalidInputError,
-    InvalidTokensError,
     LimitExceededError,
     SessionClosedError,
     StoreFullError,
@@ -323,9 +322,8 @@ class SuffixCache:
             return self._store.append([output])
 
     def _add_outputs(self, record: NamespaceRecord, outputs: Sequence[NewOutput]) -> list[OutputId]:
-        for output in outputs:
-            if len(output.token_ids) == 0:
-                raise InvalidTokensError("an output has no tokens", expected="at least one token", got=0)
+        for output in outputs:  # all of them before any is touched
+            check_output(output)
             if len(output.token_ids) > self._limits.max_output_tokens:
                 raise LimitExceededError(
                     "an output is too long",
@@ -336,8 +334,6 @@ class SuffixCache:
                 raise UnknownNamespaceError(
                     "an output belongs to another namespace", expected=record.path, got=output.namespace
                 )
-        for output in outputs:
-            check_output(output)  # all of them before any is touched
         with self._lock:
             self._require_open()
             index = self._index_of(record.path)

@@ -136,13 +136,8 @@ class Session:
             if width == 0:
                 self._last = Draft.empty()
                 return self._last
-            tokens_, parents, probs, sources, match_lens = self._native.draft(width, curve, as_a_tree)
+            self._last = core.draft_from(self._native, width, curve, tree=as_a_tree)
             self._cost_of_width = curve
-            self._last = (
-                Draft(tokens_, parents, probs, core.SOURCES[sources], match_lens)
-                if len(tokens_)
-                else Draft.empty()
-            )
             self._namespace.count_step(len(self._last), accepted)
             return self._last
 

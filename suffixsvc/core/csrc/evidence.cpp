@@ -176,7 +176,8 @@ void collect(const Sources& sources, const View& view, const Learner& learner, i
     for (std::size_t s = 0; s < kSources; ++s) {
         out.match[s] = match[s].token;
         if (match[s].token >= 0) {
-            match[s].len += match[s].len >= 64 ? view.run[s] : 0;  // contexts end at 64; a copy goes on
+            // Contexts end at max_context; a copy goes on.
+            if (match[s].len >= sources.indexes[0]->max_context()) match[s].len += view.run[s];
             out.match_len = std::max(out.match_len, match[s].len);
             propose(out, match[s].token);
         }
@@ -221,8 +222,12 @@ void collect(const Sources& sources, const View& view, const Learner& learner, i
                      [](const Candidate& a, const Candidate& b) { return a.p > b.p; });
 }
 
-void advance(const Sources& sources, View& view, const std::array<Token, kSources>& match, Token token) {
+void count_runs(View& view, const std::array<Token, kSources>& match, Token token) {
     for (std::size_t s = 0; s < kSources; ++s) view.run[s] = match[s] == token ? view.run[s] + 1 : 0;
+}
+
+void advance(const Sources& sources, View& view, const std::array<Token, kSources>& match, Token token) {
+    count_runs(view, match, token);
     for (std::size_t i = 0; i < sources.indexes.size(); ++i)
         sources.indexes[i]->advance(view.cursors[i], token);
 }

@@ -51,6 +51,9 @@ struct Evidence {
 // All candidates for the next token at `view`; `width` candidates of each context are considered.
 void collect(const Sources& sources, const View& view, const Learner& learner, int width, Evidence& out);
 
+// Counts what the match models got right in a row; `match` is what they said.
+void count_runs(View& view, const std::array<Token, kSources>& match, Token token);
+
 // Moves a view along by a drafted token. `match` is what collect() found for the view.
 void advance(const Sources& sources, View& view, const std::array<Token, kSources>& match, Token token);
 

@@ -14,6 +14,7 @@ namespace {
 constexpr double kDecay = 0.99;  // of the running gain, per step
 constexpr int kChainWidth = 2;   // candidates considered per context
 constexpr int kTreeWidth = 3;
+constexpr std::size_t kFollowed = 256;    // longer additions are not followed token by token
 constexpr std::size_t kTreeChildren = 4;  // branches of one node at most
 
 // Shared locks of several indexes, in the order of their addresses.
@@ -53,12 +54,18 @@ Session::Session(std::shared_ptr<Index> own, std::vector<std::shared_ptr<Index>>
     local_end_.epoch = local_.epoch();
 }
 
-// Removals elsewhere may have taken nodes away that our cursors stand on. Shared locks are held.
-void Session::sync_views() {
+// Moves the namespace cursors over the last tokens of text_, those that were just added. A cursor is found
+// again where removals elsewhere may have taken nodes away under it, or where that is shorter. Shared
+// locks are held.
+void Session::catch_up(std::span<const Token> added) {
     for (std::size_t i = 0; i < namespaces_.size(); ++i) {
-        if (epochs_[i] == namespaces_[i]->epoch()) continue;
-        view_.cursors[i + 1] = namespaces_[i]->find(text_);
-        epochs_[i] = namespaces_[i]->epoch();
+        const Index& index = *namespaces_[i];
+        if (epochs_[i] == index.epoch() && added.size() <= kFollowed) {
+            for (Token token : added) index.advance(view_.cursors[i + 1], token);
+        } else {
+            view_.cursors[i + 1] = index.find(text_);
+            epochs_[i] = index.epoch();
+        }
     }
 }
 
@@ -75,15 +82,7 @@ void Session::append_context(std::span<const Token> tokens) {
     last_width_ = 1;
     view_.run.fill(0);
     const ReadLocks read(namespaces_);
-    const std::size_t from = tokens.size() > 256 ? tokens.size() - 256 : 0;  // contexts are shorter than that
-    for (std::size_t i = 0; i < namespaces_.size(); ++i) {
-        if (from > 0 || epochs_[i] != namespaces_[i]->epoch()) {
-            view_.cursors[i + 1] = namespaces_[i]->find(text_);
-            epochs_[i] = namespaces_[i]->epoch();
-        } else {
-            for (Token token : tokens) namespaces_[i]->advance(view_.cursors[i + 1], token);
-        }
-    }
+    catch_up(tokens);
 }
 
 void Session::insert(Token token) {
@@ -115,23 +114,14 @@ void Session::append(std::span<const Token> tokens, bool learns) {
     for (Token token : tokens) {
         if (learns) {
             const ReadLocks read(namespaces_);
-            sync_views();
+            catch_up({});
             collect(sources_, view_, *learner_, kChainWidth, scratch_);
             learn(*learner_, scratch_, token);
-            for (std::size_t s = 0; s < kSources; ++s)
-                view_.run[s] = scratch_.match[s] == token ? view_.run[s] + 1 : 0;
+            count_runs(view_, scratch_.match, token);
         }
         insert(token);
         const ReadLocks read(namespaces_);
-        // After a removal elsewhere the cursors are found again, this token included.
-        for (std::size_t i = 0; i < namespaces_.size(); ++i) {
-            if (epochs_[i] == namespaces_[i]->epoch()) {
-                namespaces_[i]->advance(view_.cursors[i + 1], token);
-            } else {
-                view_.cursors[i + 1] = namespaces_[i]->find(text_);
-                epochs_[i] = namespaces_[i]->epoch();
-            }
-        }
+        catch_up({&token, 1});
         view_.cursors[0] = local_end_.context;
     }
 }
@@ -173,7 +163,6 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
         double path;
         std::int32_t proposed;  // its place in proposed_
         std::int32_t parent;    // chosen node it hangs on
-        std::size_t sibling;    // its place among the parent's candidates
         bool operator<(const Open& o) const { return path != o.path ? path < o.path : proposed > o.proposed; }
     };
     struct Chosen {
@@ -188,7 +177,7 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
     std::priority_queue<Open> open;
     std::vector<DraftToken> candidate_of;  // parallel to proposed_
     const ReadLocks read(namespaces_);
-    sync_views();
+    catch_up({});
 
     auto expand = [&](const View& view, double path, std::int32_t parent_chosen, std::int32_t parent_proposed,
                       std::uint32_t depth) {
@@ -205,7 +194,7 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
             proposed_.push_back(Proposed{parent_proposed, c.token, key});
             candidate_of.push_back(DraftToken{c.token, parent_chosen, p, c.source, c.match_len});
             open.push(Open{path * static_cast<double>(p), static_cast<std::int32_t>(proposed_.size() - 1),
-                           parent_chosen, r});
+                           parent_chosen});
         }
     };
 

@@ -76,7 +76,7 @@ class Session {
         std::uint32_t key;
     };
 
-    void sync_views();
+    void catch_up(std::span<const Token> added);
     void insert(Token token);
     void learn_corrections(std::span<const Token> truth);
 
