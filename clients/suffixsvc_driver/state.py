@@ -17,6 +17,7 @@ from typing import Final
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, LimitExceededError
 from suffixsvc.types import DraftSource
 from suffixsvc_driver.accounting import Stats
+from suffixsvc_driver.asking import Asking
 from suffixsvc_driver.chain import Chain, clean_chain
 from suffixsvc_driver.config import DriverConfig, LayerKind, LayerSpec, Policy
 from suffixsvc_driver.curve import CostCurve
@@ -48,13 +49,11 @@ _PLAIN: Final = Verify()
 _NO_CHOICE: Final = Choice()
 #: what a draft model is believed to get right before anything was seen
 _DRAFT_MODEL_PRIOR: Final = 0.7
-#: weight of the newest measurement of what a question costs
+#: weight of the newest measurement of what a draft model's token costs
 _COST_STEP: Final = 0.2
-
-
-_NOT_BEGUN: Final = Begin(prompt_length=1, max_tokens=1, context_size=1, vocab_size=1)
-#: how fast the price of a layer that is not asked falls back to its first guess, per step
+#: how fast the price of a draft model that is not asked falls back to its first guess, per step
 _COST_FADE: Final = 0.02
+_NOT_BEGUN: Final = Begin(prompt_length=1, max_tokens=1, context_size=1, vocab_size=1)
 
 
 class _Phase(enum.StrEnum):
@@ -65,34 +64,37 @@ class _Phase(enum.StrEnum):
 
 
 class _LayerState:
-    """What the machine knows of a layer: its price, and what it answered in this step."""
+    """What the machine knows of a layer: what its questions cost, and what it answered in this step."""
 
-    __slots__ = ("ask_seconds", "chain", "spec", "steps_unasked", "token_seconds")
+    __slots__ = ("asking", "chain", "dry_steps", "spec", "token_seconds")
 
-    def __init__(self, spec: LayerSpec) -> None:
+    def __init__(self, spec: LayerSpec, asking: Asking) -> None:
         self.spec = spec
-        self.ask_seconds = spec.seconds_per_ask
+        self.asking = asking
         self.token_seconds = spec.seconds_per_token
-        self.steps_unasked = 0
+        #: steps since a question last added something to the draft at hand
+        self.dry_steps = 0
         self.chain = Chain()
 
     def measure(self, drafted: int, seconds: float) -> None:
         """A question was answered; 0 seconds is no measurement."""
-        if seconds <= 0.0:
-            return
-        if self.spec.kind is LayerKind.DRAFT_MODEL:
+        if self.spec.kind is not LayerKind.DRAFT_MODEL:
+            self.asking.measure(seconds)
+        elif seconds > 0.0:
             each = seconds / max(1, drafted)
             # an empty answer is a price only if it was waited for: catching up is not drafting
             if drafted or each > self.token_seconds:
                 self.token_seconds += _COST_STEP * (each - self.token_seconds)
-        else:
-            self.ask_seconds += _COST_STEP * (seconds - self.ask_seconds)
+
+    def learn(self, at_hand: float, added: float) -> None:
+        """A question added so many tokens to the draft at hand."""
+        self.asking.learn(self.dry_steps, at_hand, added)
+        self.dry_steps = 0 if added > 0.0 else self.dry_steps + 1
 
     def pass_over(self) -> None:
-        """Not asked in this step. One slow answer must not shut a layer out for good, so its price
-        goes back to the first guess."""
-        self.steps_unasked += 1
-        self.ask_seconds += _COST_FADE * (self.spec.seconds_per_ask - self.ask_seconds)
+        """Not asked in this step."""
+        self.dry_steps += 1
+        self.asking.pass_over()
         self.token_seconds += _COST_FADE * (self.spec.seconds_per_token - self.token_seconds)
 
 
@@ -122,7 +124,9 @@ class Driver:
         self.stats = Stats()
         for name in names:
             self.stats.layer(name)
-        self._layers = [_LayerState(spec) for spec in layers]
+        self._layers = [
+            _LayerState(spec, self.trust.asking(spec.name, spec.seconds_per_ask)) for spec in layers
+        ]
         self._rate = RunningRate(config.rate_decay)
         self._adaptive = AdaptiveK(config)
         self._phase = _Phase.IDLE
@@ -222,7 +226,7 @@ class Driver:
             if budget is None:
                 layer.pass_over()
                 continue
-            layer.steps_unasked = 0
+            layer.asking.steps_unasked = 0
             self._ask = AskLayer(layer.spec.name, budget, self._feedback)
             return self._ask
         self._ask = None
@@ -247,19 +251,19 @@ class Driver:
                 self._rate.value,
                 limit,
                 self._room(),
-                cost_per_ask=layer.ask_seconds / unit if unit else 0.0,
+                cost_per_ask=layer.asking.seconds / unit if unit else 0.0,
                 cost_per_token=layer.token_seconds / unit if unit else 0.0,
             )
 
         ideal = best(1.0)
+        due = layer.asking.steps_unasked >= self.config.probe_every_steps
         if layer.spec.kind is not LayerKind.DRAFT_MODEL:
-            # what costs nothing to tell is told even when no draft of it could pay
-            free = layer.spec.kind is LayerKind.PROMPT_LOOKUP
-            return ideal.length if ideal.length or free else None
+            worth = layer.asking.worth(layer.dry_steps, self._best.gain)
+            pays = not unit or worth > self._rate.value * layer.asking.seconds / unit
+            return ideal.length if ideal.length and (pays or due) else None
         hoped = best(self.trust.acceptance(layer.spec.name, _DRAFT_MODEL_PRIOR))
         if hoped.gain > self._best.gain:
             return hoped.length
-        due = layer.steps_unasked >= self.config.probe_every_steps
         return ideal.length if due and ideal.gain > self._best.gain else None
 
     def _on_layer(self, event: LayerAnswer | LayerFailed, budget: int) -> Decision:
@@ -274,6 +278,7 @@ class Driver:
         if isinstance(event, LayerFailed):
             counts.failures += 1
             layer.measure(0, seconds)
+            layer.learn(self._best.gain, 0.0)
             return self._ask_next()
         source = _SOURCE_OF[layer.spec.kind]
         chain = clean_chain(event.draft, budget, self._begin.vocab_size, source)
@@ -282,7 +287,9 @@ class Driver:
         counts.answered += len(chain) > 0
         counts.offered += len(chain)
         layer.measure(len(chain), seconds)
+        at_hand = self._best.gain
         self._consider(index, chain)
+        layer.learn(at_hand, self._best.gain - at_hand)
         return self._ask_next()
 
     def _consider(self, index: int, chain: Chain) -> None:

@@ -16,6 +16,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final
 
+from suffixsvc_driver.asking import Asking
+
 __all__ = ["Trust"]
 
 #: upper ends of the claim buckets; dense where drafts live
@@ -54,6 +56,11 @@ class Trust:
         self._layers: dict[str, _Cell] = {}
         self._claims: dict[tuple[str, int], _Cell] = {}
         self._depths: dict[tuple[str, int, int], _Cell] = {}
+        self._asking: dict[str, Asking] = {}
+
+    def asking(self, layer: str, guess_seconds: float) -> Asking:
+        """What questions to this layer cost and are worth; ``guess_seconds`` before one was asked."""
+        return self._asking.setdefault(layer, Asking(guess_seconds))
 
     def believe(self, layer: str, claim: float, depth: int) -> float:
         """P(accepted | all before accepted) of a token at ``depth`` (0 = first) that ``layer`` gives

@@ -131,7 +131,9 @@ class Session:
                 accepted = _agreeing(self._last, fresh) if seen is None else seen.accepted
                 sent = self._native.last_width if seen is None else seen.width
                 last = self._cost_of_width
-                self._native.account(float(last[min(sent, len(last)) - 1]), len(fresh))
+                # a caller that did not ask in every step says nothing of what the others cost
+                written = min(len(fresh), accepted + 1)
+                self._native.account(float(last[min(sent, len(last)) - 1]), written)
                 self._native.append(fresh, True)
             if width == 0:
                 self._last = Draft.empty()

@@ -384,6 +384,65 @@ def test_a_late_layer_is_priced() -> None:
     assert driver.stats.layer("suffix").asked < 250
 
 
+def asks_in(replica: Replica, layer: str) -> list[int]:
+    """Tokens written before each question to a layer."""
+    written, at = 0, []
+    for event, decision in replica.trace:
+        written += len(event.emitted) if isinstance(event, Verified) else 0
+        if isinstance(decision, AskLayer) and decision.layer == layer:
+            at.append(written)
+    return at
+
+
+def test_a_layer_that_adds_nothing_is_asked_now_and_then() -> None:
+    """A question costs 0.1 of a step. The layer is always right, but the one before it is too."""
+    truth = text(2000)
+    driver = Driver(DriverConfig(probe_every_steps=32), GPU, [LOOKUP, SUFFIX])
+
+    def answer(ask: AskLayer, written: list[int]) -> Draft:
+        return chain(truth[len(written) :][:2], 0.95)
+
+    replica = Replica(driver, truth, answer, seconds=0.003)
+    replica.run(begin(1900))
+    steps = driver.stats.steps
+    assert driver.stats.layer("lookup").asked >= steps - 1  # the last token needs no draft
+    assert 0.02 * steps < driver.stats.layer("suffix").asked < 0.5 * steps
+
+
+def test_a_layer_that_gets_better_is_asked_again() -> None:
+    truth = text(3000)
+    driver = Driver(DriverConfig(probe_every_steps=32), GPU, [SUFFIX])
+
+    def answer(ask: AskLayer, written: list[int]) -> Draft:
+        return oracle(truth)(ask, written) if len(written) >= 1000 else Draft.empty()
+
+    replica = Replica(driver, truth, answer, seconds=0.003)
+    replica.run(begin(2900))
+    asked = asks_in(replica, "suffix")
+    dry = [at for at in asked if 500 <= at < 1000]
+    assert 10 < len(dry) < 100
+    assert np.mean(replica.widths[-20:]) > 20
+
+
+def test_what_questions_are_worth_is_kept_between_generations() -> None:
+    truth, trust = text(300), Trust()
+    asked: list[int] = []
+    for _ in range(30):
+        driver = Driver(DriverConfig(), GPU, [SUFFIX], trust)
+        Replica(driver, truth, lambda ask, written: Draft.empty(), seconds=0.003).run(begin(20))
+        asked.append(driver.stats.layer("suffix").asked)
+    assert asked[0] == 19  # the last token needs no draft
+    assert sum(asked[10:]) < 0.2 * 20 * len(asked[10:])
+    assert sum(asked[10:]) >= 20 * len(asked[10:]) // 64 - 1  # short generations are no way out of probing
+
+
+def test_a_free_layer_is_always_asked() -> None:
+    truth = text(600)
+    driver = Driver(DriverConfig(), GPU, [SUFFIX])
+    Replica(driver, truth, lambda ask, written: Draft.empty()).run(begin(500))
+    assert driver.stats.layer("suffix").asked == 499
+
+
 def test_feedback_says_what_was_really_sent() -> None:
     truth = text(300)
     driver = Driver(DriverConfig(), GPU, [SUFFIX])

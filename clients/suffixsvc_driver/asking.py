@@ -1,0 +1,93 @@
+"""What asking a layer costs and what it is worth, learned while generating.
+
+An acceptance rate does not tell: a layer that is always right about what the layers before it have
+drafted already gains nothing. What counts is the gain a question adds to the step, in tokens. It depends
+on two things known before asking: how long the layer has been of no use (hits come in runs), and how good
+the draft at hand is already.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final
+
+__all__ = ["Asking"]
+
+#: steps since the layer last added something: first of each bucket after the first
+_DRY_EDGES: Final = (1, 2, 3, 5, 9, 17)
+#: gain of the draft at hand, tokens: likewise
+_GAIN_EDGES: Final = (1e-9, 0.5, 2.0)
+#: tokens a question is hoped to add before anything was seen
+_HOPE: Final = 1.0
+#: how many questions the level above weighs
+_PRIOR: Final = 12.0
+_CAP: Final = 256.0
+#: weight of the newest measurement of what a question costs
+_COST_STEP: Final = 0.2
+#: how fast the price of a layer that is not asked falls back to its first guess, per step
+_COST_FADE: Final = 0.02
+
+
+class _Mean:
+    """A mean that forgets: counts halve at a cap."""
+
+    __slots__ = ("count", "total")
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self.count = 0.0
+
+    def add(self, value: float) -> None:
+        self.total += value
+        self.count += 1.0
+        if self.count > _CAP:
+            self.total *= 0.5
+            self.count *= 0.5
+
+    def shrink(self, prior: float) -> float:
+        return (self.total + _PRIOR * prior) / (self.count + _PRIOR)
+
+
+class Asking:
+    """One layer's questions: price in seconds, worth in tokens. Not thread-safe.
+
+    Args:
+        guess_seconds: what a question is taken to cost before one was measured.
+    """
+
+    def __init__(self, guess_seconds: float) -> None:
+        self.seconds = guess_seconds
+        self.steps_unasked = 0
+        self._guess = guess_seconds
+        self._all = _Mean()
+        self._cells: dict[tuple[int, int], _Mean] = {}
+
+    def worth(self, dry_steps: int, gain_at_hand: float) -> float:
+        """Tokens a question is expected to add to a step.
+
+        Args:
+            dry_steps: steps since the layer last added something.
+            gain_at_hand: gain of the best draft of the layers before it.
+        """
+        value = self._all.shrink(_HOPE)
+        cell = self._cells.get(_cell(dry_steps, gain_at_hand))
+        return value if cell is None else cell.shrink(value)
+
+    def learn(self, dry_steps: int, gain_at_hand: float, added: float) -> None:
+        """A question was asked in this situation and added so many tokens to the step's expected gain."""
+        self._all.add(added)
+        self._cells.setdefault(_cell(dry_steps, gain_at_hand), _Mean()).add(added)
+
+    def measure(self, seconds: float) -> None:
+        """A question took so long; 0 is no measurement."""
+        if seconds > 0.0:
+            self.seconds += _COST_STEP * (seconds - self.seconds)
+
+    def pass_over(self) -> None:
+        """Not asked in this step. One slow answer must not shut a layer out for good."""
+        self.steps_unasked += 1
+        self.seconds += _COST_FADE * (self._guess - self.seconds)
+
+
+def _cell(dry_steps: int, gain_at_hand: float) -> tuple[int, int]:
+    return bisect_right(_DRY_EDGES, dry_steps), bisect_right(_GAIN_EDGES, gain_at_hand)
