@@ -19,6 +19,7 @@ __all__ = ["MAX_TOKEN_ID", "as_cost_curve", "as_token_array", "as_tree", "as_ver
 
 #: the largest token id: tokens are int32 and negative ids mean nothing
 MAX_TOKEN_ID = 2**31 - 1
+_FEW = 32
 
 
 def as_token_array(value: TokenIds, name: str = "token_ids") -> TokenArray:
@@ -27,6 +28,12 @@ def as_token_array(value: TokenIds, name: str = "token_ids") -> TokenArray:
     Raises:
         InvalidTokensError: not 1-D, not integers, or an id outside 0 .. 2**31 - 1.
     """
+    if type(value) is list and 0 < len(value) <= _FEW and {*map(type, value)} == {int}:
+        # what a decode step appends: for a few numbers Python is several times faster than numpy
+        low, high = min(value), max(value)
+        if low < 0 or high > MAX_TOKEN_ID:
+            raise _bad_tokens(name, f"ids in 0 .. {MAX_TOKEN_ID}", low if low < 0 else high)
+        return np.array(value, np.int32)
     if isinstance(value, np.ndarray) and value.dtype == np.int32 and value.ndim == 1:
         array: npt.NDArray[Any] = value
     elif isinstance(value, (str, bytes, bytearray)):
@@ -42,7 +49,8 @@ def as_token_array(value: TokenIds, name: str = "token_ids") -> TokenArray:
         return np.empty(0, np.int32)
     if array.dtype.kind not in "iu":
         raise _bad_tokens(name, "an integer dtype", str(array.dtype))
-    low, high = int(array.min()), int(array.max())
+    low = int(array.min())
+    high = MAX_TOKEN_ID if array.dtype == np.int32 else int(array.max())
     if low < 0 or high > MAX_TOKEN_ID:
         raise _bad_tokens(name, f"ids in 0 .. {MAX_TOKEN_ID}", low if low < 0 else high)
     return np.ascontiguousarray(array, dtype=np.int32)
@@ -83,8 +91,8 @@ def as_cost_curve(cost: VerifyCost, max_draft_tokens: int) -> npt.NDArray[np.flo
             got=f"shape {curve.shape}",
         )
     used = curve[1:]
-    right = np.isfinite(used) & (used >= 0)
-    if not bool(right.all()):
+    if not (used.min() >= 0 and used.max() < np.inf):  # NaN fails both
+        right = np.isfinite(used) & (used >= 0)
         raise InvalidCostError(
             "verify_cost is not a curve", expected="finite numbers >= 0", got=float(used[~right][0])
         )

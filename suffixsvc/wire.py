@@ -66,7 +66,7 @@ _TREE_MODES: Final[dict[bool | str, pb.TreeMode]] = {
 
 def pack_tokens(tokens: TokenArray) -> bytes:
     """int32[n] -> 4 n bytes, little-endian."""
-    return tokens.astype(_INT32, copy=False).tobytes()
+    return (tokens if tokens.dtype == _INT32 else tokens.astype(_INT32)).tobytes()
 
 
 def unpack_tokens(data: bytes, name: str = "token_ids") -> TokenArray:

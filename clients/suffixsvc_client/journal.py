@@ -63,6 +63,8 @@ class Journal:
         at = int(at)  # sums of a small numpy integer overflow
         if at > self._length:
             raise AppendGap(expected=self._length, got=at)
+        if at == self._length:
+            return tokens
         known = min(self._length - at, len(tokens))
         differs = np.flatnonzero(self._tokens[at : at + known] != tokens[:known])
         if len(differs):
@@ -86,6 +88,10 @@ class Journal:
 
     def pieces(self, start: int, end: int) -> Iterator[Piece]:
         """The tokens of ``start .. end`` by kind, in pieces that fit a message."""
+        run_start, output = self._runs[-1]
+        if start >= run_start and 0 < end - start <= CHUNK_TOKENS:  # what every decode step asks for
+            yield Piece(output, start, self._tokens[start:end].copy())
+            return
         bounds = [*(run_start for run_start, _ in self._runs[1:]), self._length]
         for (run_start, output), run_end in zip(self._runs, bounds, strict=True):
             low, high = max(start, run_start), min(end, run_end)

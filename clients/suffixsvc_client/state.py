@@ -36,8 +36,8 @@ from suffixsvc.errors import (
 )
 from suffixsvc.types import Draft, Labels, OutputId, TokenIds, Verified, VerifyCost
 from suffixsvc.v1 import suffix_cache_pb2 as pb
-from suffixsvc.v1 import types_pb2
 from suffixsvc.values import MAX_TOKEN_ID, as_token_array
+from suffixsvc_client.costs import CostEncoder, EncodedCost
 from suffixsvc_client.journal import Journal, Piece
 
 __all__ = ["REFUSALS", "Closing", "OpeningPlan", "Phase", "SessionState", "StepArgs", "StepCall"]
@@ -62,7 +62,7 @@ class StepArgs:
     """The checked arguments of one step, its tokens already in the journal."""
 
     max_draft_tokens: int
-    verify_cost: types_pb2.VerifyCost
+    cost: EncodedCost
     tree: pb.TreeMode
     verified: pb.Verified | None
 
@@ -121,6 +121,7 @@ class SessionState:
         self._acked = 0  # the service has acknowledged everything before this position
         self._sent = 0  # and been sent everything before this one; >= _acked
         self._acked_cost = b""
+        self._costs = CostEncoder()
         self._last_draft_lost = False
         self.phase = Phase.UNOPENED
         self.refusal: SuffixError | None = None
@@ -151,7 +152,7 @@ class SessionState:
         tokens = as_token_array(new_token_ids, "new_token_ids")
         args = StepArgs(
             _draft_width(max_draft_tokens),
-            wire.cost_to_proto(verify_cost),
+            self._costs.encode(verify_cost),
             wire.tree_to_proto(tree),
             None if verified is None else wire.verified_to_proto(verified),
         )
@@ -165,7 +166,6 @@ class SessionState:
             pieces = list(self._journal.pieces(self._sent, len(self._journal)))
             last = pieces.pop() if pieces and pieces[-1].output else None
             before = [self._stream_request(piece) for piece in pieces]
-            cost = args.verify_cost.SerializeToString()
             verified = args.verified or (NOTHING_VERIFIED if self._last_draft_lost else None)
             item = pb.StepRequest(
                 session_id=self._session_id,
@@ -173,13 +173,13 @@ class SessionState:
                 new_token_ids=wire.pack_tokens(last.tokens) if last else b"",
                 at=last.at if last else len(self._journal),
                 max_draft_tokens=args.max_draft_tokens,
-                verify_cost=None if cost == self._acked_cost else args.verify_cost,
+                verify_cost=None if args.cost.data == self._acked_cost else args.cost.message,
                 tree=args.tree,
                 verified=verified,
             )
             from_acknowledged = self._sent == self._acked
             self._sent = len(self._journal)
-            return StepCall(before, item, from_acknowledged, self._sent, cost)
+            return StepCall(before, item, from_acknowledged, self._sent, args.cost.data)
 
     def answered(self, call: StepCall, item: pb.StepItem) -> Draft:
         """The draft of a step's answer. ProtocolError or the service's own error; see :meth:`failed`."""

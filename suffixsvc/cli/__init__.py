@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from suffixsvc.cli.wakeups import prefer_short_wakeups
 from suffixsvc.errors import MissingExtraError, SuffixError
 
 __all__ = ["VERBS", "Verb", "describe", "main"]
@@ -86,6 +87,7 @@ class _LazyGroup(TyperGroup):
 
 
 def _load(name: str, verb: Verb) -> Any:
+    prefer_short_wakeups()
     function: Any = getattr(importlib.import_module(verb.module), verb.attribute)
     if isinstance(function, typer.Typer):
         return get_command(function)

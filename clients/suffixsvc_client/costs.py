@@ -1,0 +1,50 @@
+"""A step's verify cost for the wire, encoded once: most callers give the same one at every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from suffixsvc import wire
+from suffixsvc.types import VerifyCost
+from suffixsvc.v1 import types_pb2
+
+__all__ = ["CostEncoder", "EncodedCost"]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedCost:
+    """The message, and its bytes to compare it by."""
+
+    message: types_pb2.VerifyCost
+    data: bytes
+
+
+#: says nothing: the service goes on with the session's last cost
+_UNKNOWN: Final = EncodedCost(types_pb2.VerifyCost(), b"")
+
+
+class CostEncoder:
+    """Remembers the last cost by its value, as an array may change between two steps."""
+
+    def __init__(self) -> None:
+        self._known: object = None
+        self._encoded = _UNKNOWN
+
+    def encode(self, cost: VerifyCost) -> EncodedCost:
+        """InvalidCostError: NaN, infinite, negative, empty or not numbers."""
+        key = _key(cost)
+        if key is None or key != self._known:
+            message = wire.cost_to_proto(cost)
+            self._encoded = EncodedCost(message, message.SerializeToString())
+            self._known = key
+        return self._encoded
+
+
+def _key(cost: VerifyCost) -> object:
+    """What tells a cost from another one; None where telling takes as long as encoding."""
+    if isinstance(cost, np.ndarray):
+        return cost.dtype.str, cost.shape, cost.tobytes()
+    return cost if isinstance(cost, float) else None
