@@ -15,7 +15,7 @@ import numpy.typing as npt
 from suffixsvc.errors import InvalidCostError, InvalidInputError, InvalidTokensError
 from suffixsvc.types import DraftSource, TokenArray, TokenIds, Verified, VerifyCost
 
-__all__ = ["MAX_TOKEN_ID", "as_cost_curve", "as_token_array", "as_tree", "as_verified"]
+__all__ = ["MAX_TOKEN_ID", "CostMemo", "as_cost_curve", "as_token_array", "as_tree", "as_verified"]
 
 #: the largest token id: tokens are int32 and negative ids mean nothing
 MAX_TOKEN_ID = 2**31 - 1
@@ -97,6 +97,35 @@ def as_cost_curve(cost: VerifyCost, max_draft_tokens: int) -> npt.NDArray[np.flo
             "verify_cost is not a curve", expected="finite numbers >= 0", got=float(used[~right][0])
         )
     return np.ascontiguousarray(used)
+
+
+class CostMemo:
+    """:func:`as_cost_curve` for callers that mostly get the same cost: worked out once, where it cannot
+    have changed meanwhile. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._cost: VerifyCost | None = None
+        self._width = -1
+        self._curve: npt.NDArray[np.float64] = np.ones(1)
+
+    def curve(self, cost: VerifyCost, max_draft_tokens: int) -> npt.NDArray[np.float64]:
+        """float64[w], w <= max_draft_tokens + 1: costs of a target step of 1 .. w tokens."""
+        if cost is self._cost and max_draft_tokens == self._width:
+            return self._curve
+        curve = as_cost_curve(cost, max_draft_tokens)[: max_draft_tokens + 1]
+        if isinstance(cost, float) or (isinstance(cost, np.ndarray) and _never_changes(cost)):
+            self._cost, self._width, self._curve = cost, max_draft_tokens, curve
+        return curve
+
+
+def _never_changes(array: npt.NDArray[Any]) -> bool:
+    """Whether nobody can write into it: neither through it nor, as over bytes, through what it views."""
+    base: object = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return False
+        base = base.base
+    return base is None or isinstance(base, bytes)
 
 
 def as_tree(tree: bool | str) -> bool | str:

@@ -36,6 +36,7 @@ class CostCurve:
     costs: tuple[float, ...]
     seconds_per_step: float = 0.0
     _padded: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _widest_paying: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.costs) < 2:
@@ -68,6 +69,8 @@ class CostCurve:
             if costs[wider] < costs[width]:
                 padded[width] = wider
         object.__setattr__(self, "_padded", tuple(padded))
+        paying = (width for width, cost in enumerate(costs) if width > max(1, cost))
+        object.__setattr__(self, "_widest_paying", max(paying, default=1))
 
     @classmethod
     def linear(cls, per_token: float, max_width: int, *, seconds_per_step: float = 0.0) -> CostCurve:
@@ -95,6 +98,12 @@ class CostCurve:
     def max_width(self) -> int:
         """The widest step the curve knows."""
         return len(self.costs) - 1
+
+    @property
+    def widest_paying(self) -> int:
+        """The widest step that is cheaper than as many plain ones: no wider one pays, even if every token
+        were accepted. 1 where none is."""
+        return self._widest_paying
 
     def padded_width(self, width: int, room: int) -> int:
         """The cheapest width that holds ``width`` tokens and is at most ``room``. Width 1 stays 1: a

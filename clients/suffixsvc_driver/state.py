@@ -199,6 +199,7 @@ class Driver:
         self._phase = _Phase.ASKING
         self._next_layer = 0
         self._best, self._best_layer = _NO_CHOICE, -1
+        self._best_probs: list[float] = []
         self._asking_cost = 0.0
         for layer in self._layers:
             layer.chain = Chain()
@@ -243,6 +244,12 @@ class Driver:
 
     def _paying_budget(self, layer: _LayerState, limit: int) -> int | None:
         unit = self.curve.seconds_per_step
+        due = layer.asking.steps_unasked >= self.config.probe_every_steps
+        if layer.spec.kind is not LayerKind.DRAFT_MODEL:
+            worth = layer.asking.worth(layer.dry_steps, self._best.gain)
+            pays = not unit or worth > self._rate.value * layer.asking.seconds / unit
+            budget = min(limit, self.curve.widest_paying - 1, self._room() - 1)
+            return budget if budget > 0 and (pays or due) else None
 
         def best(acceptance: float) -> Choice:
             return best_ask(
@@ -251,20 +258,14 @@ class Driver:
                 self._rate.value,
                 limit,
                 self._room(),
-                cost_per_ask=layer.asking.seconds / unit if unit else 0.0,
                 cost_per_token=layer.token_seconds / unit if unit else 0.0,
             )
 
-        ideal = best(1.0)
-        due = layer.asking.steps_unasked >= self.config.probe_every_steps
-        if layer.spec.kind is not LayerKind.DRAFT_MODEL:
-            worth = layer.asking.worth(layer.dry_steps, self._best.gain)
-            pays = not unit or worth > self._rate.value * layer.asking.seconds / unit
-            return ideal.length if ideal.length and (pays or due) else None
         hoped = best(self.trust.acceptance(layer.spec.name, _DRAFT_MODEL_PRIOR))
         if hoped.gain > self._best.gain:
             return hoped.length
-        return ideal.length if due and ideal.gain > self._best.gain else None
+        ideal = best(1.0) if due else _NO_CHOICE
+        return ideal.length if ideal.gain > self._best.gain else None
 
     def _on_layer(self, event: LayerAnswer | LayerFailed, budget: int) -> Decision:
         index = self._next_layer - 1
@@ -297,11 +298,12 @@ class Driver:
             if self._best_layer < 0 and len(chain) >= self.config.min_match_tokens:
                 width = len(chain) + 1
                 self._best, self._best_layer = Choice(len(chain), width), index
+                self._best_probs = self._believed(index, chain)
             return
         probs = self._believed(index, chain)
         choice = best_prefix(probs, self.curve, self._rate.value, self._limit(), self._room())
         if choice.gain > self._best.gain:
-            self._best, self._best_layer = choice, index
+            self._best, self._best_layer, self._best_probs = choice, index, probs
 
     def _believed(self, index: int, chain: Chain) -> list[float]:
         name = self._layers[index].spec.name
@@ -320,7 +322,7 @@ class Driver:
             self._verify = Verify(
                 tokens + tokens[-1:] * padding,
                 layer.chain.sources[:n] + (_NONE,) * padding,
-                tuple(self._believed(self._best_layer, layer.chain)[:n]) + (0.0,) * padding,
+                tuple(self._best_probs[:n]) + (0.0,) * padding,
                 layer.spec.name,
                 padding,
             )

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from suffixsvc.errors import MissingExtraError
 from suffixsvc.types import Draft, DraftSource, TokenIds, VerifyCost
-from suffixsvc.values import as_cost_curve, as_token_array
+from suffixsvc.values import CostMemo, as_token_array
 
 try:
     from suffixsvc.core._ext import Index, IndexStats, Learner, Session
@@ -49,16 +49,18 @@ class PromptLookup:
     def __init__(self, prompt_token_ids: TokenIds) -> None:
         self._session = Session(None, [], Learner(), 1, 0)
         self._session.append_context(as_token_array(prompt_token_ids, "prompt_token_ids"))
+        self._costs = CostMemo()
 
-    def append(self, token_ids: TokenIds, step_cost: float = 1.0) -> None:
-        """Append what the model wrote in one step, and learn from it.
+    def append(self, token_ids: TokenIds, step_cost: float = 1.0, written: int | None = None) -> None:
+        """Append what the model wrote, and learn from it.
 
         Args:
-            token_ids: accepted tokens and the bonus token.
-            step_cost: what the step cost the target, in plain decode steps.
+            token_ids: accepted tokens and the bonus token, of one step or of several.
+            step_cost: what the last step cost the target, in plain decode steps.
+            written: how many tokens that step wrote; None = all of them.
         """
         tokens = as_token_array(token_ids)
-        self._session.account(step_cost, len(tokens))
+        self._session.account(step_cost, len(tokens) if written is None else min(written, len(tokens)))
         self._session.append(tokens, True)
 
     def append_context(self, token_ids: TokenIds) -> None:
@@ -70,7 +72,7 @@ class PromptLookup:
 
         With the default of 0 it is not cut: callers that weigh several layers cut for themselves.
         """
-        curve = as_cost_curve(verify_cost, max(0, max_draft_tokens))
+        curve = self._costs.curve(verify_cost, max(0, max_draft_tokens))
         return draft_from(self._session, max_draft_tokens, curve, names=_LOOKUP)
 
     def __len__(self) -> int:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from suffixsvc.errors import (
 )
 from suffixsvc.index.namespace import NamespaceIndex, next_writer, require_ngram_length, texts_of
 from suffixsvc.types import Draft, Labels, NewOutput, OutputId, TokenArray, TokenIds, Verified, VerifyCost
-from suffixsvc.values import as_cost_curve, as_token_array, as_tree, as_verified
+from suffixsvc.values import CostMemo, as_token_array, as_tree, as_verified
 
 __all__ = ["Abandoned", "Session"]
 
@@ -71,7 +71,7 @@ class Session:
         self._output_id: OutputId | None = None
         self._last = Draft.empty()
         self._cost_of_width = np.ones(1)
-        self._known_cost: tuple[VerifyCost, int, npt.NDArray[np.float64]] | None = None
+        self._costs = CostMemo()
         self._native = core.Session(
             namespace.index, [r.index for r in reads], namespace.learner, next_writer(), PROMPT_TAIL_TOKENS
         )
@@ -122,7 +122,7 @@ class Session:
         """
         tokens = as_token_array(new_token_ids, "new_token_ids")
         width = self._draft_limit(max_draft_tokens)
-        curve = self._curve(verify_cost, width)
+        curve = self._costs.curve(verify_cost, width)
         as_a_tree = self._use_tree(as_tree(tree), curve)
         seen = None if verified is None else as_verified(verified)
         with self._lock:
@@ -283,17 +283,6 @@ class Session:
             )
         return min(int(max_draft_tokens), self._limits.max_draft_tokens)
 
-    def _curve(self, cost: VerifyCost, width: int) -> npt.NDArray[np.float64]:
-        """``cost`` as checked costs of 1 .. width + 1 tokens. Most callers give the same one every time:
-        it is worked out once, where it cannot have changed meanwhile."""
-        known = self._known_cost
-        if known is not None and known[0] is cost and known[1] == width:
-            return known[2]
-        curve = as_cost_curve(cost, width)[: width + 1]
-        if isinstance(cost, float) or (isinstance(cost, np.ndarray) and _never_changes(cost)):
-            self._known_cost = (cost, width, curve)
-        return curve
-
     def _use_tree(self, tree: bool | str, curve: npt.NDArray[np.float64]) -> bool:
         if isinstance(tree, bool):
             return tree
@@ -321,16 +310,6 @@ def _log_failure(future: Future[list[OutputId]]) -> None:
     error = future.exception()
     if error is not None:
         log.error("an output could not be stored", error=str(error))
-
-
-def _never_changes(array: npt.NDArray[Any]) -> bool:
-    """Whether nobody can write into it: neither through it nor, as over bytes, through what it views."""
-    base: object = array
-    while isinstance(base, np.ndarray):
-        if base.flags.writeable:
-            return False
-        base = base.base
-    return base is None or isinstance(base, bytes)
 
 
 def _agreeing(draft: Draft, truth: TokenArray) -> int:

@@ -75,11 +75,16 @@ def test_the_best_prefix_is_the_best(
     assert choice.length <= min(limit, len(probs))
 
 
+def test_the_widest_step_that_can_pay() -> None:
+    assert CostCurve((0, 1, 1.5, 3.5, 3.9, 6.0)).widest_paying == 4
+    assert CostCurve((0, 1, 2.0, 3.0)).widest_paying == 1
+    assert CostCurve((0, 1)).widest_paying == 1
+
+
 def test_asking_must_earn_its_price() -> None:
     curve = CostCurve.linear(0.1, 16)
     free = best_ask(1.0, curve, 1.0, 15, 100)
     assert free.length == 15
-    assert best_ask(1.0, curve, 1.0, 15, 100, cost_per_ask=20.0).length == 0
     assert best_ask(1.0, curve, 1.0, 15, 100, cost_per_token=0.95).length == 0
     assert 0 < best_ask(0.5, curve, 1.0, 15, 100, cost_per_token=0.05).length < 6
 
