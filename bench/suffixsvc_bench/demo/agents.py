@@ -1,7 +1,7 @@
 """The four agents: what each is told, and how what it answers is read.
 
-Every agent has a fixed system message (role, schema, format, one worked example), so that its beginning
-stays in the model's KV cache between calls, and a short user message that changes.
+Every agent has a fixed beginning (role, schema, two worked examples as earlier turns), which stays in the
+model's KV cache between calls, and a short user message that changes.
 """
 
 from __future__ import annotations
@@ -38,26 +38,93 @@ Messages = list[dict[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """An agent: its name (a label of its outputs), system message and the most tokens it may write."""
+    """An agent.
+
+    Attributes:
+        name: a label of its outputs.
+        system: its system message.
+        examples: earlier turns it is shown: what it was told and what it answered.
+        max_tokens: the most tokens it may write.
+    """
 
     name: str
     system: str
+    examples: tuple[tuple[str, str], ...]
     max_tokens: int
 
 
-_EXAMPLE_SQL: Final = (
-    "SELECT c.name, c.city FROM customers c JOIN orders o ON o.customer_id = c.id\n"
-    "WHERE o.status = 'shipped' ORDER BY c.name LIMIT 5;"
+@dataclass(frozen=True, slots=True)
+class _Example:
+    """One question worked through by all agents."""
+
+    question: str
+    plan: str
+    sql: str
+    result: str
+    report: str
+
+    @property
+    def python(self) -> str:
+        return _PYTHON.format(question=self.question, sql=self.sql)
+
+
+_PYTHON: Final = """\
+```python
+def answer(db: sqlite3.Connection) -> list[tuple]:
+    \"\"\"{question}\"\"\"
+    query = \"\"\"
+{sql}
+    \"\"\"
+    return db.execute(query).fetchall()
+```"""
+
+_EXAMPLES: Final = (
+    _Example(
+        "Which 3 customers joined first?",
+        '{"goal": "names of the 3 customers who joined first", "tables": ["customers"], "join": null, '
+        '"filter": null, "group_by": null, "order_by": "joined_on ASC", "limit": 3}',
+        "SELECT name, joined_on FROM customers\nORDER BY joined_on ASC LIMIT 3;",
+        '{"status": "ok", "rows": [{"name": "Zoe Adler", "joined_on": "2020-01-04"}]}',
+        '{"question": "Which 3 customers joined first?", "status": "ok", "rows": '
+        '[{"name": "Zoe Adler", "joined_on": "2020-01-04"}], "summary": "Zoe Adler joined first."}',
+    ),
+    _Example(
+        "How many orders were shipped in each country?",
+        '{"goal": "number of shipped orders per country", "tables": ["customers", "orders"], "join": '
+        '"o.customer_id = c.id", "filter": "o.status = \'shipped\'", "group_by": "c.country", '
+        '"order_by": "2 DESC", "limit": null}',
+        "SELECT c.country, COUNT(*) FROM customers c JOIN orders o ON o.customer_id = c.id\n"
+        "WHERE o.status = 'shipped' GROUP BY c.country ORDER BY 2 DESC;",
+        '{"status": "ok", "rows": [{"country": "Austria", "COUNT(*)": 7}, {"country": "Italy", "COUNT(*)": 2}]}',
+        '{"question": "How many orders were shipped in each country?", "status": "ok", "rows": '
+        '[{"country": "Austria", "COUNT(*)": 7}, {"country": "Italy", "COUNT(*)": 2}], '
+        '"summary": "Austria has most, with 7."}',
+    ),
 )
+
+
+def _question(text: str) -> str:
+    return f"Question: {text}"
+
+
+def _planned(question: str, plan: str) -> str:
+    return f"Question: {question}\nPlan: {plan}"
+
+
+def _found(question: str, result: str) -> str:
+    return f"Question: {question}\nResult: {result}"
+
+
+def _stated(question: str, sql: str) -> str:
+    return f"Question: {question}\nStatement:\n{sql}"
+
 
 PLANNER: Final = Agent(
     "planner",
     f"""You plan SQL queries for a SQLite shop database:
 {SCHEMA}
-Answer with one JSON object and nothing else, in this form:
-{{"goal": "names of customers with shipped orders", "tables": ["customers", "orders"], \
-"join": "o.customer_id = c.id", "filter": "o.status = 'shipped'", "group_by": null, "order_by": "c.name", \
-"limit": 5}}""",
+Answer with one JSON object and nothing else.""",
+    tuple((_question(e.question), e.plan) for e in _EXAMPLES),
     100,
 )
 
@@ -66,32 +133,22 @@ SQL_WRITER: Final = Agent(
     f"""You write SQLite queries for a shop database:
 {SCHEMA}
 The revenue of an item is products.price * order_items.quantity.
-Answer with one SQL statement in a code block and nothing else, in this form:
-```sql
-{_EXAMPLE_SQL}
-```""",
+Answer with one SQL statement in a code block and nothing else.""",
+    tuple((_planned(e.question, e.plan), f"```sql\n{e.sql}\n```") for e in _EXAMPLES),
     120,
 )
 
 REPORTER: Final = Agent(
     "reporter",
-    """You report query results as JSON. Answer with one JSON object and nothing else, in this form:
-{"question": "Which customers have shipped orders?", "status": "ok", "rows": \
-[{"name": "Zoe Adler", "city": "Vienna"}], "summary": "1 customer has shipped orders."}""",
+    "You report query results as JSON. Answer with one JSON object and nothing else.",
+    tuple((_found(e.question, e.result), e.report) for e in _EXAMPLES),
     140,
 )
 
 PYTHON_WRITER: Final = Agent(
     "python-writer",
-    f"""You write one Python function that answers a question with sqlite3. Answer with one code block:
-```python
-def answer(db: sqlite3.Connection) -> list[tuple]:
-    \"\"\"Which customers have shipped orders?\"\"\"
-    query = \"\"\"
-{_EXAMPLE_SQL}
-    \"\"\"
-    return db.execute(query).fetchall()
-```""",
+    "You write one Python function that answers a question with sqlite3. Answer with one code block.",
+    tuple((_stated(e.question, e.sql), e.python) for e in _EXAMPLES),
     150,
 )
 
@@ -99,15 +156,18 @@ AGENTS: Final = (PLANNER, SQL_WRITER, REPORTER, PYTHON_WRITER)
 
 
 def _messages(agent: Agent, user: str) -> Messages:
-    return [{"role": "system", "content": agent.system}, {"role": "user", "content": user}]
+    turns: Messages = [{"role": "system", "content": agent.system}]
+    for told, answered in agent.examples:
+        turns += [{"role": "user", "content": told}, {"role": "assistant", "content": answered}]
+    return [*turns, {"role": "user", "content": user}]
 
 
 def plan_prompt(question: str) -> Messages:
-    return _messages(PLANNER, f"Question: {question}")
+    return _messages(PLANNER, _question(question))
 
 
 def sql_prompt(question: str, plan: str) -> Messages:
-    return _messages(SQL_WRITER, f"Question: {question}\nPlan: {plan}")
+    return _messages(SQL_WRITER, _planned(question, plan))
 
 
 def repair_prompt(question: str, plan: str, answer: str, error: str) -> Messages:
@@ -126,11 +186,11 @@ def report_prompt(question: str, result: QueryResult) -> Messages:
         rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
         # a statement may well return a BLOB
         found = json.dumps({"status": "ok", "rows": rows}, default=str)
-    return _messages(REPORTER, f"Question: {question}\nResult: {found}")
+    return _messages(REPORTER, _found(question, found))
 
 
 def python_prompt(question: str, sql: str) -> Messages:
-    return _messages(PYTHON_WRITER, f"Question: {question}\nStatement:\n{sql}")
+    return _messages(PYTHON_WRITER, _stated(question, sql))
 
 
 def extract_json(text: str) -> dict[str, Any] | None:
