@@ -100,6 +100,16 @@ _EXAMPLES: Final = (
         '[{"country": "Austria", "COUNT(*)": 7}, {"country": "Italy", "COUNT(*)": 2}], '
         '"summary": "Austria has most, with 7."}',
     ),
+    _Example(
+        "Which product was ordered in the largest quantity?",
+        '{"goal": "product with the largest quantity ordered", "tables": ["products", "order_items"], "join": '
+        '"i.product_id = p.id", "filter": null, "group_by": "p.name", "order_by": "2 DESC", "limit": 1}',
+        "SELECT p.name, SUM(i.quantity) FROM products p JOIN order_items i ON i.product_id = p.id\n"
+        "GROUP BY p.name ORDER BY 2 DESC LIMIT 1;",
+        '{"status": "ok", "rows": [{"name": "Tent", "SUM(i.quantity)": 31}]}',
+        '{"question": "Which product was ordered in the largest quantity?", "status": "ok", "rows": '
+        '[{"name": "Tent", "SUM(i.quantity)": 31}], "summary": "Tent was ordered most, 31 times."}',
+    ),
 )
 
 
