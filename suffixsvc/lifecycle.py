@@ -10,10 +10,20 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from suffixsvc.errors import InvalidConfigError
 
-__all__ = ["announce_ready", "require_ready_file", "stop_signal", "withdraw_ready"]
+__all__ = ["SERVER_OPTIONS", "announce_ready", "require_ready_file", "stop_signal", "withdraw_ready"]
+
+#: of every gRPC server of ours
+SERVER_OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),
+    # Clients ping idle connections to notice a dead peer: an agent may wait for its tool for minutes. By
+    # default gRPC takes that for abuse after the third ping and hangs up.
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
 
 
 @contextmanager

@@ -37,6 +37,9 @@ def demo(
         int | None,
         typer.Option(min=1, max=6, help="Questions in each of the two passes. Default: 6, quick: 2."),
     ] = None,
+    context: Annotated[
+        int, typer.Option(min=1024, metavar="TOKENS", help="What a prompt and its answer may take together.")
+    ] = 2048,
 ) -> None:
     """Watch agents on a real model get faster by remembering, step by step.
 
@@ -54,5 +57,5 @@ def demo(
 
     from suffixsvc.cli.models import download
 
-    options = DemoOptions(small, quick, record, report, target, draft, threads, questions)
+    options = DemoOptions(small, quick, record, report, target, draft, threads, questions, context)
     raise typer.Exit(run_demo(options, download))

@@ -132,9 +132,10 @@ def _print(results: dict[str, Replay], where: str) -> None:
             f"[bold]MAT {rates['mean_accepted_tokens']:.2f}[/], "
             f"{rates['drafted_per_step']:.1f} drafted a step, "
             f"[bold]priced speedup {rates['priced_speedup']:.2f}[/], "
-            f"{rates['microseconds_per_step']:.0f} µs a step"
+            f"{rates['microseconds_per_step']:.0f} µs a step",
+            soft_wrap=True,  # so that a figure is found where it is looked for
         )
-    console.print(where, style="dim", highlight=False)
+    console.print(where, style="dim", highlight=False, soft_wrap=True)
 
 
 def _curve(path: Path) -> list[float]:

@@ -14,6 +14,7 @@ import structlog
 
 from suffixsvc.config import Limits
 from suffixsvc.errors import ListenError, MissingExtraError, SuffixError
+from suffixsvc.lifecycle import SERVER_OPTIONS
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.service.interceptor import ErrorInterceptor
 from suffixsvc.service.listen import Address, TcpAddress, UnixAddress, owner_only_umask, prepare
@@ -77,11 +78,9 @@ class SuffixServer:
             interceptors=[ErrorInterceptor()],
             maximum_concurrent_rpcs=threads,
             options=[
-                ("grpc.so_reuseport", 0),
+                *SERVER_OPTIONS,
                 ("grpc.max_receive_message_length", self._limits.max_message_bytes),
                 ("grpc.max_send_message_length", self._limits.max_message_bytes),
-                # clients ping idle connections to notice a dead peer
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
             ],
         )
         suffix_cache_pb2_grpc.add_SuffixCacheServicer_to_server(self._servicer, server)

@@ -7,6 +7,7 @@ client did not wait for it.
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ import grpc
 import numpy as np
 import pytest
 from suffixsvc_client import AsyncSuffixClient, ClientConfig, ClientStats, EmptyReason, SuffixClient
+from suffixsvc_client.transport import CHANNEL_OPTIONS as OPTIONS
 from support.serving import Blocking, ServeProcess, event_loop, eventually, socket_dir
 
 from suffixsvc import SuffixCache, wire
@@ -289,3 +291,19 @@ def test_another_service_at_the_address(folder: Path, connect: Callable[[str], A
             client.server_info()
     finally:
         server.stop(None).wait()
+
+
+def test_an_idle_client_keeps_its_connection(service: ServeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It pings; a server that takes this for abuse hangs up after the third ping."""
+    often = {"grpc.keepalive_time_ms": 1_100, "grpc.http2.max_pings_without_data": 0}
+    hasty = list({**dict(OPTIONS), **often}.items())
+    monkeypatch.setattr("suffixsvc_client.grpc_sync.CHANNEL_OPTIONS", hasty)
+    with SuffixClient(service.address, HASTY) as client:
+        session = client.namespace("a").open_session(WORDS)
+        session.step([WORDS[0]])
+        time.sleep(7)
+        stream = client._transport._stream  # type: ignore[attr-defined]  # what no caller can see
+        assert not stream.ended
+        session.step([WORDS[1]])
+        assert session.close() is not None
+        assert client.counts.empty == {}

@@ -23,11 +23,12 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks for proce
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("model") / "tiny.gguf", context=4096)
+    return write_tiny_llama(tmp_path_factory.mktemp("model") / "tiny.gguf", context=8192)
 
 
 def command(model: Path, *more: str) -> list[str]:
     pair = ["--target", str(model), "--draft", str(model), "--threads", "1", "--questions", "1"]
+    pair += ["--context", "8192"]  # its tokens are bytes
     return [sys.executable, "-m", "suffixsvc.cli", "demo", *pair, *more]
 
 
@@ -83,6 +84,8 @@ def test_every_stage_runs_and_leaves_its_results(model: Path, tmp_path: Path) ->
     before, after = re.findall(r"outputs before (\d+), after (\d+)", said)[0]
     assert before == after
     assert int(before) == 10
+    drafted, whole = re.findall(r"the service drafts (\d+)\s+of its (\d+) tokens", said)[0]
+    assert 0 < int(drafted) <= int(whole)
     assert re.search(r"\(a\) same batches: (\d+) of \1 tokens", said)
 
     with gzip.open(log, "rt") as stream:

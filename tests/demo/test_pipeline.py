@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -93,9 +94,25 @@ def test_a_failing_statement_goes_back_to_its_writer_once(shop: Path) -> None:
     repair = script.calls[2]
     assert repair.agent is agents.SQL_WRITER
     assert "no such column: nme" in repair.messages[-1]["content"]
-    assert [m["role"] for m in repair.messages] == ["system", "user", "assistant", "user"]
+    turns = ["user", "assistant"] * (len(agents.SQL_WRITER.examples) + 1)
+    assert [m["role"] for m in repair.messages] == ["system", *turns, "user"]
     assert outcome.repaired
     assert outcome.result.ok
+
+
+def test_the_worked_examples_are_right(shop: Path) -> None:
+    """A model copies its examples, mistakes included."""
+    for _, plan in agents.PLANNER.examples:
+        assert agents.extract_json(plan) == json.loads(plan)
+    for _, answer in agents.SQL_WRITER.examples:
+        assert execute(shop, agents.extract_sql(answer)).rows
+    for _, report in agents.REPORTER.examples:
+        assert agents.extract_json(report) == json.loads(report)
+    for _, code in agents.PYTHON_WRITER.examples:
+        assert agents.extract_python(code) is not None
+    asked = {question.text for question in (*FIRST_PASS, *SECOND_PASS, AFTER_RESTART, FIRST_MATCH)}
+    for agent in agents.AGENTS:
+        assert not any(text in told for text in asked for told, _ in agent.examples)
 
 
 def test_agents_that_write_nonsense_stop_nobody(shop: Path) -> None:

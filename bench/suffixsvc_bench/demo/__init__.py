@@ -7,6 +7,7 @@ pipeline.py    planner -> SQL writer -> executor -> reporter -> Python writer
 parts.py       the service and the draft worker as child processes that never outlive the demo
 brain.py       one call on the real model, with drafts or plain
 paired.py      A B A B comparisons and what they say
+remembered.py  what the service drafts of an earlier answer
 recording.py   every call as a line of JSON
 report.py      report.html
 show.py        what is printed while it works

@@ -95,15 +95,17 @@ _EXAMPLES: Final = (
         '"order_by": "2 DESC", "limit": null}',
         "SELECT c.country, COUNT(*) FROM customers c JOIN orders o ON o.customer_id = c.id\n"
         "WHERE o.status = 'shipped' GROUP BY c.country ORDER BY 2 DESC;",
-        '{"status": "ok", "rows": [{"country": "Austria", "COUNT(*)": 7}, {"country": "Italy", "COUNT(*)": 2}]}',
+        '{"status": "ok", "rows": [{"country": "Austria", "COUNT(*)": 7}, '
+        '{"country": "Italy", "COUNT(*)": 2}]}',
         '{"question": "How many orders were shipped in each country?", "status": "ok", "rows": '
         '[{"country": "Austria", "COUNT(*)": 7}, {"country": "Italy", "COUNT(*)": 2}], '
         '"summary": "Austria has most, with 7."}',
     ),
     _Example(
         "Which product was ordered in the largest quantity?",
-        '{"goal": "product with the largest quantity ordered", "tables": ["products", "order_items"], "join": '
-        '"i.product_id = p.id", "filter": null, "group_by": "p.name", "order_by": "2 DESC", "limit": 1}',
+        '{"goal": "product with the largest quantity ordered", "tables": ["products", "order_items"], '
+        '"join": "i.product_id = p.id", "filter": null, "group_by": "p.name", "order_by": "2 DESC", '
+        '"limit": 1}',
         "SELECT p.name, SUM(i.quantity) FROM products p JOIN order_items i ON i.product_id = p.id\n"
         "GROUP BY p.name ORDER BY 2 DESC LIMIT 1;",
         '{"status": "ok", "rows": [{"name": "Tent", "SUM(i.quantity)": 31}]}',

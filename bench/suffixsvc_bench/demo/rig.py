@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -23,11 +23,11 @@ from suffixsvc.errors import ServiceError
 from suffixsvc_bench.demo import show
 from suffixsvc_bench.demo.brain import Brain
 from suffixsvc_bench.demo.parts import Child, Children
+from suffixsvc_bench.demo.remembered import drafted_within
 from suffixsvc_bench.demo.setup import Chosen
 
 __all__ = ["Rig"]
 
-CONTEXT: Final = 2048
 #: one per agent, and room for the exactness checks and the repair turns
 SLOTS: Final = 6
 MAX_WIDTH: Final = 32
@@ -51,11 +51,12 @@ class Rig:
     """
 
     def __init__(
-        self, chosen: Chosen, folder: Path, threads: int, console: Console, stack: ExitStack
+        self, chosen: Chosen, folder: Path, threads: int, context: int, console: Console, stack: ExitStack
     ) -> None:
-        self._chosen, self._folder, self._threads = chosen, folder, threads
+        self._chosen, self._folder = chosen, folder
+        self._threads, self._context = threads, context
         self._console, self._stack = console, stack
-        settings = ContextSettings(context_size=CONTEXT, slots=SLOTS, threads=threads, max_width=MAX_WIDTH)
+        settings = ContextSettings(context_size=context, slots=SLOTS, threads=threads, max_width=MAX_WIDTH)
         target = stack.enter_context(LlamaTarget(chosen.target, settings))
         curve = self._curve(target)
 
@@ -67,8 +68,8 @@ class Rig:
         patience = min(high, max(low, curve.seconds_per_step))
         self.client = stack.enter_context(SuffixClient(self._address, ClientConfig(step_timeout_s=patience)))
         self.fingerprint = target.model.vocabulary.fingerprint
-        namespace = self.client.namespace(f"demo/{chosen.name}", self.fingerprint)
-        self.brain = Brain(target, curve, namespace, self._draft_model(target))
+        self._namespace = self.client.namespace(f"demo/{chosen.name}", self.fingerprint)
+        self.brain = Brain(target, curve, self._namespace, self._draft_model(target))
 
     def start_service(self) -> Child:
         """Start the service on its folder, whatever is in it; returns once it answers."""
@@ -88,6 +89,10 @@ class Rig:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
+
+    def drafted_when_up(self, prompt: Sequence[int], answer: Sequence[int]) -> int:
+        """How many tokens of a remembered answer the service drafts right, once the client found it again."""
+        return drafted_within(UP_AGAIN_SECONDS, self._namespace, prompt, answer)
 
     def _curve(self, target: LlamaTarget) -> CostCurve:
         with show.progress(self._console) as bar:
@@ -112,7 +117,7 @@ class Rig:
             return None
         address, ready = f"unix:{self._folder / 'draft.sock'}", self._folder / "draft.ready"
         command = ["draft-worker", "--model", str(self._chosen.draft), "--listen", address]
-        command += ["--threads", str(self._threads), "--context", str(CONTEXT)]
+        command += ["--threads", str(self._threads), "--context", str(self._context)]
         child = self._children.start("draft worker", [*command, "--ready-file", str(ready)], ready.exists)
         client = self._stack.enter_context(DraftWorkerClient(address))
         vocabulary = target.model.vocabulary

@@ -38,7 +38,7 @@ SECONDS: Final = {False: 570.0, True: 190.0}
 #: what follows the second pass takes about so many times what the first pass took
 REST_OF_PASSES: Final = 0.6
 #: comparing gets at least so much
-LEAST_COMPARING_SECONDS: Final = 20.0
+LEAST_COMPARING_SECONDS: Final = 45.0
 #: the prices that layers are told under first-match, tried in turn until every layer had its say: a low one
 #: lets the first layers draft freely, a higher one leaves room for the draft model
 FIRST_MATCH_COSTS: Final = (0.05, 0.2)
@@ -56,6 +56,7 @@ class DemoOptions:
         report: write the page there.
         target, draft: models instead of the usual ones.
         threads: of the target; None = one a physical core.
+        context: tokens that an agent's prompt and answer may take.
         questions: in each of the two passes; None = 6, or 2 if quick.
     """
 
@@ -67,6 +68,7 @@ class DemoOptions:
     draft: str | None = None
     threads: int | None = None
     questions: int | None = None
+    context: int = 2048
 
     @property
     def questions_per_pass(self) -> int:
@@ -104,7 +106,7 @@ def run_demo(options: DemoOptions, download: Callable[[str], Path], console: Con
             shop = folder / "shop.sqlite"
             database.create(shop)
             console.print("a SQLite shop: customers, products, orders (the same rows every time)")
-            rig = Rig(chosen, folder, threads, console, stack)
+            rig = Rig(chosen, folder, threads, options.context, console, stack)
             return Demo(options, chosen, shop, console, rig, began).run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -139,7 +141,7 @@ class Demo:
             self.first_pass_seconds = time.monotonic() - before
             second = self._second_pass(record)
             self._compare(first, second)
-            restarted = self._restart(record)
+            restarted = self._restart(record, second[-1])
         checked = second[:: max(1, len(second) // CHECKED_CALLS)][:CHECKED_CALLS]
         if self.chosen.draft is not None:
             checked.append(self._first_match()[-1])
@@ -172,9 +174,9 @@ class Demo:
         show.heading(
             self.console, f"Second pass: {len(questions)} other questions of the same kind, all remembered"
         )
-        every = self._compare_every()
+        every, both_sides = self._sample()
         which = "every call" if every == 1 else f"one call in {every} (all would take too long here)"
-        order = "plain before or after it, in turn" if self.options.quick else "plain before and after it"
+        order = "plain before and after it" if both_sides else "plain before or after it, in turn"
         self.console.print(f"{which} runs once with drafts, and {order}")
         numbers = itertools.count()
 
@@ -182,7 +184,8 @@ class Demo:
             number = next(numbers)
             if number % every:
                 return self.rig.brain.drafted(call, DriverConfig())
-            return self._paired(call, plain_first=number // every % 2 == 1)
+            before = both_sides or number // every % 2 == 1
+            return self._paired(call, before=before, after=both_sides or not before)
 
         answers = self._ask(questions, generate, record, 2)
         self.sections.append(
@@ -190,21 +193,25 @@ class Demo:
         )
         return answers
 
-    def _compare_every(self) -> int:
-        """Which calls of the second pass to compare: every n-th, judged by how long the first pass took."""
+    def _sample(self) -> tuple[int, bool]:
+        """Which calls of the second pass to compare, judged by how long the first pass took: every n-th,
+        and whether with a plain run on both sides of it. Where time is short, twice as many calls with one
+        plain run each say more."""
         answers = self.sections[0].answers
         plain = sum(len(a.result.token_ids) for a in answers) * self.rig.brain.curve.seconds_per_step
-        extra = plain if self.options.quick else 2 * plain
         passed = time.monotonic() - self.began
         left = SECONDS[self.options.quick] - passed - (1 + REST_OF_PASSES) * self.first_pass_seconds
-        return max(1, math.ceil(extra / max(left, LEAST_COMPARING_SECONDS)))
+        left = max(left, LEAST_COMPARING_SECONDS)
+        if 2 * plain <= left:
+            return 1, True
+        every = max(1, math.ceil(plain / left))
+        return every | 1, False  # odd: an even step would meet the same two of the four agents every time
 
-    def _paired(self, call: Call, *, plain_first: bool) -> Answer:
-        """Once with drafts, between two plain runs; quick: one plain run, on the side that is asked for.
+    def _paired(self, call: Call, *, before: bool, after: bool) -> Answer:
+        """Once with drafts, and plain before or after it, or both.
 
         Never twice with drafts: the second run would profit from what the service learned in the first.
         """
-        before, after = (plain_first, not plain_first) if self.options.quick else (True, True)
         plain = [self.rig.brain.plain(call)] if before else []
         drafted = self.rig.brain.drafted(call, DriverConfig())
         if after:
@@ -259,7 +266,7 @@ class Demo:
 
     # ----------------------------------------------------------------------------------------- after a crash
 
-    def _restart(self, record: Callable[[Answer, int], None]) -> list[Answer]:
+    def _restart(self, record: Callable[[Answer, int], None], earlier: Answer) -> list[Answer]:
         show.heading(self.console, "A crash: the service is killed (SIGKILL) and started again")
         before = self.rig.client.stats()
         self.rig.service.kill()
@@ -271,15 +278,20 @@ class Demo:
             f"outputs before {before.outputs}, after {after.outputs}; tokens before {before.tokens}, after "
             f"{after.tokens}; up again and answering after {took:.1f} s, as process {self.rig.service.pid}"
         )
+        text = earlier.result
+        right = self.rig.drafted_when_up(text.prompt_ids, text.token_ids)
+        self.console.print(
+            f"the last answer from before the crash, asked for again: "
+            f"the service drafts [bold]{right}[/bold] of its {len(text.token_ids)} tokens"
+        )
         answers = self._after_restart(record)
         # the later calls may also draft what the first one wrote after the restart
         accepted = show.total(answers[:1]).evidence.get("suffix")
-        count = accepted.accepted if accepted else 0
         self.console.print(
-            f"accepted tokens of the first call that the service remembered across the crash: "
-            f"[bold]{count}[/bold]"
+            f"accepted tokens of the first new call that the service remembered across the crash: "
+            f"{accepted.accepted if accepted else 0}"
         )
-        if after.outputs != before.outputs or not count:
+        if after.outputs != before.outputs or not right:
             self.broken_promises.append("the history survives a crash and still drafts")
         self.sections.append(
             report.Section(

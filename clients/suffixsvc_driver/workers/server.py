@@ -18,6 +18,7 @@ import structlog
 
 from suffixsvc import wire
 from suffixsvc.errors import ListenError, SuffixError, UnknownSessionError
+from suffixsvc.lifecycle import SERVER_OPTIONS
 from suffixsvc.types import Draft
 from suffixsvc.v1 import draft_worker_pb2 as pb
 from suffixsvc.v1 import draft_worker_pb2_grpc as rpc
@@ -120,7 +121,7 @@ class DraftWorkerServer:
         self._server = grpc.server(
             ThreadPoolExecutor(_THREADS, thread_name_prefix="worker"),
             maximum_concurrent_rpcs=_THREADS,
-            options=[("grpc.so_reuseport", 0)],
+            options=SERVER_OPTIONS,
         )
         rpc.add_DraftWorkerServicer_to_server(_Servicer(engine, busy_after_seconds), self._server)
         try:
