@@ -15,10 +15,19 @@ import numpy.typing as npt
 from suffixsvc.errors import InvalidCostError, InvalidInputError, InvalidTokensError
 from suffixsvc.types import DraftSource, TokenArray, TokenIds, Verified, VerifyCost
 
-__all__ = ["MAX_TOKEN_ID", "CostMemo", "as_cost_curve", "as_token_array", "as_tree", "as_verified"]
+__all__ = [
+    "MAX_TOKEN_ID",
+    "CostMemo",
+    "as_cost_curve",
+    "as_token_array",
+    "as_tree",
+    "as_verified",
+    "cost_key",
+]
 
 #: the largest token id: tokens are int32 and negative ids mean nothing
 MAX_TOKEN_ID = 2**31 - 1
+#: up to so many numbers, Python checks a list faster than numpy does
 _FEW = 32
 
 
@@ -29,7 +38,7 @@ def as_token_array(value: TokenIds, name: str = "token_ids") -> TokenArray:
         InvalidTokensError: not 1-D, not integers, or an id outside 0 .. 2**31 - 1.
     """
     if type(value) is list and 0 < len(value) <= _FEW and {*map(type, value)} == {int}:
-        # what a decode step appends: for a few numbers Python is several times faster than numpy
+        # what a decode step appends
         low, high = min(value), max(value)
         if low < 0 or high > MAX_TOKEN_ID:
             raise _bad_tokens(name, f"ids in 0 .. {MAX_TOKEN_ID}", low if low < 0 else high)
@@ -99,33 +108,30 @@ def as_cost_curve(cost: VerifyCost, max_draft_tokens: int) -> npt.NDArray[np.flo
     return np.ascontiguousarray(used)
 
 
+def cost_key(cost: VerifyCost) -> object:
+    """What tells a verify cost from another one, by value: an array may be written to between two steps.
+    None where telling them apart takes as long as checking them."""
+    if isinstance(cost, np.ndarray):
+        return None if cost.dtype.hasobject else (cost.dtype.str, cost.shape, cost.tobytes())
+    return float(cost) if isinstance(cost, float) else None
+
+
 class CostMemo:
-    """:func:`as_cost_curve` for callers that mostly get the same cost: worked out once, where it cannot
-    have changed meanwhile. Not thread-safe."""
+    """:func:`as_cost_curve` for callers that mostly get the same cost: worked out once."""
 
     def __init__(self) -> None:
-        self._cost: VerifyCost | None = None
-        self._width = -1
-        self._curve: npt.NDArray[np.float64] = np.ones(1)
+        self._known: tuple[object, int, npt.NDArray[np.float64]] = (None, -1, np.ones(1))
 
     def curve(self, cost: VerifyCost, max_draft_tokens: int) -> npt.NDArray[np.float64]:
         """float64[w], w <= max_draft_tokens + 1: costs of a target step of 1 .. w tokens."""
-        if cost is self._cost and max_draft_tokens == self._width:
-            return self._curve
+        key = cost_key(cost)
+        known_key, known_width, known = self._known
+        same_kind = key is not None and type(key) is type(known_key)
+        if same_kind and known_width == max_draft_tokens and key == known_key:
+            return known
         curve = as_cost_curve(cost, max_draft_tokens)[: max_draft_tokens + 1]
-        if isinstance(cost, float) or (isinstance(cost, np.ndarray) and _never_changes(cost)):
-            self._cost, self._width, self._curve = cost, max_draft_tokens, curve
+        self._known = (key, max_draft_tokens, curve)
         return curve
-
-
-def _never_changes(array: npt.NDArray[Any]) -> bool:
-    """Whether nobody can write into it: neither through it nor, as over bytes, through what it views."""
-    base: object = array
-    while isinstance(base, np.ndarray):
-        if base.flags.writeable:
-            return False
-        base = base.base
-    return base is None or isinstance(base, bytes)
 
 
 def as_tree(tree: bool | str) -> bool | str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from suffixsvc import wire
 from suffixsvc.types import VerifyCost
 from suffixsvc.v1 import types_pb2
+from suffixsvc.values import cost_key
 
 __all__ = ["CostEncoder", "EncodedCost"]
 
@@ -27,7 +26,7 @@ _UNKNOWN: Final = EncodedCost(types_pb2.VerifyCost(), b"")
 
 
 class CostEncoder:
-    """Remembers the last cost by its value, as an array may change between two steps."""
+    """Encodes a cost unless it is the last one. Not thread-safe."""
 
     def __init__(self) -> None:
         self._known: object = None
@@ -35,16 +34,9 @@ class CostEncoder:
 
     def encode(self, cost: VerifyCost) -> EncodedCost:
         """InvalidCostError: NaN, infinite, negative, empty or not numbers."""
-        key = _key(cost)
-        if key is None or key != self._known:
+        key = cost_key(cost)
+        if key is None or type(key) is not type(self._known) or key != self._known:
             message = wire.cost_to_proto(cost)
             self._encoded = EncodedCost(message, message.SerializeToString())
             self._known = key
         return self._encoded
-
-
-def _key(cost: VerifyCost) -> object:
-    """What tells a cost from another one; None where telling takes as long as encoding."""
-    if isinstance(cost, np.ndarray):
-        return cost.dtype.str, cost.shape, cost.tobytes()
-    return cost if isinstance(cost, float) else None

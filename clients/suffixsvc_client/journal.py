@@ -89,6 +89,7 @@ class Journal:
     def pieces(self, start: int, end: int) -> Iterator[Piece]:
         """The tokens of ``start .. end`` by kind, in pieces that fit a message."""
         run_start, output = self._runs[-1]
+        end = min(end, self._length)
         if start >= run_start and 0 < end - start <= CHUNK_TOKENS:  # what every decode step asks for
             yield Piece(output, start, self._tokens[start:end].copy())
             return

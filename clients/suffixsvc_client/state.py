@@ -150,13 +150,11 @@ class SessionState:
         """Check a step and note its tokens: from here on they cannot get lost. Raises the caller's errors."""
         self._require_open()
         tokens = as_token_array(new_token_ids, "new_token_ids")
-        args = StepArgs(
-            _draft_width(max_draft_tokens),
-            self._costs.encode(verify_cost),
-            wire.tree_to_proto(tree),
-            None if verified is None else wire.verified_to_proto(verified),
-        )
+        width = _draft_width(max_draft_tokens)
+        mode = wire.tree_to_proto(tree)
+        seen = None if verified is None else wire.verified_to_proto(verified)
         with self._lock:
+            args = StepArgs(width, self._costs.encode(verify_cost), mode, seen)
             self._journal.append(self._journal.new_part(tokens, at), output=True)
         return args
 

@@ -22,10 +22,10 @@ _HOPE: Final = 1.0
 #: how many questions the level above weighs
 _PRIOR: Final = 12.0
 _CAP: Final = 256.0
-#: weight of the newest measurement of what a question costs
+#: weight of the newest measurement of what a question costs, the last one being of the step before
 _COST_STEP: Final = 0.2
-#: how fast the price of a layer that is not asked falls back to its first guess, per step
-_COST_FADE: Final = 0.02
+#: share of the time that may go into trying layers that have not been worth asking
+_TRYING_SHARE: Final = 0.02
 
 
 class _Mean:
@@ -57,8 +57,8 @@ class Asking:
 
     def __init__(self, guess_seconds: float) -> None:
         self.seconds = guess_seconds
-        self.steps_unasked = 0
-        self._guess = guess_seconds
+        self._steps_unasked = 0
+        self._waited = 0
         self._all = _Mean()
         self._cells: dict[tuple[int, int], _Mean] = {}
 
@@ -78,15 +78,26 @@ class Asking:
         self._all.add(added)
         self._cells.setdefault(_cell(dry_steps, gain_at_hand), _Mean()).add(added)
 
-    def measure(self, seconds: float) -> None:
-        """A question took so long; 0 is no measurement."""
-        if seconds > 0.0:
-            self.seconds += _COST_STEP * (seconds - self.seconds)
+    def due(self, every_steps: int, seconds_per_step: float) -> bool:
+        """Whether to ask although it has not been worth it: after so many steps without a question, and
+        never so often that trying takes more than its share of the time."""
+        waited = self._steps_unasked
+        return waited >= every_steps and self.seconds <= _TRYING_SHARE * waited * seconds_per_step
+
+    def asked(self) -> None:
+        """A question is on its way."""
+        self._waited, self._steps_unasked = self._steps_unasked, 0
 
     def pass_over(self) -> None:
-        """Not asked in this step. One slow answer must not shut a layer out for good."""
-        self.steps_unasked += 1
-        self.seconds += _COST_FADE * (self._guess - self.seconds)
+        """No question in this step."""
+        self._steps_unasked += 1
+
+    def measure(self, seconds: float) -> None:
+        """The question took so long; 0 is no measurement. The longer the pause before it, the less the
+        price from before counts: one slow answer must not shut a layer out for good."""
+        if seconds > 0.0:
+            weight = 1.0 - (1.0 - _COST_STEP) ** (1 + self._waited)
+            self.seconds += weight * (seconds - self.seconds)
 
 
 def _cell(dry_steps: int, gain_at_hand: float) -> tuple[int, int]:

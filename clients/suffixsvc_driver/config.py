@@ -36,7 +36,7 @@ class Policy(enum.StrEnum):
 class LayerKind(enum.StrEnum):
     """What a drafting layer is, which decides how its asking is priced."""
 
-    #: the session's own text, in process: free
+    #: the session's own text, in process: next to nothing
     PROMPT_LOOKUP = "prompt-lookup"
     #: the suffix index, embedded or over a client: a little time per question
     SUFFIX = "suffix"
@@ -122,6 +122,7 @@ class DriverConfig:
                 expected="k_min <= k_start <= k_max",
                 got=(self.k_min, self.k_start, self.k_max),
             )
+        object.__setattr__(self, "first_match_cost", _as_float(self.first_match_cost))
         for name in ("first_match_cost", "k_raise_above", "k_lower_below", "rate_decay"):
             _require_number(name, getattr(self, name))
         if not self.k_lower_below < self.k_raise_above <= 1.0:
@@ -144,6 +145,11 @@ def _member(kinds: type[enum.StrEnum], what: str, value: Any) -> enum.StrEnum:
 def _require_count(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidConfigError(f"{name} makes no sense", expected="an int >= 1", got=repr(value))
+
+
+def _as_float(value: Any) -> Any:
+    """An int as a float; anything else as it is, to be refused."""
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _require_number(name: str, value: Any) -> None:

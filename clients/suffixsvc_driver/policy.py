@@ -57,6 +57,7 @@ def best_ask(
     limit: int,
     room: int,
     *,
+    cost_per_ask: float = 0.0,
     cost_per_token: float = 0.0,
 ) -> Choice:
     """The number of tokens to ask a layer for, were each accepted with this probability, and the gain
@@ -68,7 +69,7 @@ def best_ask(
         path *= acceptance
         expected += path
         width = curve.padded_width(length + 1, widest)
-        gain = expected - rate * (curve.costs[width] - 1.0 + cost_per_token * length)
+        gain = expected - rate * (curve.costs[width] - 1.0 + cost_per_ask + cost_per_token * length)
         if gain > best.gain:
             best = Choice(length, width, gain)
     return best

@@ -11,6 +11,7 @@ what a layer's probabilities are worth.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -137,6 +138,7 @@ class Driver:
         self._verify = _PLAIN
         self._best = _NO_CHOICE
         self._best_layer = -1
+        self._best_probs: list[float] = []
         self._asking_cost = 0.0
         self._feedback: Feedback | None = None
 
@@ -199,7 +201,7 @@ class Driver:
         self._phase = _Phase.ASKING
         self._next_layer = 0
         self._best, self._best_layer = _NO_CHOICE, -1
-        self._best_probs: list[float] = []
+        self._best_probs = []
         self._asking_cost = 0.0
         for layer in self._layers:
             layer.chain = Chain()
@@ -227,7 +229,7 @@ class Driver:
             if budget is None:
                 layer.pass_over()
                 continue
-            layer.asking.steps_unasked = 0
+            layer.asking.asked()
             self._ask = AskLayer(layer.spec.name, budget, self._feedback)
             return self._ask
         self._ask = None
@@ -244,12 +246,13 @@ class Driver:
 
     def _paying_budget(self, layer: _LayerState, limit: int) -> int | None:
         unit = self.curve.seconds_per_step
-        due = layer.asking.steps_unasked >= self.config.probe_every_steps
+        price = layer.asking.seconds / unit if unit else 0.0
+        due = layer.asking.due(self.config.probe_every_steps, unit)
         if layer.spec.kind is not LayerKind.DRAFT_MODEL:
-            worth = layer.asking.worth(layer.dry_steps, self._best.gain)
-            pays = not unit or worth > self._rate.value * layer.asking.seconds / unit
             budget = min(limit, self.curve.widest_paying - 1, self._room() - 1)
-            return budget if budget > 0 and (pays or due) else None
+            # no question is worth more than a draft of which every token is right
+            worth = float(budget) if due else layer.asking.worth(layer.dry_steps, self._best.gain)
+            return budget if budget > 0 and worth > self._rate.value * price else None
 
         def best(acceptance: float) -> Choice:
             return best_ask(
@@ -258,6 +261,7 @@ class Driver:
                 self._rate.value,
                 limit,
                 self._room(),
+                cost_per_ask=price,
                 cost_per_token=layer.token_seconds / unit if unit else 0.0,
             )
 
@@ -272,14 +276,14 @@ class Driver:
         layer = self._layers[index]
         counts = self.stats.layer(layer.spec.name)
         counts.asked += 1
-        seconds = event.seconds if event.seconds > 0.0 else 0.0
+        seconds = event.seconds if 0.0 < event.seconds < math.inf else 0.0
         counts.seconds += seconds
         if self.curve.seconds_per_step:
             self._asking_cost += seconds / self.curve.seconds_per_step
         if isinstance(event, LayerFailed):
             counts.failures += 1
             layer.measure(0, seconds)
-            layer.learn(self._best.gain, 0.0)
+            self._learn_worth(layer, self._best.gain)
             return self._ask_next()
         source = _SOURCE_OF[layer.spec.kind]
         chain = clean_chain(event.draft, budget, self._begin.vocab_size, source)
@@ -290,8 +294,13 @@ class Driver:
         layer.measure(len(chain), seconds)
         at_hand = self._best.gain
         self._consider(index, chain)
-        layer.learn(at_hand, self._best.gain - at_hand)
+        self._learn_worth(layer, at_hand)
         return self._ask_next()
+
+    def _learn_worth(self, layer: _LayerState, at_hand: float) -> None:
+        """first-match does not weigh gains, and a draft model is judged by its acceptance."""
+        if self.config.policy is Policy.EXPECTED_GAIN and layer.spec.kind is not LayerKind.DRAFT_MODEL:
+            layer.learn(at_hand, self._best.gain - at_hand)
 
     def _consider(self, index: int, chain: Chain) -> None:
         if self.config.policy is Policy.FIRST_MATCH:

@@ -59,8 +59,10 @@ class Trust:
         self._asking: dict[str, Asking] = {}
 
     def asking(self, layer: str, guess_seconds: float) -> Asking:
-        """What questions to this layer cost and are worth; ``guess_seconds`` before one was asked."""
-        return self._asking.setdefault(layer, Asking(guess_seconds))
+        """What questions to this layer cost and are worth. The first guess of their price stays."""
+        if layer not in self._asking:
+            self._asking[layer] = Asking(guess_seconds)
+        return self._asking[layer]
 
     def believe(self, layer: str, claim: float, depth: int) -> float:
         """P(accepted | all before accepted) of a token at ``depth`` (0 = first) that ``layer`` gives

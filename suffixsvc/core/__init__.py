@@ -57,7 +57,7 @@ class PromptLookup:
         Args:
             token_ids: accepted tokens and the bonus token, of one step or of several.
             step_cost: what the last step cost the target, in plain decode steps.
-            written: how many tokens that step wrote; None = all of them.
+            written: how many tokens that step wrote at most; None = all of them.
         """
         tokens = as_token_array(token_ids)
         self._session.account(step_cost, len(tokens) if written is None else min(written, len(tokens)))

@@ -133,11 +133,11 @@ class Session:
                 sent = self._native.last_width if seen is None else seen.width
                 last = self._cost_of_width
                 # a caller that did not ask in every step says nothing of what the others cost
-                written = min(len(fresh), accepted + 1)
+                written = min(len(fresh), sent)
                 self._native.account(float(last[min(sent, len(last)) - 1]), written)
                 self._native.append(fresh, True)
             if width == 0:
-                self._last = Draft.empty()
+                self._last, self._cost_of_width = Draft.empty(), np.ones(1)
                 return self._last
             self._last = core.draft_from(self._native, width, curve, tree=as_a_tree)
             self._cost_of_width = curve

@@ -191,8 +191,7 @@ def _cost(message: types_pb2.VerifyCost, limits: Limits) -> float | FloatArray |
     """What a session keeps of a cost: no draft is longer than the limit, so no later entry is read."""
     cost = wire.cost_from_proto(message)
     if isinstance(cost, np.ndarray):
-        cost = cost[: limits.max_draft_tokens + 2].copy()  # a view would keep the whole message
-        cost.setflags(write=False)  # so that the engine need not look at it again in every step
+        return cost[: limits.max_draft_tokens + 2].copy()  # a view would keep the whole message
     return cost
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import sqlite3
-from contextlib import closing
+import time
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 from suffixsvc_bench.demo import agents, database, show
 from suffixsvc_bench.demo.database import MAX_ROWS, QueryResult, execute
+from suffixsvc_bench.demo.parts import stop_on_signals
 from suffixsvc_bench.demo.pipeline import Call, answer_question
 from suffixsvc_bench.demo.questions import AFTER_RESTART, FIRST_MATCH, FIRST_PASS, SECOND_PASS, Question
 
@@ -232,3 +236,15 @@ def test_both_passes_ask_different_questions_of_the_same_number() -> None:
     texts = [q.text for q in (*FIRST_PASS, *SECOND_PASS, AFTER_RESTART, FIRST_MATCH)]
     assert len(FIRST_PASS) == len(SECOND_PASS) == 6
     assert len(set(texts)) == len(texts)
+
+
+def test_a_signal_whose_exception_was_lost_still_stops() -> None:
+    """As in a callback of a C library: what is raised in there goes nowhere."""
+    with stop_on_signals() as stop_if_told:
+        stop_if_told()
+        with suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+        with pytest.raises(KeyboardInterrupt):
+            stop_if_told()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from suffixsvc_driver.asking import Asking
 from suffixsvc_driver.chain import clean_chain
 from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.events import Feedback
+from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.policy import RunningRate, best_ask, best_prefix
 from suffixsvc_driver.sampling import GREEDY, Sampling, boundary_distance, choose, uniform
 from suffixsvc_driver.targets.slots import SlotCache, common_prefix
@@ -303,3 +307,60 @@ def test_an_underclaiming_layer_saves_no_credit_for_lies() -> None:
     for _ in range(30):
         trust.learn("shy", 0.9, 0, False)
     assert trust.believe("shy", 0.9, 0) < 0.2
+
+
+# -- asking
+
+
+def test_a_slow_answer_is_soon_forgotten_and_a_slow_layer_is_not() -> None:
+    asking = Asking(0.0)
+    asking.measure(1.0)
+    for _ in range(200):
+        asking.pass_over()
+    asking.asked()
+    asking.measure(0.001)
+    assert asking.seconds == pytest.approx(0.001, abs=1e-6)
+    for _ in range(5):
+        asking.asked()
+        asking.measure(1.0)
+    assert asking.seconds > 0.6
+
+
+def test_trying_a_dear_layer_takes_a_small_share_of_the_time() -> None:
+    cheap, dear = Asking(0.001), Asking(2.0)
+    tried = {"cheap": 0, "dear": 0}
+    for _ in range(20_000):
+        for name, asking in (("cheap", cheap), ("dear", dear)):
+            if asking.due(64, seconds_per_step=0.03):
+                tried[name] += 1
+                asking.asked()
+                asking.measure(asking.seconds)
+            else:
+                asking.pass_over()
+    assert tried["cheap"] == 20_000 // 65
+    assert tried["dear"] >= 1
+    assert tried["dear"] * 2.0 <= 0.02 * 20_000 * 0.03
+
+
+def test_worth_depends_on_the_situation() -> None:
+    asking = Asking(0.0)
+    for _ in range(100):
+        asking.learn(0, 0.0, 2.0)
+        asking.learn(20, 0.0, 0.0)
+        asking.learn(0, 5.0, 0.0)
+    assert asking.worth(0, 0.0) > 1.8
+    assert asking.worth(20, 0.0) < 0.2
+    assert asking.worth(0, 5.0) < 0.2
+
+
+# -- prompt lookup as a layer
+
+
+@pytest.mark.parametrize("cost", [0, 1, 0.2, np.float32(0.2), [0, 1, 1.1, 1.2, 1.3, 1.4]])
+def test_prompt_lookup_takes_any_kind_of_price(cost: Any) -> None:
+    layer = PromptLookupLayer()
+    layer.begin([1, 2, 3, 4, 5] * 4, cost)
+    for _ in range(3):
+        draft = layer.draft([1, 2, 3, 4, 5], 4, Feedback(5, 4, DraftSource.PROMPT_LOOKUP))
+        assert draft.token_ids.tolist()[:2] in ([1, 2], [])
+    assert len(draft) or np.ndim(cost) == 0

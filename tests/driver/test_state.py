@@ -436,6 +436,22 @@ def test_what_questions_are_worth_is_kept_between_generations() -> None:
     assert sum(asked[10:]) >= 20 * len(asked[10:]) // 64 - 1  # short generations are no way out of probing
 
 
+def test_first_match_teaches_nothing_about_worth() -> None:
+    truth, trust = text(3000), Trust()
+    first = Driver(DriverConfig(policy="first-match", first_match_cost=0), GPU, [SUFFIX], trust)
+    Replica(first, truth, oracle(truth), seconds=0.003).run(begin(2000))
+    driver = Driver(DriverConfig(), GPU, [SUFFIX], trust)
+    Replica(driver, truth, oracle(truth), seconds=0.003).run(begin(60))
+    assert driver.stats.steps < 10
+
+
+def test_a_hopeless_layer_costs_little() -> None:
+    truth = text(9000)
+    driver = Driver(DriverConfig(), TWO_CORES, [SUFFIX])
+    Replica(driver, truth, lambda ask, written: Draft.empty(), seconds=2.0).run(begin(8000))
+    assert driver.stats.cost < 1.1 * 8000
+
+
 def test_a_free_layer_is_always_asked() -> None:
     truth = text(600)
     driver = Driver(DriverConfig(), GPU, [SUFFIX])

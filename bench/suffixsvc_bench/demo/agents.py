@@ -1,6 +1,6 @@
 """The four agents: what each is told, and how what it answers is read.
 
-Every agent has a fixed beginning (role, schema, two worked examples as earlier turns), which stays in the
+Every agent has a fixed beginning (role, schema, worked examples as earlier turns), which stays in the
 model's KV cache between calls, and a short user message that changes.
 """
 

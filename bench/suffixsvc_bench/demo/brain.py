@@ -12,7 +12,7 @@ from suffixsvc_driver.events import Feedback
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.layers.suffix import SuffixLayer
-from suffixsvc_driver.loop import Result, generate
+from suffixsvc_driver.loop import Result, StepRecord, generate
 from suffixsvc_driver.targets.llama import LlamaTarget
 from suffixsvc_driver.trust import Trust
 
@@ -91,12 +91,14 @@ class Brain:
         namespace: of the service; None answers without memory.
         draft_model: makes the third layer of an agent (each keeps a context on the draft worker); None
             where there is no draft worker.
+        on_step: called after every step of the model.
     """
 
     target: LlamaTarget
     curve: CostCurve
     namespace: BackendNamespace | None = None
     draft_model: Callable[[], Layer] | None = None
+    on_step: Callable[[StepRecord], None] | None = None
     _draft_models: dict[str, Layer] = field(default_factory=dict)
     _trust: dict[tuple[str, str], Trust] = field(default_factory=dict)
 
@@ -154,6 +156,7 @@ class Brain:
             call.agent.max_tokens,
             curve=self.curve,
             trust=trust,
+            on_step=self.on_step,
         )
 
     def _prompt(self, call: Call) -> tuple[str, list[int]]:

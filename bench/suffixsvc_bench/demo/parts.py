@@ -135,16 +135,29 @@ def _holds(ready: Callable[[], bool]) -> bool:
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block as Ctrl-C does, so that its `with` blocks are left in order."""
+def stop_on_signals() -> Iterator[Callable[[], None]]:
+    """SIGINT, SIGTERM and SIGHUP end the block by a KeyboardInterrupt, so that its `with` blocks are left in
+    order.
+
+    Yields:
+        A function to call now and then: it raises if a signal came. An exception that is raised while the
+        interpreter runs a callback of a C library or a finalizer is printed and lost.
+    """
+    came = False
+
+    def check() -> None:
+        if came:
+            raise KeyboardInterrupt
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        nonlocal came
+        came = True
+        check()
 
-    numbers = (signal.SIGTERM, signal.SIGHUP)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(number, interrupt) for number in numbers]
     try:
-        yield
+        yield check
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)

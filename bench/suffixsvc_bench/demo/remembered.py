@@ -19,8 +19,8 @@ _AGAIN_AFTER_SECONDS: Final = 0.1
 
 
 def drafted_again(namespace: BackendNamespace, prompt: Sequence[int], answer: Sequence[int]) -> int:
-    """Tokens of an answer that the service drafts right from other outputs than the one it sees grow.
-    Nothing of this is remembered."""
+    """Tokens of an answer that the service drafts right from other outputs than the one it sees grow. It
+    forgets the text again; what it learned meanwhile about how far drafts can be trusted stays."""
     truth = np.asarray(answer, np.int32)
     session = namespace.open_session(prompt)
     at, right, new = 0, 0, truth[:0]

@@ -100,13 +100,14 @@ def run_demo(options: DemoOptions, download: Callable[[str], Path], console: Con
     began = time.monotonic()  # downloads are not the demo's time
     folder = Path(tempfile.mkdtemp(prefix="suffixsvc-demo-"))
     try:
-        with stop_on_signals(), ExitStack() as stack:
+        with stop_on_signals() as stop_if_told, ExitStack() as stack:
             threads = options.threads or physical_cores()
             show.heading(console, f"Setting up: {chosen.name} on {threads} threads")
             shop = folder / "shop.sqlite"
             database.create(shop)
             console.print("a SQLite shop: customers, products, orders (the same rows every time)")
             rig = Rig(chosen, folder, threads, options.context, console, stack)
+            rig.brain.on_step = lambda _: stop_if_told()
             return Demo(options, chosen, shop, console, rig, began).run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -202,10 +203,9 @@ class Demo:
         passed = time.monotonic() - self.began
         left = SECONDS[self.options.quick] - passed - (1 + REST_OF_PASSES) * self.first_pass_seconds
         left = max(left, LEAST_COMPARING_SECONDS)
-        if 2 * plain <= left:
-            return 1, True
-        every = max(1, math.ceil(plain / left))
-        return every | 1, False  # odd: an even step would meet the same two of the four agents every time
+        every = 1 if 2 * plain <= left else math.ceil(plain / left)
+        every |= 1  # odd: an even step would meet the same two of the four agents every time
+        return every, 2 * plain <= left * every
 
     def _paired(self, call: Call, *, before: bool, after: bool) -> Answer:
         """Once with drafts, and plain before or after it, or both.

@@ -16,7 +16,7 @@ __all__ = ["PromptLookupLayer"]
 
 
 #: The driver cuts by the curve itself, with what it learned about this layer, and may believe it more
-#: than it believes itself. At half the price the layer cuts what no such trust could save.
+#: than it believes itself. At a quarter of the price the layer cuts what no such trust could save.
 _SHARE_OF_PRICE: Final = 0.25
 
 
@@ -26,32 +26,29 @@ class PromptLookupLayer:
     def __init__(self, name: str = "prompt-lookup", *, max_draft_tokens: int = 64) -> None:
         self.spec = LayerSpec(name, LayerKind.PROMPT_LOOKUP, max_draft_tokens=max_draft_tokens)
         self._lookup: PromptLookup | None = None
-        self._cost: float | FloatArray = 0.0
+        self._curve: float | FloatArray = 0.0
+        self._price: float | FloatArray = 0.0
 
     def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
         self._lookup = PromptLookup(prompt_ids)
-        self._cost = cost if isinstance(cost, float) else _cheaper(np.asarray(cost, np.float32))
+        if np.ndim(cost) == 0:
+            self._curve = self._price = float(cost)  # type: ignore[arg-type]  # a number, as it has no dimension
+        else:
+            self._curve = np.asarray(cost, np.float32)
+            self._price = 1.0 + _SHARE_OF_PRICE * (self._curve - 1.0)
 
     def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:
         if self._lookup is None:
             return Draft.empty()
         if new_token_ids:
-            written = None if verified is None else verified.accepted + 1
-            self._lookup.append(new_token_ids, self._cost_of(verified), written)
-        return self._lookup.draft(budget, self._cost) if budget else Draft.empty()
+            width = 1 if verified is None else verified.width
+            self._lookup.append(new_token_ids, self._cost_of(width), width)
+        return self._lookup.draft(budget, self._price) if budget else Draft.empty()
 
-    def _cost_of(self, verified: Feedback | None) -> float:
-        width = 1 if verified is None else verified.width
-        if isinstance(self._cost, float):
-            return 1.0 + self._cost * (width - 1)
-        return float(self._cost[min(width, len(self._cost) - 1)])
+    def _cost_of(self, width: int) -> float:
+        if isinstance(self._curve, float):
+            return 1.0 + self._curve * (width - 1)
+        return float(self._curve[min(width, len(self._curve) - 1)])
 
     def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
         self._lookup = None
-
-
-def _cheaper(curve: FloatArray) -> FloatArray:
-    """A curve at a share of its price over a plain step, read-only."""
-    cheaper = 1.0 + _SHARE_OF_PRICE * (curve - 1.0)
-    cheaper.setflags(write=False)
-    return cheaper
