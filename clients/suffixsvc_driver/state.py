@@ -50,6 +50,9 @@ _PLAIN: Final = Verify()
 _NO_CHOICE: Final = Choice()
 #: what a draft model is believed to get right before anything was seen
 _DRAFT_MODEL_PRIOR: Final = 0.7
+#: a draft model reads a token it has not seen in this share of the time it writes one in. What it has to
+#: read grows while it is not asked, and is paid by the next question: seconds, after a long pause
+_READING_SHARE: Final = 0.2
 #: weight of the newest measurement of what a draft model's token costs
 _COST_STEP: Final = 0.2
 #: how fast the price of a draft model that is not asked falls back to its first guess, per step
@@ -67,12 +70,14 @@ class _Phase(enum.StrEnum):
 class _LayerState:
     """What the machine knows of a layer: what its questions cost, and what it answered in this step."""
 
-    __slots__ = ("asking", "chain", "dry_steps", "spec", "token_seconds")
+    __slots__ = ("asking", "behind", "chain", "dry_steps", "spec", "token_seconds")
 
     def __init__(self, spec: LayerSpec, asking: Asking) -> None:
         self.spec = spec
         self.asking = asking
         self.token_seconds = spec.seconds_per_token
+        #: tokens of the text that it was not told yet
+        self.behind = 0
         #: steps since a question last added something to the draft at hand
         self.dry_steps = 0
         self.chain = Chain()
@@ -82,10 +87,11 @@ class _LayerState:
         if self.spec.kind is not LayerKind.DRAFT_MODEL:
             self.asking.measure(seconds)
         elif seconds > 0.0:
-            each = seconds / max(1, drafted)
+            each = seconds / (max(1, drafted) + _READING_SHARE * self.behind)
             # an empty answer is a price only if it was waited for: catching up is not drafting
             if drafted or each > self.token_seconds:
                 self.token_seconds += _COST_STEP * (each - self.token_seconds)
+        self.behind = 0
 
     def learn(self, at_hand: float, added: float) -> None:
         """A question added so many tokens to the draft at hand."""
@@ -195,6 +201,8 @@ class Driver:
                 got=event.prompt_length,
             )
         self._begin = event
+        for layer in self._layers:
+            layer.behind = event.prompt_length
         return self._start_step()
 
     def _start_step(self) -> Decision:
@@ -246,12 +254,12 @@ class Driver:
 
     def _paying_budget(self, layer: _LayerState, limit: int) -> int | None:
         unit = self.curve.seconds_per_step
-        price = layer.asking.seconds / unit if unit else 0.0
-        due = layer.asking.due(self.config.probe_every_steps, unit)
         if layer.spec.kind is not LayerKind.DRAFT_MODEL:
+            due = layer.asking.due(self.config.probe_every_steps, unit)
             budget = min(limit, self.curve.widest_paying - 1, self._room() - 1)
             # no question is worth more than a draft of which every token is right
             worth = float(budget) if due else layer.asking.worth(layer.dry_steps, self._best.gain)
+            price = layer.asking.seconds / unit if unit else 0.0
             return budget if budget > 0 and worth > self._rate.value * price else None
 
         def best(acceptance: float) -> Choice:
@@ -261,14 +269,22 @@ class Driver:
                 self._rate.value,
                 limit,
                 self._room(),
-                cost_per_ask=price,
+                cost_per_ask=layer.spec.seconds_per_ask / unit if unit else 0.0,
                 cost_per_token=layer.token_seconds / unit if unit else 0.0,
             )
 
+        reading = _READING_SHARE * layer.behind * layer.token_seconds
         hoped = best(self.trust.acceptance(layer.spec.name, _DRAFT_MODEL_PRIOR))
-        if hoped.gain > self._best.gain:
+        left = (self._begin.max_tokens - self._written) / (1 + hoped.length)
+        # reading is paid once and may serve every step that is left
+        if (hoped.gain - self._best.gain) * max(1.0, left) > self._rate.value * (
+            reading / unit if unit else 0.0
+        ):
             return hoped.length
-        ideal = best(1.0) if due else _NO_CHOICE
+        layer.asking.seconds = reading + layer.token_seconds
+        if not layer.asking.due(self.config.probe_every_steps, unit):
+            return None
+        ideal = best(1.0)
         return ideal.length if ideal.gain > self._best.gain else None
 
     def _on_layer(self, event: LayerAnswer | LayerFailed, budget: int) -> Decision:
@@ -361,6 +377,8 @@ class Driver:
         source = DraftSource(sent.sources[0]) if drafted else DraftSource.NONE
         self._feedback = Feedback(event.width, accepted, source)
         self._written += len(emitted)
+        for layer in self._layers:
+            layer.behind += len(emitted)
         reason = self._finished(emitted[-1], event.stopped)
         if reason is not None:
             self._phase = _Phase.DONE
