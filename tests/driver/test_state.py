@@ -377,6 +377,22 @@ def test_a_slow_draft_model_is_given_up_and_probed() -> None:
     assert 10 < asked < 150, asked
 
 
+def test_what_a_draft_model_has_to_read_is_priced() -> None:
+    """It could earn back its tokens, but not a long prompt that it was never told, in so short an answer."""
+    truth = text(2000)
+    model = LayerSpec("model", LayerKind.DRAFT_MODEL, seconds_per_token=0.009)
+    asked = {}
+    for prompt in (10, 4000):
+        driver = Driver(DriverConfig(), GPU, [model])
+        Replica(driver, truth, oracle(truth)).run(begin(40, prompt_length=prompt, context_size=9000))
+        asked[prompt] = driver.stats.layer("model").asked
+    assert asked[10] > 3
+    assert asked[4000] == 0
+    patient = Driver(DriverConfig(), GPU, [model])
+    Replica(patient, truth, oracle(truth)).run(begin(1900, prompt_length=4000, context_size=9000))
+    assert patient.stats.layer("model").asked > 3
+
+
 def test_a_late_layer_is_priced() -> None:
     truth = text(2000)
     driver = Driver(DriverConfig(), TWO_CORES, [SUFFIX])
