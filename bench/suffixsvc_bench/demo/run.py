@@ -37,8 +37,8 @@ CHECKED_CALLS: Final = 3
 SECONDS: Final = {False: 570.0, True: 190.0}
 #: what follows the second pass takes about so many times what the first pass took
 REST_OF_PASSES: Final = 0.6
-#: comparing gets at least so much
-LEAST_COMPARING_SECONDS: Final = 45.0
+#: comparing gets at least so much, quick or not
+LEAST_COMPARING_SECONDS: Final = {False: 45.0, True: 20.0}
 #: the prices that layers are told under first-match, tried in turn until every layer had its say: a low one
 #: lets the first layers draft freely, a higher one leaves room for the draft model
 FIRST_MATCH_COSTS: Final = (0.05, 0.2)
@@ -202,7 +202,7 @@ class Demo:
         plain = sum(len(a.result.token_ids) for a in answers) * self.rig.brain.curve.seconds_per_step
         passed = time.monotonic() - self.began
         left = SECONDS[self.options.quick] - passed - (1 + REST_OF_PASSES) * self.first_pass_seconds
-        left = max(left, LEAST_COMPARING_SECONDS)
+        left = max(left, LEAST_COMPARING_SECONDS[self.options.quick])
         every = 1 if 2 * plain <= left else math.ceil(plain / left)
         every |= 1  # odd: an even step would meet the same two of the four agents every time
         return every, 2 * plain <= left * every
