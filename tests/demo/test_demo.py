@@ -137,6 +137,8 @@ def running(model: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str]
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        # as from a terminal: a shell that runs the tests in the background has them ignore SIGINT
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         env={**os.environ, "SUFFIXSVC_HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"},
     )
     try:

@@ -240,11 +240,22 @@ def test_both_passes_ask_different_questions_of_the_same_number() -> None:
 
 def test_a_signal_whose_exception_was_lost_still_stops() -> None:
     """As in a callback of a C library: what is raised in there goes nowhere."""
+    before = signal.getsignal(signal.SIGTERM)
     with stop_on_signals() as stop_if_told:
         stop_if_told()
         with suppress(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(5)
         with pytest.raises(KeyboardInterrupt):
             stop_if_told()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_on_signals() as stop_if_told:
+            os.kill(os.getpid(), signal.SIGHUP)
+            stop_if_told()
+    finally:
+        signal.signal(signal.SIGHUP, before)

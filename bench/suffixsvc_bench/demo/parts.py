@@ -137,7 +137,7 @@ def _holds(ready: Callable[[], bool]) -> bool:
 @contextmanager
 def stop_on_signals() -> Iterator[Callable[[], None]]:
     """SIGINT, SIGTERM and SIGHUP end the block by a KeyboardInterrupt, so that its `with` blocks are left in
-    order.
+    order. What is ignored stays so: nohup and shells that start a job in the background mean it.
 
     Yields:
         A function to call now and then: it raises if a signal came. An exception that is raised while the
@@ -154,7 +154,9 @@ def stop_on_signals() -> Iterator[Callable[[], None]]:
         came = True
         check()
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    numbers = [
+        n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN
+    ]
     before = [signal.signal(number, interrupt) for number in numbers]
     try:
         yield check
