@@ -11,6 +11,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final
 
+from suffixsvc_driver.tally import Tally
+
 __all__ = ["Asking"]
 
 #: steps since the layer last added something: first of each bucket after the first
@@ -28,26 +30,6 @@ _COST_STEP: Final = 0.2
 _TRYING_SHARE: Final = 0.02
 
 
-class _Mean:
-    """A mean that forgets: counts halve at a cap."""
-
-    __slots__ = ("count", "total")
-
-    def __init__(self) -> None:
-        self.total = 0.0
-        self.count = 0.0
-
-    def add(self, value: float) -> None:
-        self.total += value
-        self.count += 1.0
-        if self.count > _CAP:
-            self.total *= 0.5
-            self.count *= 0.5
-
-    def shrink(self, prior: float) -> float:
-        return (self.total + _PRIOR * prior) / (self.count + _PRIOR)
-
-
 class Asking:
     """One layer's questions: price in seconds, worth in tokens. Not thread-safe.
 
@@ -59,8 +41,8 @@ class Asking:
         self.seconds = guess_seconds
         self._steps_unasked = 0
         self._waited = 0
-        self._all = _Mean()
-        self._cells: dict[tuple[int, int], _Mean] = {}
+        self._all = Tally(_CAP)
+        self._cells: dict[tuple[int, int], Tally] = {}
 
     def worth(self, dry_steps: int, gain_at_hand: float) -> float:
         """Tokens a question is expected to add to a step.
@@ -69,20 +51,25 @@ class Asking:
             dry_steps: steps since the layer last added something.
             gain_at_hand: gain of the best draft of the layers before it.
         """
-        value = self._all.shrink(_HOPE)
+        value = self._all.mean(_HOPE, _PRIOR)
         cell = self._cells.get(_cell(dry_steps, gain_at_hand))
-        return value if cell is None else cell.shrink(value)
+        return value if cell is None else cell.mean(value, _PRIOR)
 
     def learn(self, dry_steps: int, gain_at_hand: float, added: float) -> None:
         """A question was asked in this situation and added so many tokens to the step's expected gain."""
         self._all.add(added)
-        self._cells.setdefault(_cell(dry_steps, gain_at_hand), _Mean()).add(added)
+        self._cells.setdefault(_cell(dry_steps, gain_at_hand), Tally(_CAP)).add(added)
 
-    def due(self, every_steps: int, seconds_per_step: float) -> bool:
+    def due(self, every_steps: int, seconds_per_step: float, price: float | None = None) -> bool:
         """Whether to ask although it has not been worth it: after so many steps without a question, and
-        never so often that trying takes more than its share of the time."""
+        never so often that trying takes more than its share of the time.
+
+        Args:
+            price: of the question, seconds; None = what questions have cost so far.
+        """
         waited = self._steps_unasked
-        return waited >= every_steps and self.seconds <= _TRYING_SHARE * waited * seconds_per_step
+        seconds = self.seconds if price is None else price
+        return waited >= every_steps and seconds <= _TRYING_SHARE * waited * seconds_per_step
 
     def asked(self) -> None:
         """A question is on its way."""

@@ -83,6 +83,7 @@ class Result:
         prefill: what the prompt took.
         sampling: how tokens were chosen.
         prefill_seconds, decode_seconds: wall time; decoding includes asking the layers.
+        telling_seconds: what telling the layers where the generation begins and ends took besides.
     """
 
     prompt_ids: tuple[int, ...]
@@ -95,6 +96,7 @@ class Result:
     sampling: Sampling
     prefill_seconds: float
     decode_seconds: float
+    telling_seconds: float
 
     @property
     def tokens_per_second(self) -> float:
@@ -189,11 +191,12 @@ def generate(
     asked = _Layers(layers, clock)
     began = clock()
     prefill = target.begin(prompt_ids)
+    prefilled = clock()
     prompt = tuple(int(t) for t in prompt_ids)
     gains = config.policy is Policy.EXPECTED_GAIN
     cost: VerifyCost = curve.effective() if gains else config.first_match_cost
     asked.begin(prompt, cost)
-    prefilled = clock()
+    told = clock()
 
     written: list[int] = []
     sources: list[int] = []
@@ -237,6 +240,7 @@ def generate(
             event = Verified(seen.emitted, seen.accepted, len(decision.token_ids) + 1, seen.stopped)
     decoded = clock()
     asked.end(written, driver.feedback)
+    ended = clock()
     return Result(
         prompt,
         tuple(written),
@@ -247,5 +251,6 @@ def generate(
         prefill,
         sampling,
         prefilled - began,
-        decoded - prefilled,
+        decoded - told,
+        (told - prefilled) + (ended - decoded),
     )

@@ -18,7 +18,6 @@ from typing import Final
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, LimitExceededError
 from suffixsvc.types import DraftSource
 from suffixsvc_driver.accounting import Stats
-from suffixsvc_driver.asking import Asking
 from suffixsvc_driver.chain import Chain, clean_chain
 from suffixsvc_driver.config import DriverConfig, LayerKind, LayerSpec, Policy
 from suffixsvc_driver.curve import CostCurve
@@ -35,6 +34,7 @@ from suffixsvc_driver.events import (
     Verified,
     Verify,
 )
+from suffixsvc_driver.layer_state import DraftModelState, LayerState, layer_state
 from suffixsvc_driver.policy import AdaptiveK, Choice, RunningRate, best_ask, best_prefix
 from suffixsvc_driver.trust import Trust
 
@@ -50,13 +50,6 @@ _PLAIN: Final = Verify()
 _NO_CHOICE: Final = Choice()
 #: what a draft model is believed to get right before anything was seen
 _DRAFT_MODEL_PRIOR: Final = 0.7
-#: a draft model reads a token it has not seen in this share of the time it writes one in. What it has to
-#: read grows while it is not asked, and is paid by the next question: seconds, after a long pause
-_READING_SHARE: Final = 0.2
-#: weight of the newest measurement of what a draft model's token costs
-_COST_STEP: Final = 0.2
-#: how fast the price of a draft model that is not asked falls back to its first guess, per step
-_COST_FADE: Final = 0.02
 _NOT_BEGUN: Final = Begin(prompt_length=1, max_tokens=1, context_size=1, vocab_size=1)
 
 
@@ -65,44 +58,6 @@ class _Phase(enum.StrEnum):
     ASKING = "asking"
     VERIFYING = "verifying"
     DONE = "done"
-
-
-class _LayerState:
-    """What the machine knows of a layer: what its questions cost, and what it answered in this step."""
-
-    __slots__ = ("asking", "behind", "chain", "dry_steps", "spec", "token_seconds")
-
-    def __init__(self, spec: LayerSpec, asking: Asking) -> None:
-        self.spec = spec
-        self.asking = asking
-        self.token_seconds = spec.seconds_per_token
-        #: tokens of the text that it was not told yet
-        self.behind = 0
-        #: steps since a question last added something to the draft at hand
-        self.dry_steps = 0
-        self.chain = Chain()
-
-    def measure(self, drafted: int, seconds: float) -> None:
-        """A question was answered; 0 seconds is no measurement."""
-        if self.spec.kind is not LayerKind.DRAFT_MODEL:
-            self.asking.measure(seconds)
-        elif seconds > 0.0:
-            each = seconds / (max(1, drafted) + _READING_SHARE * self.behind)
-            # an empty answer is a price only if it was waited for: catching up is not drafting
-            if drafted or each > self.token_seconds:
-                self.token_seconds += _COST_STEP * (each - self.token_seconds)
-        self.behind = 0
-
-    def learn(self, at_hand: float, added: float) -> None:
-        """A question added so many tokens to the draft at hand."""
-        self.asking.learn(self.dry_steps, at_hand, added)
-        self.dry_steps = 0 if added > 0.0 else self.dry_steps + 1
-
-    def pass_over(self) -> None:
-        """Not asked in this step."""
-        self.dry_steps += 1
-        self.asking.pass_over()
-        self.token_seconds += _COST_FADE * (self.spec.seconds_per_token - self.token_seconds)
 
 
 class Driver:
@@ -132,7 +87,7 @@ class Driver:
         for name in names:
             self.stats.layer(name)
         self._layers = [
-            _LayerState(spec, self.trust.asking(spec.name, spec.seconds_per_ask)) for spec in layers
+            layer_state(spec, self.trust.asking(spec.name, spec.seconds_per_ask)) for spec in layers
         ]
         self._rate = RunningRate(config.rate_decay)
         self._adaptive = AdaptiveK(config)
@@ -202,7 +157,7 @@ class Driver:
             )
         self._begin = event
         for layer in self._layers:
-            layer.behind = event.prompt_length
+            layer.wrote(event.prompt_length)
         return self._start_step()
 
     def _start_step(self) -> Decision:
@@ -243,7 +198,7 @@ class Driver:
         self._ask = None
         return self._decide()
 
-    def _budget(self, layer: _LayerState) -> int | None:
+    def _budget(self, layer: LayerState) -> int | None:
         """Tokens to ask this layer for; 0 tells it what was written, None leaves it alone."""
         limit = min(self._limit(), layer.spec.max_draft_tokens)
         if self.config.policy is Policy.EXPECTED_GAIN:
@@ -252,16 +207,18 @@ class Driver:
             return max(0, min(limit, self._adaptive.value, self._room() - 1))
         return 0 if layer.spec.kind is LayerKind.SUFFIX else None
 
-    def _paying_budget(self, layer: _LayerState, limit: int) -> int | None:
+    def _paying_budget(self, layer: LayerState, limit: int) -> int | None:
+        if isinstance(layer, DraftModelState):
+            return self._draft_model_budget(layer, limit)
         unit = self.curve.seconds_per_step
-        if layer.spec.kind is not LayerKind.DRAFT_MODEL:
-            due = layer.asking.due(self.config.probe_every_steps, unit)
-            budget = min(limit, self.curve.widest_paying - 1, self._room() - 1)
-            # no question is worth more than a draft of which every token is right
-            worth = float(budget) if due else layer.asking.worth(layer.dry_steps, self._best.gain)
-            price = layer.asking.seconds / unit if unit else 0.0
-            return budget if budget > 0 and worth > self._rate.value * price else None
+        due = layer.asking.due(self.config.probe_every_steps, unit)
+        budget = min(limit, self.curve.widest_paying - 1, self._room() - 1)
+        # no question is worth more than a draft of which every token is right
+        worth = float(budget) if due else layer.asking.worth(layer.dry_steps, self._best.gain)
+        price = self._in_steps(layer.asking.seconds)
+        return budget if budget > 0 and worth > self._rate.value * price else None
 
+    def _draft_model_budget(self, layer: DraftModelState, limit: int) -> int | None:
         def best(acceptance: float) -> Choice:
             return best_ask(
                 acceptance,
@@ -269,23 +226,27 @@ class Driver:
                 self._rate.value,
                 limit,
                 self._room(),
-                cost_per_ask=layer.spec.seconds_per_ask / unit if unit else 0.0,
-                cost_per_token=layer.token_seconds / unit if unit else 0.0,
+                cost_per_ask=self._in_steps(layer.spec.seconds_per_ask),
+                cost_per_token=self._in_steps(layer.token_seconds),
             )
 
-        reading = _READING_SHARE * layer.behind * layer.token_seconds
+        reading = layer.reading_seconds
         hoped = best(self.trust.acceptance(layer.spec.name, _DRAFT_MODEL_PRIOR))
         left = (self._begin.max_tokens - self._written) / (1 + hoped.length)
         # reading is paid once and may serve every step that is left
-        if (hoped.gain - self._best.gain) * max(1.0, left) > self._rate.value * (
-            reading / unit if unit else 0.0
-        ):
+        gain = (hoped.gain - self._best.gain) * max(1.0, left)
+        if gain > self._rate.value * self._in_steps(reading):
             return hoped.length
-        layer.asking.seconds = reading + layer.token_seconds
-        if not layer.asking.due(self.config.probe_every_steps, unit):
+        price = reading + layer.token_seconds
+        if not layer.asking.due(self.config.probe_every_steps, self.curve.seconds_per_step, price):
             return None
         ideal = best(1.0)
         return ideal.length if ideal.gain > self._best.gain else None
+
+    def _in_steps(self, seconds: float) -> float:
+        """In plain steps of the target; 0 where nobody knows how long one takes."""
+        unit = self.curve.seconds_per_step
+        return seconds / unit if unit else 0.0
 
     def _on_layer(self, event: LayerAnswer | LayerFailed, budget: int) -> Decision:
         index = self._next_layer - 1
@@ -294,8 +255,7 @@ class Driver:
         counts.asked += 1
         seconds = event.seconds if 0.0 < event.seconds < math.inf else 0.0
         counts.seconds += seconds
-        if self.curve.seconds_per_step:
-            self._asking_cost += seconds / self.curve.seconds_per_step
+        self._asking_cost += self._in_steps(seconds)
         if isinstance(event, LayerFailed):
             counts.failures += 1
             layer.measure(0, seconds)
@@ -313,9 +273,9 @@ class Driver:
         self._learn_worth(layer, at_hand)
         return self._ask_next()
 
-    def _learn_worth(self, layer: _LayerState, at_hand: float) -> None:
-        """first-match does not weigh gains, and a draft model is judged by its acceptance."""
-        if self.config.policy is Policy.EXPECTED_GAIN and layer.spec.kind is not LayerKind.DRAFT_MODEL:
+    def _learn_worth(self, layer: LayerState, at_hand: float) -> None:
+        """First-match does not weigh gains."""
+        if self.config.policy is Policy.EXPECTED_GAIN:
             layer.learn(at_hand, self._best.gain - at_hand)
 
     def _consider(self, index: int, chain: Chain) -> None:
@@ -378,7 +338,7 @@ class Driver:
         self._feedback = Feedback(event.width, accepted, source)
         self._written += len(emitted)
         for layer in self._layers:
-            layer.behind += len(emitted)
+            layer.wrote(len(emitted))
         reason = self._finished(emitted[-1], event.stopped)
         if reason is not None:
             self._phase = _Phase.DONE

@@ -17,6 +17,7 @@ from bisect import bisect_right
 from typing import Final
 
 from suffixsvc_driver.asking import Asking
+from suffixsvc_driver.tally import Tally
 
 __all__ = ["Trust"]
 
@@ -29,33 +30,13 @@ _PRIOR: Final = 4.0
 _CAP: Final = 128.0
 
 
-class _Cell:
-    """Accepted and labelled tokens of one table entry."""
-
-    __slots__ = ("hits", "seen")
-
-    def __init__(self) -> None:
-        self.hits = 0.0
-        self.seen = 0.0
-
-    def add(self, hit: bool, weight: float = 1.0) -> None:
-        self.hits += hit
-        self.seen += weight
-        if self.seen > _CAP:
-            self.hits *= 0.5
-            self.seen *= 0.5
-
-    def shrink(self, prior: float) -> float:
-        return (self.hits + _PRIOR * prior) / (self.seen + _PRIOR)
-
-
 class Trust:
     """The tables of one pipeline. Not thread-safe; share one between the generations of an agent."""
 
     def __init__(self) -> None:
-        self._layers: dict[str, _Cell] = {}
-        self._claims: dict[tuple[str, int], _Cell] = {}
-        self._depths: dict[tuple[str, int, int], _Cell] = {}
+        self._layers: dict[str, Tally] = {}
+        self._claims: dict[tuple[str, int], Tally] = {}
+        self._depths: dict[tuple[str, int, int], Tally] = {}
         self._asking: dict[str, Asking] = {}
 
     def asking(self, layer: str, guess_seconds: float) -> Asking:
@@ -70,25 +51,25 @@ class Trust:
         whole = self._layers.get(layer)
         p = claim
         if whole is not None:
-            p *= min(1.0, (whole.hits + _PRIOR) / (whole.seen + _PRIOR))
+            p *= min(1.0, whole.mean(1.0, _PRIOR))
         bucket = bisect_right(_CLAIM_EDGES, claim)
         cell = self._claims.get((layer, bucket))
         if cell is not None:
-            p = cell.shrink(p)
+            p = cell.mean(p, _PRIOR)
         cell = self._depths.get((layer, bucket, bisect_right(_DEPTH_EDGES, depth)))
         if cell is not None:
-            p = cell.shrink(p)
+            p = cell.mean(p, _PRIOR)
         return p
 
     def learn(self, layer: str, claim: float, depth: int, hit: bool) -> None:
         """A token that was proposed behind accepted ones: did the target write it?"""
-        whole = self._layers.setdefault(layer, _Cell())
+        whole = self._layers.setdefault(layer, Tally(_CAP))
         whole.add(hit, claim)
         # A layer that promises too little earns no credit for promising too much later.
-        whole.hits = min(whole.hits, whole.seen + _PRIOR)
+        whole.total = min(whole.total, whole.weight + _PRIOR)
         bucket = bisect_right(_CLAIM_EDGES, claim)
-        self._claims.setdefault((layer, bucket), _Cell()).add(hit)
-        self._depths.setdefault((layer, bucket, bisect_right(_DEPTH_EDGES, depth)), _Cell()).add(hit)
+        self._claims.setdefault((layer, bucket), Tally(_CAP)).add(hit)
+        self._depths.setdefault((layer, bucket, bisect_right(_DEPTH_EDGES, depth)), Tally(_CAP)).add(hit)
 
     def acceptance(self, layer: str, prior: float) -> float:
         """Share of a layer's labelled tokens that were right, ``prior`` before there are any."""
@@ -96,5 +77,5 @@ class Trust:
         for bucket in range(len(_CLAIM_EDGES) + 1):
             cell = self._claims.get((layer, bucket))
             if cell is not None:
-                hits, seen = hits + cell.hits, seen + cell.seen
+                hits, seen = hits + cell.total, seen + cell.weight
         return (hits + _PRIOR * prior) / (seen + _PRIOR)

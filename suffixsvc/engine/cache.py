@@ -42,19 +42,10 @@ _LEARNER_STATE = "learner"
 
 
 @dataclass(frozen=True, slots=True)
-class CacheStats:
+class CacheStats(NamespaceStats):
     """A :class:`NamespaceStats` summed over all namespaces, and what the store holds."""
 
     namespaces: int
-    outputs: int
-    tokens: int
-    sessions: int
-    index_bytes: int
-    index_nodes: int
-    num_steps: int
-    num_drafts: int
-    num_draft_tokens: int
-    num_accepted_tokens: int
     store_bytes: int
     last_lsn: int
 
@@ -165,7 +156,7 @@ class SuffixCache:
             self._require_open()
             self._reap_abandoned()
             store = self._store.stats()
-            sums = dict.fromkeys((f for f in NamespaceStats.__dataclass_fields__), 0)
+            sums = dict.fromkeys(NamespaceStats.__dataclass_fields__, 0)
             for index in self._indexes.values():
                 for name, value in asdict(index.stats()).items():
                     sums[name] += value

@@ -67,7 +67,7 @@ class Session:
         self._on_close = on_close
         self._lock = threading.Lock()
         self._closed = False
-        self._pending: Future[list[OutputId]] | None = None  # a commit under way
+        self._pending: tuple[NewOutput, Future[list[OutputId]]] | None = None  # a commit under way
         self._output_id: OutputId | None = None
         self._last = Draft.empty()
         self._cost_of_width = np.ones(1)
@@ -178,13 +178,13 @@ class Session:
                     self._native.retract()
                     self._end()
                     return None
-                self._pending = self._commit(output)
-                self._output_kept = output
+                self._pending = output, self._commit(output)
+            kept, stored = self._pending
             if wait:
-                self._output_id = self._wait_for_commit(self._pending)[0]
+                self._output_id = self._wait_for_commit(stored)[0]
             else:
-                self._pending.add_done_callback(_log_failure)
-            self._settle_index(self._output_kept)
+                stored.add_done_callback(_log_failure)
+            self._settle_index(kept)
             self._end()
             return self._output_id
 

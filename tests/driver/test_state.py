@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from suffixsvc_driver.config import DriverConfig, LayerKind, LayerSpec, Policy
+from suffixsvc_driver.config import DriverConfig, Policy
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import (
     AskLayer,
     Begin,
-    Decision,
-    Event,
-    Finish,
     FinishReason,
     LayerAnswer,
-    LayerFailed,
     Verified,
     Verify,
     decision_to_json,
@@ -32,86 +26,26 @@ from suffixsvc_driver.events import (
 )
 from suffixsvc_driver.state import Driver
 from suffixsvc_driver.trust import Trust
+from support.replica import (
+    EOG,
+    GPU,
+    LOOKUP,
+    MODEL,
+    SUFFIX,
+    TWO_CORES,
+    VOCAB,
+    Answer,
+    Replica,
+    begin,
+    chain,
+    oracle,
+    text,
+)
 
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, LimitExceededError
 from suffixsvc.types import Draft, DraftSource
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "driver"
-VOCAB = 50
-EOG = 0
-#: two cores: steep, with a step that is cheaper than the one before it
-TWO_CORES = CostCurve((0, 1, 1.9, 2.3, 2.7, 3.5, 4.2, 5.0, 5.8, 7.0, 7.6, 7.6, 7.6, 7.6, 7.6, 7.4, 6.7), 0.03)
-GPU = CostCurve.linear(0.01, 64, seconds_per_step=0.03)
-LOOKUP = LayerSpec("lookup", LayerKind.PROMPT_LOOKUP)
-SUFFIX = LayerSpec("suffix", LayerKind.SUFFIX)
-MODEL = LayerSpec("model", LayerKind.DRAFT_MODEL, seconds_per_token=0.002)
-
-Answer = Callable[[AskLayer, list[int]], Draft | None]
-
-
-class Replica:
-    """Plays layers and target around the machine: the true text is given, the layers say what a function
-    says; None is a failure."""
-
-    def __init__(self, driver: Driver, truth: list[int], answer: Answer, *, seconds: float = 0.0) -> None:
-        self.driver, self.truth, self.answer, self.seconds = driver, truth, answer, seconds
-        self.written: list[int] = []
-        self.trace: list[tuple[Event, Decision]] = []
-        self.widths: list[int] = []
-
-    def run(self, begin: Begin) -> Finish:
-        decision = self.feed(begin)
-        while not isinstance(decision, Finish):
-            if isinstance(decision, AskLayer):
-                draft = self.answer(decision, self.written)
-                decision = self.feed(
-                    LayerFailed(decision.layer, "made up", self.seconds)
-                    if draft is None
-                    else LayerAnswer(decision.layer, draft, self.seconds)
-                )
-            else:
-                decision = self.feed(self.verify(decision, begin))
-        return decision
-
-    def verify(self, decision: Verify, begin: Begin) -> Verified:
-        ahead = self.truth[len(self.written) :]
-        accepted = 0
-        while accepted < len(decision.token_ids) and decision.token_ids[accepted] == ahead[accepted]:
-            accepted += 1
-        emitted = ahead[: accepted + 1][: begin.max_tokens - len(self.written)]
-        if EOG in emitted:
-            emitted = emitted[: emitted.index(EOG) + 1]
-        self.widths.append(1 + len(decision.token_ids))
-        self.written.extend(emitted)
-        return Verified(tuple(emitted), accepted, 1 + len(decision.token_ids))
-
-    def feed(self, event: Event) -> Decision:
-        decision = self.driver.on(event)
-        self.trace.append((event, decision))
-        return decision
-
-
-def begin(max_tokens: int = 60, prompt_length: int = 10, context_size: int = 4096) -> Begin:
-    return Begin(prompt_length, max_tokens, context_size, VOCAB, frozenset({EOG}))
-
-
-def text(n: int, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(1, VOCAB, n).tolist()
-
-
-def chain(tokens: list[int], prob: float, source: DraftSource = DraftSource.NAMESPACE) -> Draft:
-    return Draft.chain(tokens, [prob] * len(tokens), source)
-
-
-def oracle(truth: list[int], right: int = 99, prob: float = 0.95) -> Answer:
-    """Drafts the truth, the first ``right`` tokens of it, then one wrong token."""
-
-    def answer(ask: AskLayer, written: list[int]) -> Draft:
-        ahead = truth[len(written) :][: ask.budget]
-        tokens = [t if i < right else (t % (VOCAB - 1)) + 1 for i, t in enumerate(ahead)]
-        return chain(tokens, prob) if tokens else Draft.empty()
-
-    return answer
 
 
 # -- golden traces
@@ -362,119 +296,6 @@ def test_adaptive_k(right: int, expected: int) -> None:
     assert budgets[-8] == expected
 
 
-def test_a_slow_draft_model_is_given_up_and_probed() -> None:
-    """It costs 0.8 of a target step per token, which nothing can earn back; then a slow answer is not the
-    end of it: its price falls back to what it said of itself."""
-    truth = text(2000)
-    slow = LayerSpec("model", LayerKind.DRAFT_MODEL, seconds_per_token=0.024)
-    driver = Driver(DriverConfig(), TWO_CORES, [slow])
-    Replica(driver, truth, oracle(truth)).run(begin(200))
-    assert driver.stats.layer("model").asked == 0
-    wrong = Driver(DriverConfig(), GPU, [MODEL])
-    replica = Replica(wrong, truth, oracle(truth, right=0))
-    replica.run(begin(1000))
-    asked = wrong.stats.layer("model").asked
-    assert 10 < asked < 150, asked
-
-
-def test_what_a_draft_model_has_to_read_is_priced() -> None:
-    """It could earn back its tokens, but not a long prompt that it was never told, in so short an answer."""
-    truth = text(2000)
-    model = LayerSpec("model", LayerKind.DRAFT_MODEL, seconds_per_token=0.009)
-    asked = {}
-    for prompt in (10, 4000):
-        driver = Driver(DriverConfig(), GPU, [model])
-        Replica(driver, truth, oracle(truth)).run(begin(40, prompt_length=prompt, context_size=9000))
-        asked[prompt] = driver.stats.layer("model").asked
-    assert asked[10] > 3
-    assert asked[4000] == 0
-    patient = Driver(DriverConfig(), GPU, [model])
-    Replica(patient, truth, oracle(truth)).run(begin(1900, prompt_length=4000, context_size=9000))
-    assert patient.stats.layer("model").asked > 3
-
-
-def test_a_late_layer_is_priced() -> None:
-    truth = text(2000)
-    driver = Driver(DriverConfig(), TWO_CORES, [SUFFIX])
-    Replica(driver, truth, lambda ask, written: Draft.empty(), seconds=0.5).run(begin(500))
-    assert driver.stats.layer("suffix").asked < 250
-
-
-def asks_in(replica: Replica, layer: str) -> list[int]:
-    """Tokens written before each question to a layer."""
-    written, at = 0, []
-    for event, decision in replica.trace:
-        written += len(event.emitted) if isinstance(event, Verified) else 0
-        if isinstance(decision, AskLayer) and decision.layer == layer:
-            at.append(written)
-    return at
-
-
-def test_a_layer_that_adds_nothing_is_asked_now_and_then() -> None:
-    """A question costs 0.1 of a step. The layer is always right, but the one before it is too."""
-    truth = text(2000)
-    driver = Driver(DriverConfig(probe_every_steps=32), GPU, [LOOKUP, SUFFIX])
-
-    def answer(ask: AskLayer, written: list[int]) -> Draft:
-        return chain(truth[len(written) :][:2], 0.95)
-
-    replica = Replica(driver, truth, answer, seconds=0.003)
-    replica.run(begin(1900))
-    steps = driver.stats.steps
-    assert driver.stats.layer("lookup").asked >= steps - 1  # the last token needs no draft
-    assert 0.02 * steps < driver.stats.layer("suffix").asked < 0.5 * steps
-
-
-def test_a_layer_that_gets_better_is_asked_again() -> None:
-    truth = text(3000)
-    driver = Driver(DriverConfig(probe_every_steps=32), GPU, [SUFFIX])
-
-    def answer(ask: AskLayer, written: list[int]) -> Draft:
-        return oracle(truth)(ask, written) if len(written) >= 1000 else Draft.empty()
-
-    replica = Replica(driver, truth, answer, seconds=0.003)
-    replica.run(begin(2900))
-    asked = asks_in(replica, "suffix")
-    dry = [at for at in asked if 500 <= at < 1000]
-    assert 10 < len(dry) < 100
-    assert np.mean(replica.widths[-20:]) > 20
-
-
-def test_what_questions_are_worth_is_kept_between_generations() -> None:
-    truth, trust = text(300), Trust()
-    asked: list[int] = []
-    for _ in range(30):
-        driver = Driver(DriverConfig(), GPU, [SUFFIX], trust)
-        Replica(driver, truth, lambda ask, written: Draft.empty(), seconds=0.003).run(begin(20))
-        asked.append(driver.stats.layer("suffix").asked)
-    assert asked[0] == 19  # the last token needs no draft
-    assert sum(asked[10:]) < 0.2 * 20 * len(asked[10:])
-    assert sum(asked[10:]) >= 20 * len(asked[10:]) // 64 - 1  # short generations are no way out of probing
-
-
-def test_first_match_teaches_nothing_about_worth() -> None:
-    truth, trust = text(3000), Trust()
-    first = Driver(DriverConfig(policy="first-match", first_match_cost=0), GPU, [SUFFIX], trust)
-    Replica(first, truth, oracle(truth), seconds=0.003).run(begin(2000))
-    driver = Driver(DriverConfig(), GPU, [SUFFIX], trust)
-    Replica(driver, truth, oracle(truth), seconds=0.003).run(begin(60))
-    assert driver.stats.steps < 10
-
-
-def test_a_hopeless_layer_costs_little() -> None:
-    truth = text(9000)
-    driver = Driver(DriverConfig(), TWO_CORES, [SUFFIX])
-    Replica(driver, truth, lambda ask, written: Draft.empty(), seconds=2.0).run(begin(8000))
-    assert driver.stats.cost < 1.1 * 8000
-
-
-def test_a_free_layer_is_always_asked() -> None:
-    truth = text(600)
-    driver = Driver(DriverConfig(), GPU, [SUFFIX])
-    Replica(driver, truth, lambda ask, written: Draft.empty()).run(begin(500))
-    assert driver.stats.layer("suffix").asked == 499
-
-
 def test_feedback_says_what_was_really_sent() -> None:
     truth = text(300)
     driver = Driver(DriverConfig(), GPU, [SUFFIX])
@@ -517,52 +338,6 @@ def test_events_out_of_order_change_nothing() -> None:
             driver.on(wrong)
     assert isinstance(driver.on(Verified((1, 2, 4), 2, 4)), AskLayer)
     assert driver.stats.tokens == 3
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"policy": "best"}, "policy"),
-        ({"max_draft_tokens": 0}, "max_draft_tokens"),
-        ({"max_draft_tokens": "64"}, "max_draft_tokens"),
-        ({"min_match_tokens": True}, "min_match_tokens"),
-        ({"k_start": 30}, "range of K"),
-        ({"k_max": 24.0}, "k_max"),
-        ({"k_step": 0}, "k_step"),
-        ({"k_window_steps": 0}, "k_window_steps"),
-        ({"probe_every_steps": 0}, "probe_every_steps"),
-        ({"first_match_cost": -0.1}, "first_match_cost"),
-        ({"first_match_cost": math.nan}, "first_match_cost"),
-        ({"first_match_cost": math.inf}, "first_match_cost"),
-        ({"first_match_cost": None}, "first_match_cost"),
-        ({"k_raise_above": 1.1}, "acceptance rates"),
-        ({"k_raise_above": math.nan}, "k_raise_above"),
-        ({"k_lower_below": -0.1}, "k_lower_below"),
-        ({"k_lower_below": 0.8, "k_raise_above": 0.8}, "acceptance rates"),
-        ({"rate_decay": 0.0}, "rate_decay"),
-        ({"rate_decay": 1.0}, "rate_decay"),
-        ({"rate_decay": "slow"}, "rate_decay"),
-    ],
-)
-def test_bad_settings(wrong: dict[str, object], said: str) -> None:
-    with pytest.raises(InvalidConfigError, match=said):
-        DriverConfig(**wrong)  # type: ignore[arg-type]  # that is the point
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"name": ""}, "name"),
-        ({"kind": "oracle"}, "kind of layer"),
-        ({"seconds_per_ask": -1.0}, "seconds_per_ask"),
-        ({"seconds_per_token": math.nan}, "seconds_per_token"),
-        ({"seconds_per_token": math.inf}, "seconds_per_token"),
-        ({"max_draft_tokens": 0}, "max_draft_tokens"),
-    ],
-)
-def test_bad_layers(wrong: dict[str, object], said: str) -> None:
-    with pytest.raises(InvalidConfigError, match=said):
-        LayerSpec(**{"name": "model", "kind": LayerKind.DRAFT_MODEL, **wrong})  # type: ignore[arg-type]  # so
 
 
 def test_layers_have_different_names() -> None:

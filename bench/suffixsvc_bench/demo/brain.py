@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from suffixsvc_driver.config import DriverConfig, LayerSpec
+from suffixsvc_driver.config import DriverConfig
 from suffixsvc_driver.curve import CostCurve
-from suffixsvc_driver.events import Feedback
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.layers.suffix import SuffixLayer
@@ -16,7 +15,7 @@ from suffixsvc_driver.loop import Result, StepRecord, generate
 from suffixsvc_driver.targets.llama import LlamaTarget
 from suffixsvc_driver.trust import Trust
 
-from suffixsvc.types import BackendNamespace, Draft, VerifyCost
+from suffixsvc.types import BackendNamespace
 from suffixsvc_bench.demo.paired import Timing
 from suffixsvc_bench.demo.pipeline import Call
 
@@ -42,29 +41,6 @@ class Answer:
     @property
     def timing(self) -> Timing:
         return Timing(len(self.result.token_ids), self.result.decode_seconds + self.extra_seconds)
-
-
-class _Timed:
-    """A layer whose beginning and end are timed; :func:`generate` times the rest."""
-
-    def __init__(self, layer: Layer, watch: _Watch) -> None:
-        self._layer = layer
-        self._watch = watch
-
-    @property
-    def spec(self) -> LayerSpec:
-        return self._layer.spec
-
-    def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
-        with self._watch:
-            self._layer.begin(prompt_ids, cost)
-
-    def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:
-        return self._layer.draft(new_token_ids, budget, verified)
-
-    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
-        with self._watch:
-            self._layer.end(new_token_ids, verified)
 
 
 class _Watch:
@@ -123,9 +99,8 @@ class Brain:
                 self._draft_models[call.agent.name] = self.draft_model()
             layers.append(self._draft_models[call.agent.name])
         trust = self._trust.setdefault((call.agent.name, str(config.policy)), Trust())
-        timed = [_Timed(layer, watch) for layer in layers]
         try:
-            result = self._generate(call, prompt_ids, config, timed, trust)
+            result = self._generate(call, prompt_ids, config, layers, trust)
         except BaseException:
             if session is not None:
                 session.close(commit=False)
@@ -133,7 +108,7 @@ class Brain:
         if session is not None:
             with watch:
                 session.close(commit=commit)
-        return self._answer(call, prompt, result, watch.seconds)
+        return self._answer(call, prompt, result, watch.seconds + result.telling_seconds)
 
     def plain(self, call: Call) -> Answer:
         """Answer a call as the model alone would: no layer is asked, one token a step."""

@@ -1,0 +1,85 @@
+"""What the state machine knows of each layer: what its questions cost, and what it answered in this step."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from suffixsvc_driver.asking import Asking
+from suffixsvc_driver.chain import Chain
+from suffixsvc_driver.config import LayerKind, LayerSpec
+
+__all__ = ["DraftModelState", "LayerState", "layer_state"]
+
+#: a draft model reads a token it has not seen in this share of the time it writes one in. What it has to
+#: read grows while it is not asked, and is paid by the next question: seconds, after a long pause
+_READING_SHARE: Final = 0.2
+#: weight of the newest measurement of what a draft model's token costs
+_COST_STEP: Final = 0.2
+#: how fast the price of a draft model that is not asked falls back to its first guess, per step
+_COST_FADE: Final = 0.02
+
+
+class LayerState:
+    """A layer whose questions have one price and are judged by what they add to the draft at hand."""
+
+    def __init__(self, spec: LayerSpec, asking: Asking) -> None:
+        self.spec = spec
+        self.asking = asking
+        #: steps since a question last added something to the draft at hand
+        self.dry_steps = 0
+        #: the answer in this step
+        self.chain = Chain()
+
+    def wrote(self, tokens: int) -> None:
+        """The text has grown by so many tokens."""
+
+    def measure(self, drafted: int, seconds: float) -> None:
+        """A question was answered; 0 seconds is no measurement."""
+        self.asking.measure(seconds)
+
+    def learn(self, at_hand: float, added: float) -> None:
+        """A question added so many tokens to the draft at hand."""
+        self.asking.learn(self.dry_steps, at_hand, added)
+        self.dry_steps = 0 if added > 0.0 else self.dry_steps + 1
+
+    def pass_over(self) -> None:
+        """Not asked in this step."""
+        self.dry_steps += 1
+        self.asking.pass_over()
+
+
+class DraftModelState(LayerState):
+    """A layer that is paid by the token, read or written, and judged by its acceptance alone."""
+
+    def __init__(self, spec: LayerSpec, asking: Asking) -> None:
+        super().__init__(spec, asking)
+        self.token_seconds = spec.seconds_per_token
+        self._behind = 0  # tokens of the text that it was not told yet
+
+    @property
+    def reading_seconds(self) -> float:
+        """What the next question costs before the first token is drafted."""
+        return _READING_SHARE * self._behind * self.token_seconds
+
+    def wrote(self, tokens: int) -> None:
+        self._behind += tokens
+
+    def measure(self, drafted: int, seconds: float) -> None:
+        if seconds > 0.0:
+            each = seconds / (max(1, drafted) + _READING_SHARE * self._behind)
+            # an empty answer is a price only if it was waited for: catching up is not drafting
+            if drafted or each > self.token_seconds:
+                self.token_seconds += _COST_STEP * (each - self.token_seconds)
+        self._behind = 0
+
+    def learn(self, at_hand: float, added: float) -> None:
+        """Nothing: see :meth:`Trust.acceptance`."""
+
+    def pass_over(self) -> None:
+        super().pass_over()
+        self.token_seconds += _COST_FADE * (self.spec.seconds_per_token - self.token_seconds)
+
+
+def layer_state(spec: LayerSpec, asking: Asking) -> LayerState:
+    """The state of a layer of this kind."""
+    return (DraftModelState if spec.kind is LayerKind.DRAFT_MODEL else LayerState)(spec, asking)

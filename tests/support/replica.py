@@ -1,0 +1,99 @@
+"""A generation replayed around the driver's state machine: a text that is given, layers that are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from suffixsvc_driver.config import LayerKind, LayerSpec
+from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.events import (
+    AskLayer,
+    Begin,
+    Decision,
+    Event,
+    Finish,
+    LayerAnswer,
+    LayerFailed,
+    Verified,
+    Verify,
+)
+from suffixsvc_driver.state import Driver
+
+from suffixsvc.types import Draft, DraftSource
+
+VOCAB = 50
+EOG = 0
+#: two cores: steep, with a step that is cheaper than the one before it
+TWO_CORES = CostCurve((0, 1, 1.9, 2.3, 2.7, 3.5, 4.2, 5.0, 5.8, 7.0, 7.6, 7.6, 7.6, 7.6, 7.6, 7.4, 6.7), 0.03)
+GPU = CostCurve.linear(0.01, 64, seconds_per_step=0.03)
+LOOKUP = LayerSpec("lookup", LayerKind.PROMPT_LOOKUP)
+SUFFIX = LayerSpec("suffix", LayerKind.SUFFIX)
+MODEL = LayerSpec("model", LayerKind.DRAFT_MODEL, seconds_per_token=0.002)
+
+Answer = Callable[[AskLayer, list[int]], Draft | None]
+
+
+class Replica:
+    """Plays layers and target around the machine: the true text is given, the layers say what a function
+    says; None is a failure."""
+
+    def __init__(self, driver: Driver, truth: list[int], answer: Answer, *, seconds: float = 0.0) -> None:
+        self.driver, self.truth, self.answer, self.seconds = driver, truth, answer, seconds
+        self.written: list[int] = []
+        self.trace: list[tuple[Event, Decision]] = []
+        self.widths: list[int] = []
+
+    def run(self, begin: Begin) -> Finish:
+        decision = self.feed(begin)
+        while not isinstance(decision, Finish):
+            if isinstance(decision, AskLayer):
+                draft = self.answer(decision, self.written)
+                decision = self.feed(
+                    LayerFailed(decision.layer, "made up", self.seconds)
+                    if draft is None
+                    else LayerAnswer(decision.layer, draft, self.seconds)
+                )
+            else:
+                decision = self.feed(self.verify(decision, begin))
+        return decision
+
+    def verify(self, decision: Verify, begin: Begin) -> Verified:
+        ahead = self.truth[len(self.written) :]
+        accepted = 0
+        while accepted < len(decision.token_ids) and decision.token_ids[accepted] == ahead[accepted]:
+            accepted += 1
+        emitted = ahead[: accepted + 1][: begin.max_tokens - len(self.written)]
+        if EOG in emitted:
+            emitted = emitted[: emitted.index(EOG) + 1]
+        self.widths.append(1 + len(decision.token_ids))
+        self.written.extend(emitted)
+        return Verified(tuple(emitted), accepted, 1 + len(decision.token_ids))
+
+    def feed(self, event: Event) -> Decision:
+        decision = self.driver.on(event)
+        self.trace.append((event, decision))
+        return decision
+
+
+def begin(max_tokens: int = 60, prompt_length: int = 10, context_size: int = 4096) -> Begin:
+    return Begin(prompt_length, max_tokens, context_size, VOCAB, frozenset({EOG}))
+
+
+def text(n: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(1, VOCAB, n).tolist()
+
+
+def chain(tokens: list[int], prob: float, source: DraftSource = DraftSource.NAMESPACE) -> Draft:
+    return Draft.chain(tokens, [prob] * len(tokens), source)
+
+
+def oracle(truth: list[int], right: int = 99, prob: float = 0.95) -> Answer:
+    """Drafts the truth, the first ``right`` tokens of it, then one wrong token."""
+
+    def answer(ask: AskLayer, written: list[int]) -> Draft:
+        ahead = truth[len(written) :][: ask.budget]
+        tokens = [t if i < right else (t % (VOCAB - 1)) + 1 for i, t in enumerate(ahead)]
+        return chain(tokens, prob) if tokens else Draft.empty()
+
+    return answer
