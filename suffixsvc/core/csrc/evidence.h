@@ -19,10 +19,24 @@ namespace suffixsvc {
 // Namespaces that one session can draft from, its own included.
 inline constexpr std::size_t kMostNamespaces = 8;
 
-// A position: where the last tokens stand in each index. Cheap to copy; drafting moves copies along.
+// A match that is followed although tokens differed: what stood there before, with other values filled in.
+struct Recovery {
+    Cursor at;
+    std::uint8_t index = kNoIndex;  // of Sources::indexes
+    std::uint8_t misses = 0;        // tokens that differed
+    std::uint8_t hits = 0;          // tokens it got right since the last one that differed
+
+    static constexpr std::uint8_t kNoIndex = 0xFF;
+};
+
+// A position: where the last tokens stand in each index, and how well things went on the way there. Cheap to
+// copy; drafting moves copies along.
 struct View {
     std::array<Cursor, 1 + kMostNamespaces> cursors{};  // [0] the session's own text, then the namespaces
     std::array<std::uint32_t, kSources> run{};  // tokens the match model of a source got right in a row
+    std::array<Recovery, kSources> recoveries{};
+    std::uint32_t history = 0;  // bit i: whether the best candidate was right i tokens ago
+    Token last = -1;
 };
 
 // The indexes a view points into, and who is asking: evidence that only `writer` wrote is not
@@ -34,28 +48,40 @@ struct Sources {
 
 struct Candidate {
     Token token;
-    float p;                  // mixed, before the correction
+    float p;                  // the mixers' mean
     std::uint8_t source;      // 0 session, 1 namespace: whose longest context knows the token
     std::uint32_t match_len;  // of that context
-    std::array<float, kInputs> inputs;
+    Inputs inputs;
     std::array<std::uint32_t, kInputs> features;  // 0xFFFFFFFF: no input
+    Logits logits;
+};
+
+// What the models that follow one text say comes next, by source; -1: nothing.
+struct Followed {
+    std::array<Token, kSources> match{-1, -1};
+    std::array<std::uint32_t, kSources> match_len{};
+    std::array<std::uint8_t, kSources> match_index{};  // of Sources::indexes
+    std::array<Token, kSources> recovery{-1, -1};
 };
 
 struct Evidence {
     std::vector<Candidate> candidates;  // best first
-    std::uint32_t mixer = 0;
-    std::uint32_t match_len = 0;                // longest context of all
-    std::array<Token, kSources> match{-1, -1};  // what the match models say
+    std::array<std::uint32_t, kMixers> sets{};
+    Followed followed;
 };
 
 // All candidates for the next token at `view`; `width` candidates of each context are considered.
 void collect(const Sources& sources, const View& view, const Learner& learner, int width, Evidence& out);
 
-// Counts what the match models got right in a row; `match` is what they said.
-void count_runs(View& view, const std::array<Token, kSources>& match, Token token);
+// Notes how a token came true for the models of a view, before its cursors move over it. `followed` is what
+// collect() found for the view; `expected` whether the token was the best candidate.
+void note(const Sources& sources, View& view, const Followed& followed, Token token, bool expected);
 
-// Moves a view along by a drafted token. `match` is what collect() found for the view.
-void advance(const Sources& sources, View& view, const std::array<Token, kSources>& match, Token token);
+// Moves a view along by a drafted token, taken to be the one expected.
+void advance(const Sources& sources, View& view, const Followed& followed, Token token);
+
+// Forgets what the cursors' index would have to be asked for again.
+void drop_recoveries(View& view);
 
 // Teaches all candidates of a position what really came.
 void learn(Learner& learner, const Evidence& evidence, Token truth);

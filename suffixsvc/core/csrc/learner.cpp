@@ -12,20 +12,45 @@ namespace {
 constexpr std::uint32_t kSupportBuckets = 8;  // absent, then log2 of the votes up to 6
 constexpr std::uint32_t kShareBuckets = 10;   // eighths of the total, 9 = all of it
 constexpr std::uint32_t kMatchBuckets = 24;
-constexpr std::uint32_t kContextFeatures = kSources * kOrderCount * kSupportBuckets * kShareBuckets;
-constexpr std::uint32_t kFeatures = kContextFeatures + kSources * kMatchBuckets * 2;
-constexpr std::uint32_t kDepths = 8, kLevels = 23, kRanks = 3, kLengths = 3;
-constexpr std::uint32_t kCorrections = kDepths * kLevels * kRanks * kLengths;
-constexpr std::uint32_t kMixers = (kOrderCount + 1) * (kOrderCount + 1) * 4;
-constexpr float kStartWeight = 0.3f;
-constexpr float kRate = 0.015f;
-constexpr char kMagic[8] = {'S', 'F', 'X', 'L', 'R', 'N', '0', '1'};
+constexpr std::uint32_t kMissBuckets = 8, kHitBuckets = 8;
+constexpr std::uint32_t kTokenBits = 13;
+
+// Where each kind of feature begins.
+constexpr std::uint32_t kContextFeatures = 2 * kSources * kOrderCount * kSupportBuckets * kShareBuckets;
+constexpr std::uint32_t kMatchStart = kContextFeatures;
+constexpr std::uint32_t kRecoveryStart = kMatchStart + kSources * kMatchBuckets * 2;
+constexpr std::uint32_t kTokenStart = kRecoveryStart + kSources * kMissBuckets * kHitBuckets * 2;
+constexpr std::uint32_t kFeatures = kTokenStart + (2u << kTokenBits);
+
+// Where each mixer's sets begin.
+constexpr std::uint32_t kContextSets = (kOrderCount + 1) * (kOrderCount + 1) * 4;
+constexpr std::uint32_t kHistoryStart = kContextSets;
+constexpr std::uint32_t kTokenSetStart = kHistoryStart + 9 * 5 * 3;
+constexpr std::uint32_t kTokenSetBits = 8;
+constexpr std::uint32_t kSets = kTokenSetStart + (1u << kTokenSetBits);
+constexpr std::uint32_t kFinalSets = 4 * 3 * 4;
+constexpr std::uint32_t kFinalWeights = kMixers + 1;
+constexpr std::uint32_t kCostClasses = 24;
+
+constexpr float kStartWeight = 0.2f;
+constexpr float kRate = 0.025f;
+constexpr float kFinalRate = 0.004f;
+constexpr float kFeatureLimit = 200.f;  // counters halve here: what was true long ago counts half
+constexpr float kSoftLimit = 16.f;      // of the counters that other namespaces start with
+constexpr float kMostLogit = 9.2f;
+constexpr char kMagic[8] = {'S', 'F', 'X', 'L', 'R', 'N', '0', '2'};
 
 std::uint32_t log2_bucket(std::uint32_t x) { return std::min<std::uint32_t>(6, std::bit_width(x) - 1); }
 
 std::uint32_t match_bucket(std::uint32_t n) {
     if (n < 16) return n;
     return 16 + (n >= 20) + (n >= 24) + (n >= 32) + (n >= 48) + (n >= 64) + (n >= 128) + (n >= 256);
+}
+
+std::uint32_t hash_bits(std::uint32_t x, std::uint32_t bits) {
+    x *= 0x9E3779B1u;
+    x ^= x >> 15;
+    return x & ((1u << bits) - 1);
 }
 
 float get(const std::atomic<float>& x) { return x.load(std::memory_order_relaxed); }
@@ -40,23 +65,21 @@ float stretch(float p) {
 
 float squash(float x) { return 1.f / (1.f + std::exp(-std::clamp(x, -12.f, 12.f))); }
 
-Learner::Learner() : features_(kFeatures), corrections_(kCorrections), weights_(kMixers * kInputs) {
+Learner::Learner()
+    : features_(kFeatures),
+      gains_(kCostClasses),
+      weights_(kSets * kInputs),
+      final_(kFinalSets * kFinalWeights) {
     for (std::size_t i = 0; i < weights_.size(); ++i)
         put(weights_[i], i % kInputs == kBias ? 0.f : kStartWeight);
+    for (std::size_t i = 0; i < final_.size(); ++i)
+        put(final_[i], i % kFinalWeights == kMixers ? 0.f : 1.f / kMixers);
 }
 
-void Learner::Counter::add(bool hit, float limit) {
-    float r = get(right) + (hit ? 1.f : 0.f);
-    float s = get(seen) + 1.f;
-    if (s > limit) {  // forget slowly: what was true long ago counts half
-        r *= 0.5f;
-        s *= 0.5f;
-    }
-    put(right, r);
-    put(seen, s);
-}
+// ------------------------------------------------------------------------------------------ features
 
-std::uint32_t Learner::context_feature(int source, int order, std::uint32_t votes, std::uint32_t total) {
+std::uint32_t Learner::context_feature(int source, int order, std::uint32_t votes, std::uint32_t total,
+                                       bool newest) {
     std::uint32_t support, share;
     if (votes == 0) {
         support = 0;
@@ -65,30 +88,26 @@ std::uint32_t Learner::context_feature(int source, int order, std::uint32_t vote
         support = 1 + log2_bucket(votes);
         share = votes >= total ? 9 : votes * 8 / total;
     }
-    return ((static_cast<std::uint32_t>(source) * kOrderCount + static_cast<std::uint32_t>(order)) *
-                kSupportBuckets +
-            support) *
-               kShareBuckets +
-           share;
+    const auto slot =
+        (static_cast<std::uint32_t>(source) * kOrderCount + static_cast<std::uint32_t>(order)) * 2 +
+        (votes > 0 && newest);
+    return (slot * kSupportBuckets + support) * kShareBuckets + share;
 }
 
 std::uint32_t Learner::match_feature(int source, std::uint32_t match_len, bool agrees) {
-    return kContextFeatures +
-           (static_cast<std::uint32_t>(source) * kMatchBuckets + match_bucket(match_len)) * 2 + agrees;
+    return kMatchStart + (static_cast<std::uint32_t>(source) * kMatchBuckets + match_bucket(match_len)) * 2 +
+           agrees;
 }
 
-std::uint32_t Learner::correction_key(std::uint32_t depth, float p, std::uint32_t rank,
-                                      std::uint32_t match_len) {
-    const std::uint32_t d = depth < 4 ? depth : 4 + (depth > 8) + (depth > 16) + (depth > 32);
-    const auto level = static_cast<std::uint32_t>(std::clamp(std::lround(stretch(p) * 1.3f), -10L, 12L) + 10);
-    const std::uint32_t length = (match_len >= 16) + (match_len >= 32);
-    return ((d * kLevels + level) * kRanks + std::min(rank, 2u)) * kLengths + length;
+std::uint32_t Learner::recovery_feature(int source, std::uint32_t misses, std::uint32_t hits, bool agrees) {
+    const std::uint32_t hit = hits < 4 ? hits : 4 + (hits >= 6) + (hits >= 10) + (hits >= 20);
+    const std::uint32_t row =
+        static_cast<std::uint32_t>(source) * kMissBuckets + std::min(misses, kMissBuckets - 1);
+    return kRecoveryStart + (row * kHitBuckets + hit) * 2 + agrees;
 }
 
-std::uint32_t Learner::mixer_key(int deepest_session, int deepest_namespace, bool match_session,
-                                 bool match_namespace) {
-    const int contexts = (deepest_session + 1) * (kOrderCount + 1) + deepest_namespace + 1;
-    return static_cast<std::uint32_t>(contexts * 4 + match_session * 2 + match_namespace);
+std::uint32_t Learner::token_feature(int which, std::uint32_t x) {
+    return kTokenStart + (static_cast<std::uint32_t>(which) << kTokenBits) + hash_bits(x, kTokenBits);
 }
 
 float Learner::estimate(std::uint32_t feature, float prior) const {
@@ -97,49 +116,114 @@ float Learner::estimate(std::uint32_t feature, float prior) const {
 }
 
 void Learner::learn(std::uint32_t feature, bool right) {
-    features_[feature].add(right, 400.f);
+    Counter& c = features_[feature];
+    float r = get(c.right) + (right ? 1.f : 0.f);
+    float s = get(c.seen) + 1.f;
+    if (s > kFeatureLimit) {
+        r *= 0.5f;
+        s *= 0.5f;
+    }
+    put(c.right, r);
+    put(c.seen, s);
     if (!changed()) changed_.store(true, std::memory_order_relaxed);
 }
 
-float Learner::mix(std::uint32_t key, const std::array<float, kInputs>& inputs) const {
-    const std::atomic<float>* w = &weights_[std::size_t{key} * kInputs];
+// ------------------------------------------------------------------------------------------- mixers
+
+std::uint32_t Learner::contexts_set(int deepest_session, int deepest_namespace, bool match_session,
+                                    bool match_namespace) {
+    const int contexts = (deepest_session + 1) * (kOrderCount + 1) + deepest_namespace + 1;
+    return static_cast<std::uint32_t>(contexts * 4 + match_session * 2 + match_namespace);
+}
+
+std::uint32_t Learner::history_set(std::uint32_t history, std::uint32_t match_len, int agreement) {
+    const auto right = static_cast<std::uint32_t>(std::popcount(history & 0xFFu));
+    const std::uint32_t length =
+        match_len == 0 ? 0 : 1 + (match_len >= 8) + (match_len >= 16) + (match_len >= 32);
+    return kHistoryStart + (right * 5 + length) * 3 + static_cast<std::uint32_t>(agreement);
+}
+
+std::uint32_t Learner::token_set(std::uint32_t last) {
+    return kTokenSetStart + hash_bits(last, kTokenSetBits);
+}
+
+float Learner::mix(std::uint32_t set, const Inputs& inputs) const {
+    const std::atomic<float>* w = &weights_[std::size_t{set} * kInputs];
     float sum = 0.f;
-    for (int i = 0; i < kInputs; ++i) sum += get(w[i]) * inputs[i];
+    for (int i = 0; i < kInputs; ++i) sum += get(w[i]) * inputs[static_cast<std::size_t>(i)];
+    return std::clamp(sum, -kMostLogit, kMostLogit);
+}
+
+void Learner::learn_mix(std::uint32_t set, const Inputs& inputs, float logit, bool right) {
+    std::atomic<float>* w = &weights_[std::size_t{set} * kInputs];
+    const float step = ((right ? 1.f : 0.f) - squash(logit)) * kRate;
+    for (int i = 0; i < kInputs; ++i) {
+        const float x = inputs[static_cast<std::size_t>(i)];
+        if (x != 0.f) put(w[i], get(w[i]) + step * x);
+    }
+}
+
+std::uint32_t Learner::final_set(std::uint32_t depth, std::uint32_t rank, std::uint32_t history) {
+    const std::uint32_t d = depth == 0 ? 0 : 1 + (depth >= 3) + (depth >= 8);
+    const int right = std::popcount(history & 0xFFFFu);
+    const auto h = static_cast<std::uint32_t>((right >= 6) + (right >= 10) + (right >= 14));
+    return (d * 3 + std::min(rank, 2u)) * 4 + h;
+}
+
+float Learner::final(std::uint32_t set, const Logits& logits) const {
+    const std::atomic<float>* w = &final_[std::size_t{set} * kFinalWeights];
+    float sum = get(w[kMixers]);
+    for (std::size_t i = 0; i < kMixers; ++i) sum += get(w[i]) * logits[i];
     return squash(sum);
 }
 
-void Learner::learn_mix(std::uint32_t key, const std::array<float, kInputs>& inputs, float predicted,
-                        bool right) {
-    std::atomic<float>* w = &weights_[std::size_t{key} * kInputs];
-    const float error = ((right ? 1.f : 0.f) - predicted) * kRate;
-    for (int i = 0; i < kInputs; ++i)
-        if (inputs[i] != 0.f) put(w[i], get(w[i]) + error * inputs[i]);
+void Learner::learn_final(std::uint32_t set, const Logits& logits, float predicted, bool right) {
+    std::atomic<float>* w = &final_[std::size_t{set} * kFinalWeights];
+    const float step = ((right ? 1.f : 0.f) - predicted) * kFinalRate;
+    for (std::size_t i = 0; i < kMixers; ++i) put(w[i], get(w[i]) + step * logits[i]);
+    put(w[kMixers], get(w[kMixers]) + 4.f * step);
 }
 
-float Learner::corrected(std::uint32_t key, float p) const {
-    const Counter& c = corrections_[key];
-    const float prior = p * 0.97f;
-    return (get(c.right) + 3.f * prior) / (get(c.seen) + 3.f);
+// --------------------------------------------------------------------------------------------- gain
+
+std::uint32_t Learner::cost_class(double slope) {
+    if (!(slope > 0.0)) return 0;
+    const double half_octaves = 2.0 * std::log2(slope) + 18.0;
+    return static_cast<std::uint32_t>(std::clamp(half_octaves, 0.0, kCostClasses - 1.0));
 }
 
-void Learner::learn_correction(std::uint32_t key, bool right) { corrections_[key].add(right, 300.f); }
+std::pair<double, double> Learner::gain(std::uint32_t cost_class) const {
+    const Counter& c = gains_[cost_class];
+    const double tokens = get(c.right), cost = get(c.seen);
+    if (!(cost > 0.0)) return {1.0, 1.0};
+    return {tokens, cost};
+}
+
+void Learner::learn_gain(std::uint32_t cost_class, double tokens, double cost) {
+    Counter& c = gains_[cost_class];
+    put(c.right, static_cast<float>(get(c.right) * kGainDecay + tokens));
+    put(c.seen, static_cast<float>(get(c.seen) * kGainDecay + cost));
+}
+
+// -------------------------------------------------------------------------------------------- bytes
 
 std::string Learner::save() const {
     std::vector<float> all;
-    all.reserve(2 * features_.size() + 2 * corrections_.size() + weights_.size());
-    for (const auto* table : {&features_, &corrections_})
+    all.reserve(2 * features_.size() + 2 * gains_.size() + weights_.size() + final_.size());
+    for (const auto* table : {&features_, &gains_})
         for (const Counter& c : *table) {
             all.push_back(get(c.right));
             all.push_back(get(c.seen));
         }
-    for (const auto& w : weights_) all.push_back(get(w));
+    for (const auto* table : {&weights_, &final_})
+        for (const auto& w : *table) all.push_back(get(w));
     std::string out(kMagic, sizeof kMagic);
     out.append(reinterpret_cast<const char*>(all.data()), all.size() * sizeof(float));
     return out;
 }
 
 bool Learner::load(const std::string& bytes) {
-    const std::size_t count = 2 * features_.size() + 2 * corrections_.size() + weights_.size();
+    const std::size_t count = 2 * features_.size() + 2 * gains_.size() + weights_.size() + final_.size();
     if (bytes.size() != sizeof kMagic + count * sizeof(float) ||
         std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0)
         return false;
@@ -148,14 +232,47 @@ bool Learner::load(const std::string& bytes) {
     for (float x : all)
         if (!std::isfinite(x)) return false;
     const float* x = all.data();
-    for (auto* table : {&features_, &corrections_})
-        for (Counter& c : *table) {
-            const float right = *x++, seen = *x++;
-            put(c.seen, std::clamp(seen, 0.f, 1000.f));
-            put(c.right, std::clamp(right, 0.f, get(c.seen)));
-        }
-    for (auto& w : weights_) put(w, std::clamp(*x++, -20.f, 20.f));
+    for (Counter& c : features_) {
+        const float right = *x++, seen = *x++;
+        put(c.seen, std::clamp(seen, 0.f, kFeatureLimit));
+        put(c.right, std::clamp(right, 0.f, get(c.seen)));
+    }
+    for (Counter& c : gains_) {
+        const float tokens = *x++, cost = *x++;
+        put(c.seen, std::clamp(cost, 0.f, 1e9f));
+        put(c.right, std::clamp(tokens, 0.f, 1e9f));
+    }
+    for (auto* table : {&weights_, &final_})
+        for (auto& w : *table) put(w, std::clamp(*x++, -20.f, 20.f));
     return true;
+}
+
+void Learner::generalise() {
+    for (std::size_t i = 0; i < features_.size(); ++i) {
+        Counter& c = features_[i];
+        const float seen = i >= kTokenStart ? 0.f : std::min(get(c.seen), kSoftLimit);
+        put(c.right, seen > 0.f ? get(c.right) * seen / get(c.seen) : 0.f);
+        put(c.seen, seen);
+    }
+    for (Counter& c : gains_) {
+        put(c.right, 0.f);
+        put(c.seen, 0.f);
+    }
+    // One set for every last token: the mean of those that were used.
+    std::array<float, kInputs> mean{};
+    float used = 0.f;
+    for (std::uint32_t set = kTokenSetStart; set < kSets; ++set) {
+        const std::atomic<float>* w = &weights_[std::size_t{set} * kInputs];
+        if (get(w[kBias]) == 0.f) continue;
+        used += 1.f;
+        for (std::size_t i = 0; i < kInputs; ++i) mean[i] += get(w[i]);
+    }
+    if (used > 0.f)
+        for (std::uint32_t set = kTokenSetStart; set < kSets; ++set)
+            for (std::size_t i = 0; i < kInputs; ++i)
+                put(weights_[std::size_t{set} * kInputs + i], mean[i] / used);
+    for (std::size_t i = 0; i < final_.size(); ++i)
+        put(final_[i], i % kFinalWeights == kMixers ? 0.f : 1.f / kMixers);
 }
 
 }  // namespace suffixsvc

@@ -1,7 +1,15 @@
-// What a namespace has learned about its own evidence: how often a candidate with given features was
-// right (adaptive counters), how to weigh the contexts against each other (a logistic mixer), and how
-// far the mixed estimate is off at each depth (a final correction). The scheme is that of the PAQ family
-// of compressors (Mahoney 2005), applied to drafts.
+// What a namespace has learned about its own evidence. Three stages, as in the PAQ family of compressors
+// (Mahoney 2005), applied to drafts:
+//
+//   1 features   adaptive counters: how often a candidate with such evidence was right
+//   2 mixers     three logistic mixers weigh the features against each other, each with weights picked by
+//                another side of the situation: which contexts exist, how well things went lately, the last
+//                token
+//   3 final      one small mixer weighs the three by depth and rank in the draft: taking the best of many
+//                estimates, several steps ahead, is optimistic
+//
+// And what a unit of target cost has bought so far, by what drafted tokens cost: where a session that has
+// seen nothing starts from.
 //
 // Threads: every number is a relaxed atomic. Sessions of one namespace learn into it together; an
 // update lost to a race costs nothing that matters, and no reader ever waits.
@@ -12,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace suffixsvc {
@@ -19,9 +28,18 @@ namespace suffixsvc {
 inline constexpr int kOrders[] = {1, 2, 3, 4, 5, 6, 8, 11, 16, 24};
 inline constexpr int kOrderCount = 10;
 inline constexpr int kSources = 2;  // 0: the session itself, 1: its namespaces
-inline constexpr int kInputs = kSources * kOrderCount + kSources + 1;  // contexts, match models, bias
-inline constexpr int kBias = kInputs - 1;
+
+// Inputs of a mixer: contexts by source and order, then the models below, then a constant.
+inline constexpr int kMatchInput = kSources * kOrderCount;
+inline constexpr int kRecoveryInput = kMatchInput + kSources;
+inline constexpr int kTokenInput = kRecoveryInput + kSources;  // the candidate; the last token and it
+inline constexpr int kBias = kTokenInput + 2;
+inline constexpr int kInputs = kBias + 1;
 inline constexpr float kBiasInput = 0.3f;
+
+inline constexpr int kMixers = 3;
+using Inputs = std::array<float, kInputs>;
+using Logits = std::array<float, kMixers>;
 
 float stretch(float p);  // ln(p / (1 - p)), p clamped to [1e-4, 1 - 1e-4]
 float squash(float x);   // its inverse, x clamped to [-12, 12]
@@ -32,27 +50,46 @@ class Learner {
     Learner(const Learner&) = delete;
     Learner& operator=(const Learner&) = delete;
 
-    // Feature of a candidate in one context: present with `votes` of `total`, or absent.
-    static std::uint32_t context_feature(int source, int order, std::uint32_t votes, std::uint32_t total);
+    // ---- 1 features ------------------------------------------------------------------------------
+    // A candidate in one context: present with `votes` of `total`, the newest follower or not; or absent.
+    static std::uint32_t context_feature(int source, int order, std::uint32_t votes, std::uint32_t total,
+                                         bool newest);
+    // What followed the longest match last agrees with the candidate, or not.
     static std::uint32_t match_feature(int source, std::uint32_t match_len, bool agrees);
-    static std::uint32_t correction_key(std::uint32_t depth, float p, std::uint32_t rank,
-                                        std::uint32_t match_len);
-    static std::uint32_t mixer_key(int deepest_session, int deepest_namespace, bool match_session,
-                                   bool match_namespace);
-
+    // The same for a match that is followed although tokens differed.
+    static std::uint32_t recovery_feature(int source, std::uint32_t misses, std::uint32_t hits, bool agrees);
+    // 0: the candidate and how long a context knows it; 1: the last token and the candidate. Hashed.
+    static std::uint32_t token_feature(int which, std::uint32_t x);
     float estimate(std::uint32_t feature, float prior) const;
     void learn(std::uint32_t feature, bool right);
 
-    float mix(std::uint32_t key, const std::array<float, kInputs>& inputs) const;
-    void learn_mix(std::uint32_t key, const std::array<float, kInputs>& inputs, float predicted, bool right);
+    // ---- 2 mixers: sets of weights ---------------------------------------------------------------
+    static std::uint32_t contexts_set(int deepest_session, int deepest_namespace, bool match_session,
+                                      bool match_namespace);
+    // `history`: bit i is whether the best candidate was right i tokens ago.
+    static std::uint32_t history_set(std::uint32_t history, std::uint32_t match_len, int agreement);
+    static std::uint32_t token_set(std::uint32_t last);
+    float mix(std::uint32_t set, const Inputs& inputs) const;  // a logit
+    void learn_mix(std::uint32_t set, const Inputs& inputs, float logit, bool right);
 
-    float corrected(std::uint32_t key, float p) const;
-    void learn_correction(std::uint32_t key, bool right);
+    // ---- 3 final ---------------------------------------------------------------------------------
+    static std::uint32_t final_set(std::uint32_t depth, std::uint32_t rank, std::uint32_t history);
+    float final(std::uint32_t set, const Logits& logits) const;  // a probability
+    void learn_final(std::uint32_t set, const Logits& logits, float predicted, bool right);
+
+    // ---- gain: (tokens, cost) of steps whose drafted tokens cost at least `slope` each --------------
+    static std::uint32_t cost_class(double slope);
+    std::pair<double, double> gain(std::uint32_t cost_class) const;  // (1, 1) where nothing is known
+    void learn_gain(std::uint32_t cost_class, double tokens, double cost);
+    static constexpr double kGainDecay = 0.998;  // per step
 
     // Little-endian floats behind a small header; load returns false and changes nothing where the
     // bytes are not of this version.
     std::string save() const;
     bool load(const std::string& bytes);
+    // What of this is worth starting other namespaces with: nothing that depends on a tokenizer or on
+    // prices, counters that new evidence soon outweighs.
+    void generalise();
     // Whether anything was learned since this was made or loaded.
     bool changed() const { return changed_.load(std::memory_order_relaxed); }
 
@@ -60,13 +97,13 @@ class Learner {
     struct Counter {
         std::atomic<float> right{0.f};
         std::atomic<float> seen{0.f};
-        void add(bool hit, float limit);
     };
 
     std::atomic<bool> changed_{false};
     std::vector<Counter> features_;
-    std::vector<Counter> corrections_;
-    std::vector<std::atomic<float>> weights_;  // mixer_key * kInputs + input
+    std::vector<Counter> gains_;               // right: tokens, seen: cost
+    std::vector<std::atomic<float>> weights_;  // set * kInputs + input
+    std::vector<std::atomic<float>> final_;    // set * (kMixers + 1) + mixer, the last one a bias
 };
 
 }  // namespace suffixsvc

@@ -70,15 +70,18 @@ class Session {
         std::size_t last;
         TextEnd end;
     };
-    struct Proposed {  // what the last draft proposed or considered, to learn its correction from
+    struct Proposed {  // what the last draft proposed or considered, to learn its probability from
         std::int32_t parent;
         Token token;
-        std::uint32_t key;
+        std::uint32_t set;
+        Logits logits;
+        float p;
     };
 
     void catch_up(std::span<const Token> added);
     void insert(Token token);
-    void learn_corrections(std::span<const Token> truth);
+    void learn_proposed(std::span<const Token> truth);
+    void price(const CostCurve& cost, std::size_t most);
 
     mutable std::mutex mutex_;
     std::shared_ptr<Index> own_;
@@ -97,7 +100,11 @@ class Session {
     std::vector<std::uint64_t> epochs_;  // of namespaces_, that view_ is valid for
     std::vector<Proposed> proposed_;
     std::size_t last_width_ = 1;
+    std::uint32_t cost_class_ = kNoCostClass;
+    double slope_ = 0.0;                // the least that a drafted token can cost
     double tokens_ = 1.0, cost_ = 1.0;  // decayed sums: their ratio is the running gain
+
+    static constexpr std::uint32_t kNoCostClass = 0xFFFFFFFFu;
     Evidence scratch_;
 };
 
