@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -65,8 +66,7 @@ def reliability(predicted: Any, accepted: Any, bins: int = BINS) -> Reliability 
     cuts = np.unique(np.searchsorted(p, p[np.minimum(wanted, len(p) - 1)], side="left"))
     edges = [0, *[int(c) for c in cuts if 0 < c < len(p)], len(p)]
     made = tuple(
-        ReliabilityBin(float(p[a:b].mean()), float(hit[a:b].mean()), b - a)
-        for a, b in zip(edges, edges[1:], strict=False)
+        ReliabilityBin(float(p[a:b].mean()), float(hit[a:b].mean()), b - a) for a, b in pairwise(edges)
     )
     gaps = [abs(b.predicted - b.observed) for b in made]
     ece = sum(gap * b.count for gap, b in zip(gaps, made, strict=True)) / len(p)

@@ -1,7 +1,7 @@
 """What kind of text a log holds: a simple rule on lines, printed with every result.
 
-The heuristics are those the adaptive draft length is usually chosen by: JSON has ``"key":``, code has braces at line
-ends, ``def``, ``class``, ``import``, statements of SQL or indents of four spaces, everything else is prose.
+The heuristics are those the adaptive draft length is usually chosen by: JSON has ``"key":``, code has braces
+at line ends, ``def``, ``class``, ``import``, statements of SQL or indents of four spaces, all else is prose.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a replay counts, and the figures that follow from the counts.
 
-Prices come last: a method that does not look at the cost is replayed once, and the widths of its steps say what
-they would have cost at any price.
+Prices come last: a method that does not look at the cost is replayed once, and the widths of its steps say
+what they would have cost at any price.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def log_name(path: Path) -> str:
 def split_agents(
     wanted: Sequence[str], logs: Sequence[str]
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """Agents for all logs, and those written ``LOG=NAME`` by log; ``logs`` are the names that count as one."""
+    """Agents for all logs, and those written ``LOG=NAME`` by log; ``logs`` names the logs."""
     everywhere: list[str] = []
     by_log: dict[str, tuple[str, ...]] = {}
     for item in wanted:
