@@ -1,15 +1,16 @@
 """Arctic Inference's suffix decoding (vLLM's ``method="suffix"``), where it is installed.
 
-It runs in a process of its own, in whatever environment has it: ``make peers`` builds one in .venv-peers. Lines of
-JSON go back and forth (see :mod:`suffixsvc_bench.methods.arctic_worker`), and its microseconds are measured
-on its side of the pipe.
+It runs in a process of its own, in whatever environment has it: ``make peers`` builds one in .venv-peers.
+Lines of JSON go back and forth (see :mod:`suffixsvc_bench.methods.arctic_worker`), and its microseconds are
+measured on its side of the pipe.
 
-Eight configurations make a family: tree depth 24 or 64, length factor 1 or 4, chain or tree. The first is vLLM's
-default; "best in hindsight" is the best of all eight, chosen per trace and cost after the fact.
+Eight configurations make a family: tree depth 24 or 64, length factor 1 or 4, chain or tree. The first is
+vLLM's default; "best in hindsight" is the best of all eight, chosen per trace and cost after the fact.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -113,10 +114,8 @@ class Arctic(Method):
             return
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            try:
+            with contextlib.suppress(OSError):  # it broke off with unsent words
                 pipe.close()
-            except OSError:
-                pass  # it broke off with unsent words
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:

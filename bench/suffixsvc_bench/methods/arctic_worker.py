@@ -3,13 +3,14 @@
 Executed as a file by the Python of another environment: nothing but that package, numpy and the standard
 library may be imported. One JSON object a line each way:
 
-    stdin                                     stdout
-    {"open": {"depth": .., "k": .., "factor": .., "tree": ..}}   {"version": ..}
+    stdin                         stdout
+    {"open": {"depth": .., "k": .., "factor": .., "tree": ..}}
+                                  {"version": ..}
     {"begin": [prompt token ids]}
-    {"draft": true}                           {"token_ids": [..], "parents": [..], "probs": [..], "seconds": s}
+    {"draft": true}               {"token_ids": [..], "parents": [..], "probs": [..], "seconds": s}
     {"accept": [token ids]}
     {"end": true}
-    {"memory": true}                          {"bytes": n}
+    {"memory": true}              {"bytes": n}
 
 "seconds" is what the draft and the append before it took inside the package. A prompt is a request of its
 own, as in vLLM's proposer; what a request wrote stays in the global tree. The process ends with its stdin.
