@@ -1,8 +1,8 @@
 """llama.cpp's n-gram cache lookup: three tables of what followed the last 1 to 4 tokens.
 
 The rules of ``llama-lookup`` and ``--spec-type ngram-cache``: the *context* cache counts the call's own text,
-the *dynamic* cache the calls before (the context cache is merged into it when a call ends), the *static* cache
-a corpus counted beforehand, 2-grams only. A token is drafted from the first of these that is sure enough:
+the *dynamic* cache the calls before (the context cache is merged into it when a call ends), the *static*
+cache a corpus counted beforehand, 2-grams only. A token is drafted from the first that is sure enough:
 
 1. context, longest n-gram first, with lax thresholds;
 2. dynamic, longest first, strict thresholds;

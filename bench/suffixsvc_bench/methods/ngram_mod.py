@@ -1,11 +1,11 @@
 """llama.cpp's ngram-mod: one hash table of 16 MiB that all calls share, from 24 tokens to the next one.
 
-The rules of ``--spec-type ngram-mod`` with its defaults: a slot holds the token that followed last, the slot
-is chosen by a hash of the last 24 tokens, and nothing checks whether these are the same 24. A draft follows the
-table token by token, up to 64; it is dropped when the table ends before 48. A prompt enters the table when
-its call begins, the text that is written in chunks, once 32 tokens are new behind the last place looked at.
-The table is emptied when a call begins with more than a quarter of it occupied (after the prompt went in) and
-after five drafts in a row with less than a quarter accepted.
+The rules of ``--spec-type ngram-mod`` with its defaults: a slot holds the token that followed last, the
+slot is chosen by a hash of the last 24 tokens, and nothing checks whether these are the same 24. A draft
+follows the table token by token, up to 64; it is dropped when the table ends before 48. A prompt enters
+the table when its call begins, the text that is written in chunks, once 32 tokens are new behind the
+last place looked at. The table is emptied when a call begins with more than a quarter of it occupied
+(after the prompt went in) and after five drafts in a row with less than a quarter accepted.
 """
 
 from __future__ import annotations

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["Calibration", "Reliability", "ReliabilityBin", "reliability"]
+__all__ = ["Calibration", "Reliability", "ReliabilityBin", "pooled", "reliability"]
 
 BINS: Final = 20
 
@@ -71,6 +72,23 @@ def reliability(predicted: Any, accepted: Any, bins: int = BINS) -> Reliability 
     gaps = [abs(b.predicted - b.observed) for b in made]
     ece = sum(gap * b.count for gap, b in zip(gaps, made, strict=True)) / len(p)
     return Reliability(made, ece, max(gaps))
+
+
+def pooled(bins: Sequence[ReliabilityBin], count: int = BINS) -> list[tuple[float, float]]:
+    """Bins of several replays merged into about ``count`` of similar mass: (predicted, observed), rising."""
+    ordered = sorted(bins, key=lambda b: b.predicted)
+    mass = sum(b.count for b in ordered) / count
+    points: list[tuple[float, float]] = []
+    predicted = observed = filled = 0.0
+    for number, one in enumerate(ordered, 1):
+        predicted += one.predicted * one.count
+        observed += one.observed * one.count
+        filled += one.count
+        # a hair less than the mass: bins of one replay have it up to a node
+        if filled >= 0.9 * mass or number == len(ordered):
+            points.append((predicted / filled, observed / filled))
+            predicted = observed = filled = 0.0
+    return points
 
 
 class Calibration:

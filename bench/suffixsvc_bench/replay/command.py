@@ -15,12 +15,13 @@ from rich.table import Table
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_bench.methods import MethodSpec, known_methods, missing_methods
-from suffixsvc_bench.provenance import provenance
+from suffixsvc_bench.provenance import Provenance, provenance
 from suffixsvc_bench.replay.compare import NamedCost, Plan, TraceResult, Watcher, compare
+from suffixsvc_bench.replay.grids import describe, print_grid, summary_grids, trace_grids
 from suffixsvc_bench.replay.inputs import read_curve, read_encoder
 from suffixsvc_bench.replay.kinds import RULE
 from suffixsvc_bench.replay.logs import Call, find_logs
-from suffixsvc_bench.replay.tables import print_summary, print_trace
+from suffixsvc_bench.replay.report import write_report
 from suffixsvc_bench.replay.traces import Selection, Trace, load_traces, log_name, split_agents
 
 __all__ = ["ReplayRequest", "list_methods", "run_bench_replay"]
@@ -106,17 +107,43 @@ def run_bench_replay(request: ReplayRequest) -> None:
         for result in compare(traces, plan, bars):
             results.append(result)
             if not request.as_json:
-                print_trace(console, result, plan)
+                console.print(describe(result), style="bold", highlight=False, soft_wrap=True)
+                for grid in trace_grids(result, plan):
+                    print_grid(console, grid)
+    if request.report is not None:
+        write_report(request.report, results, plan, _facts(request, where))
     if request.as_json:
         document = {"provenance": where.as_dict(), "request": request.as_dict(), "kinds": RULE}
         print(json.dumps(document | {"traces": [result.as_dict() for result in results]}, indent=1))
         return
     if len(results) > 1:
-        print_summary(console, results, plan)
+        for grid in summary_grids(results, plan):
+            print_grid(console, grid)
     for name, why in missing_methods().items():
         console.print(f"not compared: {name}: {why}", highlight=False, soft_wrap=True)
     console.print(f"kinds of text: {RULE}", style="dim", highlight=False, soft_wrap=True)
     console.print(f"{where.line()}, seed {request.seed}", style="dim", highlight=False, soft_wrap=True)
+
+
+def _facts(request: ReplayRequest, where: Provenance) -> list[tuple[str, str]]:
+    """What the report says of how it was made."""
+    asked = {name: value for name, value in request.as_dict().items() if value != getattr(_DEFAULTS, name)}
+    settings = ", ".join(
+        f"{name} {' '.join(map(str, value)) if isinstance(value, list) else value}"
+        for name, value in asked.items()
+        if name != "logs" and value not in ([], None)
+    )
+    return [
+        ("made by", where.line()),
+        ("machine", where.machine),
+        ("seed", str(request.seed)),
+        ("settings", settings or "the defaults"),
+        ("kinds of text", RULE),
+        *(("not compared", f"{name}: {why}") for name, why in missing_methods().items()),
+    ]
+
+
+_DEFAULTS: Final = ReplayRequest(logs=())
 
 
 def _plan(request: ReplayRequest) -> Plan:

@@ -1,0 +1,204 @@
+"""A comparison as tables for people: on the terminal and in the report."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.table import Table
+
+from suffixsvc_bench.methods import MethodSpec
+from suffixsvc_bench.replay.compare import Plan, Run, TraceResult, geometric_mean
+
+__all__ = [
+    "Grid",
+    "describe",
+    "families",
+    "hindsight",
+    "html_grid",
+    "listed",
+    "print_grid",
+    "summary_grids",
+    "trace_grids",
+]
+
+
+def families(methods: Sequence[MethodSpec]) -> dict[str, list[MethodSpec]]:
+    """Configurations of one thing, by family; a family of one is none."""
+    found: dict[str, list[MethodSpec]] = {}
+    for spec in methods:
+        if spec.family:
+            found.setdefault(spec.family, []).append(spec)
+    return {name: specs for name, specs in found.items() if len(specs) > 1}
+
+
+def listed(methods: Sequence[MethodSpec]) -> list[MethodSpec]:
+    """Methods with rows of their own: of a family, only its first member."""
+    firsts = {name: specs[0].key for name, specs in families(methods).items()}
+    return [spec for spec in methods if firsts.get(spec.family, spec.key) == spec.key]
+
+
+@dataclass(slots=True)
+class Grid:
+    """A table before it is drawn. Rows have a cell a heading; the first column is text, the rest figures."""
+
+    headings: Sequence[str]
+    rows: list[list[str]] = field(default_factory=list)
+    summaries: list[list[str]] = field(default_factory=list)  #: below a line
+
+
+def print_grid(console: Console, grid: Grid) -> None:
+    table = Table()
+    for number, heading in enumerate(grid.headings):
+        table.add_column(heading, justify="right" if number else "left")
+    for row in grid.rows:
+        table.add_row(*row)
+    table.add_section()
+    for row in grid.summaries:
+        table.add_row(*row)
+    console.print(table)
+
+
+def html_grid(grid: Grid) -> str:
+    def row(cells: Sequence[str], tag: str) -> str:
+        inner = (
+            f"<{tag}{' class=n' if i else ''}>{html.escape(cell)}</{tag}>" for i, cell in enumerate(cells)
+        )
+        return f"<tr>{''.join(inner)}</tr>"
+
+    body = "".join(row(cells, "td") for cells in grid.rows)
+    body += "".join(row(cells, "th") for cells in grid.summaries)
+    return f"<div class=wide><table>{row(grid.headings, 'th')}{body}</table></div>"
+
+
+def describe(result: TraceResult) -> str:
+    """A trace in a line."""
+    of = f", {', '.join(result.agents)}" if result.agents else ""
+    warm = f", after {result.warming_calls} calls that warmed the caches" if result.warming_calls else ""
+    return f"{result.name} ({result.kind}{of}): {result.calls} calls, {result.tokens} tokens{warm}"
+
+
+def trace_grids(result: TraceResult, plan: Plan) -> tuple[Grid, Grid]:
+    """Two tables of a trace: speed, and what lies behind it."""
+    costs = [cost.name for cost in plan.costs]
+    speed = Grid(
+        [
+            "method",
+            "drafts for",
+            "K",
+            "MAT",
+            "drafted/step",
+            "acceptance",
+            *(f"speedup at {c}" for c in costs),
+        ]
+    )
+    layers = ["draft", "hit", "accepted", "prompt", "suffix"]
+    behind = Grid(["method", "drafts for", *layers, "ECE", "gap", "µs p50", "p90", "p99", "MB"])
+    for spec in listed(plan.methods):
+        for run in (run for run in result.runs if run.method == spec.key and not run.sweep):
+            rates = run.rates
+            figures = [
+                spec.title,
+                run.cost or "any",
+                str(run.k),
+                f"{rates['mean_accepted_tokens']:.2f}",
+                f"{rates['drafted_per_step']:.2f}",
+                f"{rates['acceptance_rate']:.1%}",
+            ]
+            speed.rows.append([*figures, *(_ratio(run.speedups.get(name)) for name in costs)])
+            behind.rows.append([spec.title, run.cost or "any", *_behind(run)])
+    for family, specs in families(plan.methods).items():
+        best = [result.best([spec.key for spec in specs], name) for name in costs]
+        cells = [_ratio(None if r is None else r.speedups[c]) for c, r in zip(costs, best, strict=True)]
+        speed.summaries.append([hindsight(family, specs), *[""] * 5, *cells])
+    return speed, behind
+
+
+def summary_grids(results: Sequence[TraceResult], plan: Plan) -> list[Grid]:
+    """Priced speedups of all traces, a table a cost, with geometric means in all and by kind of text."""
+    grids = []
+    for cost in plan.costs:
+        columns = _columns(plan, cost.name)
+        grid = Grid([f"priced speedup at cost {cost.name}", *columns])
+        for result in results:
+            grid.rows.append([result.name, *(_ratio(value(result)) for value in columns.values())])
+        for kind, of_kind in _by_kind(results).items():
+            if len(of_kind) > 1:
+                title = f"geometric mean, {kind} ({len(of_kind)})"
+                grid.summaries.append([title, *_means(columns, of_kind)])
+        grid.summaries.append([f"geometric mean ({len(results)})", *_means(columns, results)])
+        grid.summaries.append(["lowest", *(_ratio(_lowest(v, results)) for v in columns.values())])
+        grids.append(grid)
+    return grids
+
+
+def hindsight(family: str, specs: Sequence[MethodSpec]) -> str:
+    """What the best of a family's configurations is called."""
+    return f"{family.capitalize()}, best of {len(specs)} in hindsight"
+
+
+Column = Callable[[TraceResult], float | None]
+
+
+def _columns(plan: Plan, cost: str) -> dict[str, Column]:
+    """Heading -> the value of a trace: methods, families in hindsight, and ours relative to those."""
+
+    def of(key: str) -> Column:
+        return lambda result: None if (run := result.run(key, cost)) is None else run.speedups[cost]
+
+    def best(keys: list[str]) -> Column:
+        return lambda result: None if (run := result.best(keys, cost)) is None else run.speedups[cost]
+
+    def relative(own: Column, other: Column) -> Column:
+        def value(result: TraceResult) -> float | None:
+            a, b = own(result), other(result)
+            return a / b if a and b else None
+
+        return value
+
+    columns = {spec.title: of(spec.key) for spec in listed(plan.methods)}
+    for family, specs in families(plan.methods).items():
+        chosen = best([spec.key for spec in specs])
+        columns[hindsight(family, specs)] = chosen
+        for spec in plan.methods:
+            if spec.priced:
+                columns[f"{spec.title} / {family} best"] = relative(of(spec.key), chosen)
+    return columns
+
+
+def _means(columns: Mapping[str, Column], results: Sequence[TraceResult]) -> list[str]:
+    values = ([v for r in results if (v := value(r)) is not None] for value in columns.values())
+    return [_ratio(geometric_mean(found) or None) for found in values]
+
+
+def _lowest(value: Column, results: Sequence[TraceResult]) -> float | None:
+    return min((v for r in results if (v := value(r)) is not None), default=None)
+
+
+def _by_kind(results: Sequence[TraceResult]) -> dict[str, list[TraceResult]]:
+    kinds: dict[str, list[TraceResult]] = {}
+    for result in results:
+        kinds.setdefault(result.kind, []).append(result)
+    return kinds if len(kinds) > 1 else {}
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _behind(run: Run) -> list[str]:
+    rates, us = run.rates, run.rates["microseconds"]
+    layers = [rates["layers"][name]["tokens_accepted"] for name in ("prompt", "suffix")]
+    reliability = run.reliability
+    return [
+        f"{rates['steps_with_draft']:.1%}",
+        f"{rates['steps_with_hit']:.1%}",
+        f"{rates['tokens_accepted']:.1%}",
+        *(f"{layer:.1%}" if sum(layers) else "" for layer in layers),
+        "" if reliability is None else f"{reliability['ece']:.3f}",
+        "" if reliability is None else f"{reliability['largest_bin_gap']:.3f}",
+        *(f"{us[p]:.0f}" for p in ("p50", "p90", "p99")),
+        f"{rates['memory_bytes'] / 1e6:.1f}",
+    ]
