@@ -89,10 +89,13 @@ class Arctic(Method):
         if not tokens:
             return Draft.empty()
         n = len(tokens)
+        parents = np.array(answer["parents"], np.int32)
+        # its figures are those of the path from the root; a Draft has them given the parent
+        whole = np.array([*answer["probs"], 1.0])
         return Draft(
             np.array(tokens, np.int32),
-            np.array(answer["parents"], np.int32),
-            np.array(answer["probs"], np.float32),
+            parents,
+            (whole[:-1] / whole[parents]).astype(np.float32),  # parent -1 is the 1.0 at the end
             np.full(n, int(DraftSource.NONE), np.uint8),  # it does not say which tree a draft came from
             np.zeros(n, np.int32),
         )

@@ -165,19 +165,15 @@ def _chosen(keys: Sequence[str]) -> list[MethodSpec]:
     known = known_methods()
     if not keys:
         return list(known.values())
-    chosen: dict[str, MethodSpec] = {}
     for key in keys:
-        mine = {k: spec for k, spec in known.items() if key in (k, spec.family)}
-        if not mine:
-            why = missing_methods().get(key)
+        if not any(key in (spec.key, spec.family) for spec in known.values()):
             raise InvalidInputError(
                 f"no method {key}",
                 expected=f"one of {', '.join(known)}",
                 got=key,
-                remedy=why,
+                remedy=missing_methods().get(key),
             )
-        chosen |= mine
-    return list(chosen.values())
+    return [spec for spec in known.values() if spec.key in keys or spec.family in keys]
 
 
 class _Bars(Watcher):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
@@ -25,6 +26,10 @@ __all__ = [
 ]
 
 
+#: members of a family that are shown side by side
+_FEW: Final = 3
+
+
 def families(methods: Sequence[MethodSpec]) -> dict[str, list[MethodSpec]]:
     """Configurations of one thing, by family; a family of one is none."""
     found: dict[str, list[MethodSpec]] = {}
@@ -35,8 +40,8 @@ def families(methods: Sequence[MethodSpec]) -> dict[str, list[MethodSpec]]:
 
 
 def listed(methods: Sequence[MethodSpec]) -> list[MethodSpec]:
-    """Methods with rows of their own: of a family, only its first member."""
-    firsts = {name: specs[0].key for name, specs in families(methods).items()}
+    """Methods with rows of their own: of a family with many members, only the first."""
+    firsts = {name: specs[0].key for name, specs in families(methods).items() if len(specs) > _FEW}
     return [spec for spec in methods if firsts.get(spec.family, spec.key) == spec.key]
 
 
