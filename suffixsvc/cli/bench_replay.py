@@ -39,7 +39,6 @@ def bench_replay(
     cost: Annotated[
         list[float] | None,
         typer.Option(
-            min=0,
             help="What a drafted token costs, in plain decode steps. Repeatable; default 0.01 0.05 0.2.",
         ),
     ] = None,

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from suffixsvc.errors import InvalidInputError
+from suffixsvc.values import as_cost_curve
 from suffixsvc_bench.methods import MethodSpec, known_methods, missing_methods
 from suffixsvc_bench.provenance import Provenance, provenance
 from suffixsvc_bench.replay.compare import NamedCost, Plan, TraceResult, Watcher, compare
@@ -79,9 +80,10 @@ def run_bench_replay(request: ReplayRequest) -> None:
         InvalidInputError, InvalidCostError: what was asked for cannot be done; nothing was written.
     """
     plan = _plan(request)
-    if request.report is not None and not request.report.resolve().parent.is_dir():
+    report = request.report
+    if report is not None and (report.is_dir() or not report.resolve().parent.is_dir()):
         raise InvalidInputError(
-            f"cannot write the report {request.report}", expected="a file in a folder that exists"
+            f"cannot write the report {report}", expected="a file in a folder that exists"
         )
     paths = find_logs(request.logs)
     if not paths:
@@ -148,6 +150,8 @@ _DEFAULTS: Final = ReplayRequest(logs=())
 
 def _plan(request: ReplayRequest) -> Plan:
     costs = [NamedCost(f"{c:g}", float(c)) for c in dict.fromkeys(request.costs or COSTS)]
+    for cost in costs:
+        as_cost_curve(cost.cost, 1)
     if request.cost_curve is not None:
         costs.append(NamedCost("curve", read_curve(request.cost_curve)))
     sweep = request.report is not None if request.sweep is None else request.sweep

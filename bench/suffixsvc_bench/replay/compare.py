@@ -12,7 +12,7 @@ from suffixsvc.values import as_cost_curve
 from suffixsvc_bench.methods import Method, MethodSpec, Settings
 from suffixsvc_bench.replay.logs import Call
 from suffixsvc_bench.replay.run import replay_method
-from suffixsvc_bench.replay.tally import Point, Tally
+from suffixsvc_bench.replay.tally import Point
 from suffixsvc_bench.replay.traces import Trace
 
 __all__ = ["NamedCost", "Plan", "Run", "TraceResult", "Watcher", "compare", "geometric_mean"]
@@ -62,6 +62,11 @@ class _Job:
     k: int
     cost: NamedCost | None  #: None: its drafts do not depend on it
     sweep: bool
+
+    @property
+    def key(self) -> tuple[str, int, str, bool]:
+        """Equal for replays that would be the same."""
+        return self.spec.key, self.k, "" if self.cost is None else self.cost.name, self.sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +143,7 @@ class Watcher:
 def compare(traces: Iterable[Trace], plan: Plan, watcher: Watcher | None = None) -> Iterator[TraceResult]:
     """Replay every trace through every method of the plan, one after the other."""
     watch = Watcher() if watcher is None else watcher
-    pool: dict[_Job, Method] = {}
+    pool: dict[tuple[str, int, str, bool], Method] = {}
     try:
         for trace in traces:
             jobs = list(_jobs(plan))
@@ -146,13 +151,13 @@ def compare(traces: Iterable[Trace], plan: Plan, watcher: Watcher | None = None)
             runs: list[Run] = []
             for job in jobs:
                 watch.replay(job.spec.title + (f", K={job.k}" if job.sweep else ""))
-                method = pool.pop(job, None) or job.spec.make(_settings(job, plan))
+                method = pool.pop(job.key, None) or job.spec.make(_settings(job, plan))
                 try:
                     runs.append(_run(method, job, trace, plan, watch))
                 finally:
-                    pool[job] = method
+                    pool[job.key] = method
                     if not plan.keep_warm:
-                        pool.pop(job).close()
+                        pool.pop(job.key).close()
             yield TraceResult(
                 trace.name,
                 str(trace.path),
@@ -176,19 +181,22 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def _jobs(plan: Plan) -> Iterator[_Job]:
-    seen: set[_Job] = set()
+    seen: set[tuple[str, int, str, bool]] = set()
     for spec in plan.methods:
         for cost in plan.costs:
-            k = spec.default_k if plan.k is None else plan.k
-            if cost.widest is not None:
-                k = min(k, cost.widest)
-            job = _Job(spec, k, cost if spec.priced else None, sweep=False)
-            if job not in seen:
-                seen.add(job)
+            job = _Job(spec, _width(spec, cost, plan), cost if spec.priced else None, sweep=False)
+            if job.key not in seen:
+                seen.add(job.key)
                 yield job
         if spec.swept:
             for k in plan.sweep:
                 yield _Job(spec, k, plan.sweep_cost if spec.priced else None, sweep=True)
+
+
+def _width(spec: MethodSpec, cost: NamedCost, plan: Plan) -> int:
+    """K of a method at a cost: a curve has no price for wider steps than it measured."""
+    k = spec.default_k if plan.k is None else plan.k
+    return k if cost.widest is None else min(k, cost.widest)
 
 
 def _settings(job: _Job, plan: Plan) -> Settings:
@@ -199,25 +207,26 @@ def _run(method: Method, job: _Job, trace: Trace, plan: Plan, watch: Watcher) ->
     replay_method(method, trace.warming, prompt_tokens=plan.prompt_tokens, progress=watch.call)
     tally = replay_method(method, trace.calls, prompt_tokens=plan.prompt_tokens, progress=watch.call)
     found = tally.calibration.reliability()
-    costs = [plan.sweep_cost] if job.sweep else plan.costs
     return Run(
         method=job.spec.key,
         k=job.k,
         cost="" if job.cost is None else job.cost.name,
         sweep=job.sweep,
         rates=tally.rates(),
-        speedups={c.name: tally.speedup(c.cost) for c in costs if _prices(c, job, tally)},
+        speedups={cost.name: tally.speedup(cost.cost) for cost in _priced_at(job, plan)},
         widths=dict(sorted(tally.widths.items())),
         reliability=None if found is None else found.as_dict(),
         timeline=_pieces(tally.points, sum(len(call.response) for call in trace.warming)),
     )
 
 
-def _prices(cost: NamedCost, job: _Job, tally: Tally) -> bool:
+def _priced_at(job: _Job, plan: Plan) -> list[NamedCost]:
+    if job.sweep:
+        return [plan.sweep_cost]
     if job.cost is not None:
-        return job.cost.name == cost.name
-    # a narrower replay was made for a curve that is shorter than K
-    return cost.widest is None or job.k <= cost.widest
+        return [job.cost]
+    # a narrower replay was made for a curve that is shorter than K: each price has its own
+    return [cost for cost in plan.costs if _width(job.spec, cost, plan) == job.k]
 
 
 def _pieces(points: Sequence[Point], known: int) -> list[tuple[int, int, int, int, int]]:

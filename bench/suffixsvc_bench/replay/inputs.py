@@ -33,7 +33,12 @@ def read_curve(path: Path) -> list[float]:
         raise InvalidCostError(
             f"{path} holds no curve", expected="a list of numbers", got=f"the keys {', '.join(curve)[:80]}"
         )
-    as_cost_curve(curve, 1)
+    try:
+        as_cost_curve(curve, 1)
+    except InvalidCostError as error:
+        raise InvalidCostError(
+            f"{path} holds no curve", expected=error.expected, got=error.got, remedy=error.remedy
+        ) from None
     if not isinstance(curve, list):
         raise InvalidCostError(f"{path} holds no curve", expected="a list of numbers", got=repr(curve)[:80])
     return [float(x) for x in curve]
