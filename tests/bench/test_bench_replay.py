@@ -67,7 +67,7 @@ class Counting(Method):
 
 
 def counting(k: int = 3, priced: bool = False, key: str = "counting", family: str = "") -> MethodSpec:
-    return MethodSpec(key, key, "for tests", k, Counting, priced=priced, family=family)
+    return MethodSpec(key, key, "for tests", k, Counting, priced=priced, families=(family,) if family else ())
 
 
 def trace(*calls: Call, warming: tuple[Call, ...] = ()) -> Trace:

@@ -79,8 +79,8 @@ class MethodSpec:
         priced: it drafts for the cost it is scored at, so every cost is a replay of its own.
         native: compiled code, so that its microseconds can be compared with other compiled code.
         memory: what :meth:`Method.memory_bytes` counts.
-        family: methods of one family are configurations of one thing, of which the best is chosen in
-            hindsight; empty for methods that stand alone.
+        families: groups of configurations of one thing, of which the best is chosen in hindsight; a name
+            a group, the widest first. Empty for methods that stand alone.
         swept: part of a sweep over K.
     """
 
@@ -92,7 +92,7 @@ class MethodSpec:
     priced: bool = False
     native: bool = False
     memory: str = "the arrays of a compiled implementation"
-    family: str = ""
+    families: tuple[str, ...] = ()
     swept: bool = True
 
 

@@ -63,7 +63,7 @@ class Ours(Method):
 _NOTHING: list[int] | TokenArray = []
 
 
-def _spec(key: str, title: str, explained: str, tree: bool | str) -> MethodSpec:
+def _spec(key: str, title: str, explained: str, tree: bool | str, swept: bool = True) -> MethodSpec:
     return MethodSpec(
         key,
         title,
@@ -73,11 +73,18 @@ def _spec(key: str, title: str, explained: str, tree: bool | str) -> MethodSpec:
         priced=True,
         native=True,
         memory="the namespace's index",
+        swept=swept,
     )
 
 
 SPECS = (
     _spec("ours-linear", "ours, linear", "this project: one chain of tokens a step", False),
     _spec("ours-tree", "ours, tree", "this project: a tree of tokens a step", True),
-    _spec("ours-auto", "ours, auto", "this project: chain or tree, by the cost of a drafted token", "auto"),
+    _spec(
+        "ours-auto",
+        "ours, auto",
+        "this project: chain or tree, by the cost of a drafted token",
+        "auto",
+        swept=False,
+    ),
 )

@@ -170,14 +170,14 @@ def _chosen(keys: Sequence[str]) -> list[MethodSpec]:
     if not keys:
         return list(known.values())
     for key in keys:
-        if not any(key in (spec.key, spec.family) for spec in known.values()):
+        if not any(key == spec.key or key in spec.families for spec in known.values()):
             raise InvalidInputError(
                 f"no method {key}",
                 expected=f"one of {', '.join(known)}",
                 got=key,
                 remedy=missing_methods().get(key),
             )
-    return [spec for spec in known.values() if spec.key in keys or spec.family in keys]
+    return [spec for spec in known.values() if {spec.key, *spec.families} & set(keys)]
 
 
 class _Bars(Watcher):

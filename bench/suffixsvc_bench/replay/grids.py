@@ -34,15 +34,15 @@ def families(methods: Sequence[MethodSpec]) -> dict[str, list[MethodSpec]]:
     """Configurations of one thing, by family; a family of one is none."""
     found: dict[str, list[MethodSpec]] = {}
     for spec in methods:
-        if spec.family:
-            found.setdefault(spec.family, []).append(spec)
+        for name in spec.families:
+            found.setdefault(name, []).append(spec)
     return {name: specs for name, specs in found.items() if len(specs) > 1}
 
 
 def listed(methods: Sequence[MethodSpec]) -> list[MethodSpec]:
     """Methods with rows of their own: of a family with many members, only the first."""
     firsts = {name: specs[0].key for name, specs in families(methods).items() if len(specs) > _FEW}
-    return [spec for spec in methods if firsts.get(spec.family, spec.key) == spec.key]
+    return [s for s in methods if all(firsts.get(name, s.key) == s.key for name in s.families)]
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ def summary_grids(results: Sequence[TraceResult], plan: Plan) -> list[Grid]:
 
 def hindsight(family: str, specs: Sequence[MethodSpec]) -> str:
     """What the best of a family's configurations is called."""
-    return f"{family.capitalize()}, best of {len(specs)} in hindsight"
+    return f"{family.split('-')[0].capitalize()}, best of {len(specs)} in hindsight"
 
 
 Column = Callable[[TraceResult], float | None]
@@ -169,7 +169,7 @@ def _columns(plan: Plan, cost: str) -> dict[str, Column]:
         columns[hindsight(family, specs)] = chosen
         for spec in plan.methods:
             if spec.priced:
-                columns[f"{spec.title} / {family} best"] = relative(of(spec.key), chosen)
+                columns[f"{spec.title} / best of {len(specs)}"] = relative(of(spec.key), chosen)
     return columns
 
 
