@@ -74,8 +74,8 @@ sanitize: $(VENV)/.stamp-core  ## run the core under AddressSanitizer, Undefined
 	        ./build/sanitize-$$kind/core_stress; \
 	done
 
-bench: $(VENV)/.stamp-core  ## hit rates of the project's own recorded log, without a model
-	@$(BIN)/suffixsvc replay tests/data/recorded_demo.jsonl.gz
+bench: $(VENV)/.stamp-core  ## compare drafting methods on the project's own recorded log, without a model
+	@$(BIN)/suffixsvc bench replay tests/data/recorded_demo.jsonl.gz
 
 peers: $(VENV)/.stamp-core  ## build what `suffixsvc bench replay` can compare with, into .venv-peers
 	@tools/peers.sh

@@ -5,8 +5,8 @@ Lines of JSON go back and forth (see :mod:`suffixsvc_bench.methods.arctic_worker
 measured on its side of the pipe.
 
 Eight configurations: tree depth 24 or 64, length factor 1 or 4, chain or tree; the first is vLLM's default.
-"Best in hindsight" is the best of them, chosen per trace and cost after the fact: of all eight, and of the five that
-earlier comparisons looked at.
+"Best in hindsight" is the best of them, chosen per trace and cost after the fact: of all eight, and of the
+five that earlier comparisons looked at.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _spec(python: str, depth: int, factor: int, tree: bool) -> MethodSpec:
     default = (depth, factor, tree) == (24, 1, False)
     shape = "tree" if tree else "chain"
     return MethodSpec(
-        "arctic" if default else f"arctic-{depth}-{factor}-{shape}",
+        f"arctic-{depth}-{factor}-{shape}",
         "Arctic (vLLM's default)" if default else f"Arctic, depth {depth}, factor {factor}, {shape}",
         f"Arctic Inference's suffix trees: depth {depth}, at most {factor} x match tokens, a {shape}",
         depth,

@@ -141,7 +141,7 @@ def summary_grids(results: Sequence[TraceResult], plan: Plan) -> list[Grid]:
 
 def hindsight(family: str, specs: Sequence[MethodSpec]) -> str:
     """What the best of a family's configurations is called."""
-    return f"{family.split('-')[0].capitalize()}, best of {len(specs)} in hindsight"
+    return f"{family.partition('-')[0].capitalize()}, best of {len(specs)} in hindsight"
 
 
 Column = Callable[[TraceResult], float | None]
