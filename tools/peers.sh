@@ -52,7 +52,7 @@ rm -rf "$venv"
 # pip asks a source distribution for its metadata, and this one's setup.py imports torch (2 GB) at the top
 # although the part wanted here does not use it: an empty module of that name, seen by this one command
 # only, is enough.
-rm -rf "$build/sdist" "$build/stub" "$build/src"
+rm -rf "$build/sdist" "$build/stub" "$build/src" "$build/cmake"
 mkdir -p "$build/sdist" "$build/stub" "$build/src"
 : >"$build/stub/torch.py"
 printf '%s==%s --hash=sha256:%s\n' "$package" "$version" "$sha256" >"$build/requirements.txt"
