@@ -419,7 +419,7 @@ def test_the_same_request_gives_the_same_figures() -> None:
         (["texts.jsonl"], "--tokenizer"),
         (["ids.jsonl", "--method", "nonsense"], "ours-linear"),
         (["ids.jsonl", "--agent", "nobody"], "sql (3 calls)"),
-        (["ids.jsonl", "--report", "nowhere/out.html"], "a file in a folder that exists"),
+        (["ids.jsonl", "--report", "nowhere/out.html"], "a file in a folder that can be"),
         (["ids.jsonl", "--report", "."], "report"),
         (["ids.jsonl", "--cost-curve", "nan.json"], "nan.json"),
         (["ids.jsonl", "--cost-curve", "short.json"], "curve"),

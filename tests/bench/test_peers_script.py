@@ -1,4 +1,4 @@
-"""tools/peers.sh where it cannot do its work: one clear message, exit code 2, no half-built environment in use."""
+"""tools/peers.sh where it cannot do its work: one clear message, exit code 2, nothing half-built is used."""
 
 from __future__ import annotations
 

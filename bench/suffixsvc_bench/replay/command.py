@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -80,11 +81,7 @@ def run_bench_replay(request: ReplayRequest) -> None:
         InvalidInputError, InvalidCostError: what was asked for cannot be done; nothing was written.
     """
     plan = _plan(request)
-    report = request.report
-    if report is not None and (report.is_dir() or not report.resolve().parent.is_dir()):
-        raise InvalidInputError(
-            f"cannot write the report {report}", expected="a file in a folder that exists"
-        )
+    _require_place(request.report)
     paths = find_logs(request.logs)
     if not paths:
         raise InvalidInputError("no log to replay", expected="a log or a directory of logs")
@@ -112,12 +109,22 @@ def run_bench_replay(request: ReplayRequest) -> None:
                 console.print(describe(result), style="bold", highlight=False, soft_wrap=True)
                 for grid in trace_grids(result, plan):
                     print_grid(console, grid)
-    if request.report is not None:
-        write_report(request.report, results, plan, _facts(request, where))
     if request.as_json:
         document = {"provenance": where.as_dict(), "request": request.as_dict(), "kinds": RULE}
         print(json.dumps(document | {"traces": [result.as_dict() for result in results]}, indent=1))
-        return
+    else:
+        _conclude(console, request, results, plan, where)
+    if request.report is not None:
+        _write(request.report, results, plan, _facts(request, where))
+
+
+def _conclude(
+    console: Console,
+    request: ReplayRequest,
+    results: Sequence[TraceResult],
+    plan: Plan,
+    where: Provenance,
+) -> None:
     if len(results) > 1:
         for grid in summary_grids(results, plan):
             print_grid(console, grid)
@@ -125,6 +132,26 @@ def run_bench_replay(request: ReplayRequest) -> None:
         console.print(f"not compared: {name}: {why}", highlight=False, soft_wrap=True)
     console.print(f"kinds of text: {RULE}", style="dim", highlight=False, soft_wrap=True)
     console.print(f"{where.line()}, seed {request.seed}", style="dim", highlight=False, soft_wrap=True)
+
+
+def _require_place(report: Path | None) -> None:
+    """A report that cannot be written is refused before hours are spent on it."""
+    if report is None:
+        return
+    folder = report.resolve().parent
+    if report.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise InvalidInputError(
+            f"cannot write the report {report}", expected="a file in a folder that can be written to"
+        )
+
+
+def _write(
+    report: Path, results: Sequence[TraceResult], plan: Plan, facts: Sequence[tuple[str, str]]
+) -> None:
+    try:
+        write_report(report, results, plan, facts)
+    except OSError as error:
+        raise InvalidInputError(f"cannot write the report {report}", got=str(error)) from None
 
 
 def _facts(request: ReplayRequest, where: Provenance) -> list[tuple[str, str]]:
