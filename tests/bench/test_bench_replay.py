@@ -18,6 +18,7 @@ from suffixsvc_bench.methods import Method, MethodSpec, Settings, known_methods
 from suffixsvc_bench.methods.base import guess
 from suffixsvc_bench.replay.calibration import Calibration, ReliabilityBin, pooled, reliability
 from suffixsvc_bench.replay.compare import NamedCost, Plan, compare, geometric_mean
+from suffixsvc_bench.replay.grids import summary_grids
 from suffixsvc_bench.replay.kinds import kind_of
 from suffixsvc_bench.replay.logs import Call, find_logs
 from suffixsvc_bench.replay.plots import Chart, Series, svg
@@ -135,6 +136,25 @@ def test_the_best_in_hindsight_is_chosen_per_cost() -> None:
     assert best["0.9"] is not None
     assert (best["0.01"].method, best["0.9"].method) == ("wide", "narrow")
     assert result.best([], "0.01") is None
+
+
+def test_the_summary_divides_by_the_best_in_hindsight() -> None:
+    family = [counting(k=k, key=f"fixed-{k}", family="arctic") for k in (1, 3, 5, 9)]
+    plan = Plan([counting(k=3, priced=True, key="own"), *family], [NamedCost("0.1", 0.1)])
+    results = list(compare([trace(call([1, 2, 3, 9] * 4)), trace(call([7, 7]))], plan))
+    speedups, relative = summary_grids(results, plan)
+    # a family of many shows its first member and its best
+    assert speedups.headings == [
+        "priced speedup at cost 0.1",
+        "own",
+        "fixed-1",
+        "Arctic, best of 4 in hindsight",
+    ]
+    own, best = 4 / 1.3, 4 / 1.3
+    assert speedups.rows[0][1:] == [f"{own:.3f}", f"{4 / 3 / 1.1:.3f}", f"{best:.3f}"]
+    assert speedups.rows[1][1:] == [f"{1 / 1.3:.3f}", f"{1 / 1.1:.3f}", f"{1 / 1.1:.3f}"]
+    assert [row[1] for row in relative.rows] == ["1.000", f"{1.1 / 1.3:.3f}"]
+    assert relative.summaries[-1] == ["lowest", f"{1.1 / 1.3:.3f}"]
 
 
 def test_warm_calls_are_seen_but_not_counted_and_traces_start_cold() -> None:

@@ -175,7 +175,7 @@ def _spec(python: str, depth: int, factor: int, tree: bool) -> MethodSpec:
     shape = "tree" if tree else "chain"
     return MethodSpec(
         f"arctic-{depth}-{factor}-{shape}",
-        "Arctic (vLLM's default)" if default else f"Arctic, depth {depth}, factor {factor}, {shape}",
+        "Arctic, vLLM's default" if default else f"Arctic, depth {depth}, factor {factor}, {shape}",
         f"Arctic Inference's suffix trees: depth {depth}, at most {factor} x match tokens, a {shape}",
         depth,
         lambda settings: Arctic(settings, python, depth=depth, factor=factor, tree=tree),

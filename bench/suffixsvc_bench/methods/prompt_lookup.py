@@ -62,7 +62,7 @@ class PromptLookup(Method):
 SPECS = (
     MethodSpec(
         "prompt-lookup",
-        "prompt lookup (transformers)",
+        "prompt lookup, transformers",
         "copies from the call's own text behind an n-gram of 2 or 1 tokens, 10 tokens at most",
         10,
         lambda settings: PromptLookup(settings, max_n=2, min_n=1),
@@ -70,7 +70,7 @@ SPECS = (
     ),
     MethodSpec(
         "prompt-lookup-vllm",
-        "prompt lookup (vLLM)",
+        "prompt lookup, vLLM",
         "copies from the call's own text behind an n-gram of 5 tokens, 5 tokens at most",
         5,
         lambda settings: PromptLookup(settings, max_n=5, min_n=5),

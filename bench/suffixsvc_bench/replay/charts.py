@@ -29,8 +29,8 @@ makes it slower. Dots: methods that draft for the cost they are scored at; dashe
 configurations, priced afterwards."""
 
 _ACCEPTANCE: Final = """Share of the drafted tokens that the model agreed with, by the widest draft
-allowed, drafting for cost {cost}. A method that knows what a draft is worth does not draft more
-just because it may: its line stays level."""
+allowed, drafting for cost {cost}. Lines fall because the later tokens of a draft are less likely; the
+next plot says whether they pay all the same."""
 
 _WIDTH: Final = """The same replays, priced at {cost}: whether a wider draft pays."""
 

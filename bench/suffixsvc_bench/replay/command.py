@@ -32,7 +32,7 @@ __all__ = ["ReplayRequest", "list_methods", "run_bench_replay"]
 SWEEP: Final = (4, 8, 16, 24, 32, 48)
 COSTS: Final = (0.01, 0.05, 0.2)
 #: tables are for reading: narrower than this they would be torn, also in a pipe
-_TABLE_WIDTH: Final = 150
+_TABLE_WIDTH: Final = 170
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ __all__ = [
 ]
 
 
+Column = Callable[[TraceResult], float | None]
+
 #: members of a family that are shown side by side
 _FEW: Final = 3
 
@@ -57,7 +59,8 @@ class Grid:
 def print_grid(console: Console, grid: Grid) -> None:
     table = Table()
     for number, heading in enumerate(grid.headings):
-        table.add_column(heading, justify="right" if number else "left")
+        # a cut name or figure would be worse than an ugly line
+        table.add_column(heading, justify="right" if number else "left", overflow="fold", no_wrap=not number)
     for row in grid.rows:
         table.add_row(*row)
     table.add_section()
@@ -122,21 +125,27 @@ def trace_grids(result: TraceResult, plan: Plan) -> tuple[Grid, Grid]:
 
 
 def summary_grids(results: Sequence[TraceResult], plan: Plan) -> list[Grid]:
-    """Priced speedups of all traces, a table a cost, with geometric means in all and by kind of text."""
+    """All traces, with geometric means in all and by kind of text: the priced speedups of each cost, and
+    ours relative to the best of a family in hindsight."""
     grids = []
     for cost in plan.costs:
-        columns = _columns(plan, cost.name)
-        grid = Grid([f"priced speedup at cost {cost.name}", *columns])
-        for result in results:
-            grid.rows.append([result.name, *(_ratio(value(result)) for value in columns.values())])
-        for kind, of_kind in _by_kind(results).items():
-            if len(of_kind) > 1:
-                title = f"geometric mean, {kind} ({len(of_kind)})"
-                grid.summaries.append([title, *_means(columns, of_kind)])
-        grid.summaries.append([f"geometric mean ({len(results)})", *_means(columns, results)])
-        grid.summaries.append(["lowest", *(_ratio(_lowest(v, results)) for v in columns.values())])
-        grids.append(grid)
+        grids.append(_summary(f"priced speedup at cost {cost.name}", _speedups(plan, cost.name), results))
+        relative = _relative(plan, cost.name)
+        if relative:
+            grids.append(_summary(f"relative to the best in hindsight at {cost.name}", relative, results))
     return grids
+
+
+def _summary(title: str, columns: Mapping[str, Column], results: Sequence[TraceResult]) -> Grid:
+    grid = Grid([title, *columns])
+    for result in results:
+        grid.rows.append([result.name, *(_ratio(value(result)) for value in columns.values())])
+    for kind, of_kind in _by_kind(results).items():
+        if len(of_kind) > 1:
+            grid.summaries.append([f"geometric mean, {kind} ({len(of_kind)})", *_means(columns, of_kind)])
+    grid.summaries.append([f"geometric mean ({len(results)})", *_means(columns, results)])
+    grid.summaries.append(["lowest", *(_ratio(_lowest(v, results)) for v in columns.values())])
+    return grid
 
 
 def hindsight(family: str, specs: Sequence[MethodSpec]) -> str:
@@ -144,33 +153,40 @@ def hindsight(family: str, specs: Sequence[MethodSpec]) -> str:
     return f"{family.partition('-')[0].capitalize()}, best of {len(specs)} in hindsight"
 
 
-Column = Callable[[TraceResult], float | None]
+def _of(key: str, cost: str) -> Column:
+    return lambda result: None if (run := result.run(key, cost)) is None else run.speedups[cost]
 
 
-def _columns(plan: Plan, cost: str) -> dict[str, Column]:
-    """Heading -> the value of a trace: methods, families in hindsight, and ours relative to those."""
+def _best(specs: Sequence[MethodSpec], cost: str) -> Column:
+    keys = [spec.key for spec in specs]
+    return lambda result: None if (run := result.best(keys, cost)) is None else run.speedups[cost]
 
-    def of(key: str) -> Column:
-        return lambda result: None if (run := result.run(key, cost)) is None else run.speedups[cost]
 
-    def best(keys: list[str]) -> Column:
-        return lambda result: None if (run := result.best(keys, cost)) is None else run.speedups[cost]
+def _speedups(plan: Plan, cost: str) -> dict[str, Column]:
+    """Heading -> the speedup of a trace: of methods, and of families in hindsight."""
+    columns = {spec.title: _of(spec.key, cost) for spec in listed(plan.methods)}
+    best = {hindsight(name, specs): _best(specs, cost) for name, specs in families(plan.methods).items()}
+    return columns | best
 
-    def relative(own: Column, other: Column) -> Column:
+
+def _relative(plan: Plan, cost: str) -> dict[str, Column]:
+    """Heading -> what a method that drafts for the cost reaches of a family's best."""
+
+    def ratio(own: Column, other: Column) -> Column:
         def value(result: TraceResult) -> float | None:
             a, b = own(result), other(result)
             return a / b if a and b else None
 
         return value
 
-    columns = {spec.title: of(spec.key) for spec in listed(plan.methods)}
-    for family, specs in families(plan.methods).items():
-        chosen = best([spec.key for spec in specs])
-        columns[hindsight(family, specs)] = chosen
-        for spec in plan.methods:
-            if spec.priced:
-                columns[f"{spec.title} / best of {len(specs)}"] = relative(of(spec.key), chosen)
-    return columns
+    return {
+        f"{spec.title} / {name.partition('-')[0].capitalize()}, best of {len(specs)}": ratio(
+            _of(spec.key, cost), _best(specs, cost)
+        )
+        for name, specs in families(plan.methods).items()
+        for spec in plan.methods
+        if spec.priced
+    }
 
 
 def _means(columns: Mapping[str, Column], results: Sequence[TraceResult]) -> list[str]:
