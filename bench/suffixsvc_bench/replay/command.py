@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -106,9 +107,10 @@ def run_bench_replay(request: ReplayRequest) -> None:
         for result in compare(traces, plan, bars):
             results.append(result)
             if not request.as_json:
-                console.print(describe(result), style="bold", highlight=False, soft_wrap=True)
-                for grid in trace_grids(result, plan):
-                    print_grid(console, grid)
+                with bars.hidden():
+                    console.print(describe(result), style="bold", highlight=False, soft_wrap=True)
+                    for grid in trace_grids(result, plan):
+                        print_grid(console, grid)
     if request.as_json:
         document = {"provenance": where.as_dict(), "request": request.as_dict(), "kinds": RULE}
         print(json.dumps(document | {"traces": [result.as_dict() for result in results]}, indent=1))
@@ -225,6 +227,13 @@ class _Bars(Watcher):
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Out of the way while tables are printed: the bars are on stderr, but on the same screen."""
+        self._progress.stop()
+        yield
+        self._progress.start()
 
     def trace(self, trace: Trace, calls: int) -> None:
         self._number += 1
