@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check sanitize bench clean
+.PHONY: help setup demo test check sanitize bench peers clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -74,10 +74,13 @@ sanitize: $(VENV)/.stamp-core  ## run the core under AddressSanitizer, Undefined
 	        ./build/sanitize-$$kind/core_stress; \
 	done
 
-bench: $(VENV)/.stamp-core  ## hit rates of the project's own recorded log, without a model
-	@$(BIN)/suffixsvc replay tests/data/recorded_demo.jsonl.gz
+bench: $(VENV)/.stamp-core  ## compare drafting methods on the project's own recorded log, without a model
+	@$(BIN)/suffixsvc bench replay tests/data/recorded_demo.jsonl.gz
+
+peers: $(VENV)/.stamp-core  ## build what `suffixsvc bench replay` can compare with, into .venv-peers
+	@tools/peers.sh
 
 clean:  ## remove everything that was built or set up here (downloaded models stay)
-	@rm -rf $(VENV) .venv-proto build dist .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache \
+	@rm -rf $(VENV) .venv-proto .venv-peers build dist .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache \
 	    .hypothesis report.html *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -52,6 +52,7 @@ VERBS: Final[dict[str, Verb]] = {
     "replay": Verb(
         "suffixsvc.cli.replay", "replay", "Measure on a recorded log what the cache would have drafted."
     ),
+    "bench": Verb("suffixsvc.cli.bench", "app", "Measure: replays of recorded logs, methods side by side."),
     "models": Verb("suffixsvc.cli.models", "app", "List, download and locate the models used here."),
     "version": Verb("suffixsvc.cli.version", "version", "Print the version."),
 }

@@ -1,9 +1,9 @@
-"""``suffixsvc replay``: hit rates of a recorded log."""
+"""``suffixsvc replay``: hit rates of a recorded log, from our own engine alone."""
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,9 +11,6 @@ import typer
 
 if TYPE_CHECKING:
     from suffixsvc_bench.replay import Call, Replay, ReplayOptions
-    from suffixsvc_bench.replay.logs import Encode
-
-    from suffixsvc.types import TokenArray
 
 
 def replay(
@@ -53,19 +50,23 @@ def replay(
 
     "prompt" is evidence in the call's own prompt and answer, "suffix" evidence in earlier answers.
     MAT is tokens per step of the target (1 = no gain); "speedup" prices the drafts at --cost.
+
+    suffixsvc bench replay compares with other methods and draws plots.
     """
     from suffixsvc_bench.provenance import provenance
-    from suffixsvc_bench.replay import ReplayOptions, read_calls
+    from suffixsvc_bench.replay import ReplayOptions
+    from suffixsvc_bench.replay.inputs import read_curve, read_encoder
+    from suffixsvc_bench.replay.traces import Selection, load_trace
 
     options = ReplayOptions(
-        verify_cost=_curve(cost_curve) if cost_curve else cost, max_draft_tokens=max_draft, tree=tree
+        verify_cost=read_curve(cost_curve) if cost_curve else cost, max_draft_tokens=max_draft, tree=tree
     )
-    encode = _encoder(tokenizer) if tokenizer else None
+    encode = read_encoder(tokenizer) if tokenizer else None
     where = provenance()
     results: dict[str, Replay] = {}
     for log in logs:
-        calls = _chosen(list(read_calls(log, encode)), agent, max_tokens, log)
-        results[str(log)] = _run(calls, options, log.name)
+        trace = load_trace(log, encode, Selection(agents=tuple(agent or ()), max_tokens=max_tokens))
+        results[str(log)] = _run(trace.calls, options, log.name)
     if as_json:
         report = {"provenance": where.as_dict(), "cost": "curve" if cost_curve else cost, "tree": tree}
         typer.echo(json.dumps(report | {"logs": {name: r.rates() for name, r in results.items()}}, indent=2))
@@ -73,29 +74,7 @@ def replay(
     _print(results, where.line())
 
 
-def _chosen(calls: list[Call], agents: list[str] | None, max_tokens: int, log: Path) -> list[Call]:
-    from suffixsvc.errors import InvalidInputError
-
-    by_agent: dict[str, int] = defaultdict(int)
-    chosen: list[Call] = []
-    tokens = 0
-    for call in calls:
-        by_agent[call.agent] += 1
-        if agents and call.agent not in agents:
-            continue
-        if max_tokens and tokens >= max_tokens:
-            continue
-        tokens += len(call.response)
-        chosen.append(call)
-    if not chosen:
-        names = ", ".join(f"{name or '(unnamed)'} ({n} calls)" for name, n in sorted(by_agent.items())[:20])
-        raise InvalidInputError(
-            f"{log} has no call to replay", expected="a call with a response", got=names or "an empty log"
-        )
-    return chosen
-
-
-def _run(calls: list[Call], options: ReplayOptions, title: str) -> Replay:
+def _run(calls: Sequence[Call], options: ReplayOptions, title: str) -> Replay:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -128,7 +107,7 @@ def _print(results: dict[str, Replay], where: str) -> None:
             table.add_row(layer, *(f"{row[column]:.1%}" for column in columns))
         console.print(table)
         console.print(
-            f"{result.calls} calls, {result.tokens} tokens in {result.steps} steps: "
+            f"{rates['calls']} calls, {rates['tokens']} tokens in {rates['steps']} steps: "
             f"[bold]MAT {rates['mean_accepted_tokens']:.2f}[/], "
             f"{rates['drafted_per_step']:.1f} drafted a step, "
             f"[bold]priced speedup {rates['priced_speedup']:.2f}[/], "
@@ -136,50 +115,3 @@ def _print(results: dict[str, Replay], where: str) -> None:
             soft_wrap=True,  # so that a figure is found where it is looked for
         )
     console.print(where, style="dim", highlight=False, soft_wrap=True)
-
-
-def _curve(path: Path) -> list[float]:
-    from suffixsvc.errors import InvalidCostError
-    from suffixsvc.values import as_cost_curve
-
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidCostError(f"cannot read the cost curve {path}", got=str(error)) from None
-    curve = data
-    for key in ("curve", "costs", "cost"):  # the driver's own files hold {"curve": {"costs": [...]}}
-        curve = curve.get(key, curve) if isinstance(curve, dict) else curve
-    if isinstance(curve, dict):
-        raise InvalidCostError(
-            f"{path} holds no curve", expected="a list of numbers", got=f"the keys {', '.join(curve)[:80]}"
-        )
-    as_cost_curve(curve, 1)
-    if not isinstance(curve, list):
-        raise InvalidCostError(f"{path} holds no curve", expected="a list of numbers", got=repr(curve)[:80])
-    return [float(x) for x in curve]
-
-
-def _encoder(path: Path) -> Encode:
-    import gzip
-
-    import numpy as np
-
-    from suffixsvc.errors import InvalidInputError, MissingExtraError
-
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise MissingExtraError("text", "tokenizers") from error
-    try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        tokenizer = Tokenizer.from_str(data.decode("utf-8"))
-    # The tokenizers library raises bare Exception for a file it does not understand.
-    except Exception as error:
-        raise InvalidInputError(
-            f"cannot read the tokenizer {path}", expected="a tokenizer.json", got=str(error)[:200]
-        ) from None
-
-    def encode(text: str) -> TokenArray:
-        return np.asarray(tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int32)
-
-    return encode

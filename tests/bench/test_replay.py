@@ -51,11 +51,13 @@ def test_repeated_answers_are_suffix_tokens_and_copied_prompts_are_prompt_tokens
 def test_the_counts_add_up() -> None:
     rng = np.random.default_rng(2)
     calls = [call([1], [int(x) for x in rng.integers(0, 4, 50)]) for _ in range(20)]
-    result = replay(calls, ReplayOptions(verify_cost=0.1))
+    replayed = replay(calls, ReplayOptions(verify_cost=0.1))
+    result = replayed.tally
     assert result.tokens == 20 * 50
     assert result.accepted == sum(layer.num_accepted for layer in result.layers.values())
     assert result.drafted == sum(layer.num_drafted for layer in result.layers.values())
-    assert result.cost == pytest.approx(result.steps + 0.1 * result.drafted)
+    cost = result.steps + 0.1 * result.drafted
+    assert replayed.rates()["priced_speedup"] == pytest.approx(result.tokens / cost)
     # Each step yields its accepted tokens and one more, except where the answer ended inside a draft.
     assert result.accepted + result.steps - 20 <= result.tokens <= result.accepted + result.steps
     assert replay(calls, ReplayOptions(verify_cost=0.1)).rates()["steps"] == result.steps

@@ -1,7 +1,8 @@
 """Reading recorded logs: JSON lines, plain or .gz, one model call a line.
 
 A line holds ``response_token_ids`` (and ``prompt_token_ids``), as our own recordings do, or the texts
-``response`` and ``prompt``, which need a tokenizer. ``agent`` and ``session_id`` are optional.
+``response`` and ``prompt``, which need a tokenizer. ``agent`` and ``session_id`` are optional. Texts beside
+token ids are kept for telling what kind of text it is.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import numpy as np
 
@@ -20,9 +22,12 @@ from suffixsvc.errors import InvalidInputError
 from suffixsvc.types import TokenArray
 from suffixsvc.values import as_token_array
 
-__all__ = ["Call", "read_calls"]
+__all__ = ["Call", "Encode", "count_agents", "find_logs", "read_calls"]
 
 Encode = Callable[[str], TokenArray]
+
+#: what a directory is searched for
+_PATTERNS: Final = ("*.jsonl", "*.jsonl.gz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +38,72 @@ class Call:
     session: str
     prompt: TokenArray
     response: TokenArray
+    text: str = ""  #: the response as text, where the log has it
 
 
-def read_calls(path: Path, encode: Encode | None) -> Iterator[Call]:
+def find_logs(paths: Sequence[Path]) -> list[Path]:
+    """The logs named, directories replaced by the logs in them, sorted by name.
+
+    Raises:
+        InvalidInputError: nothing is there, or a directory without a log.
+    """
+    logs: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            logs.append(path)
+            continue
+        inside = sorted({log for pattern in _PATTERNS for log in path.glob(pattern) if log.is_file()})
+        if not inside:
+            raise InvalidInputError(
+                f"no log in the directory {path}", expected=f"files {' or '.join(_PATTERNS)}", got="none"
+            )
+        logs += inside
+    for log in logs:
+        if not log.is_file():
+            raise InvalidInputError(f"cannot read the log {log}", expected="a file", got="no such file")
+    return logs
+
+
+def count_agents(path: Path) -> Counter[str]:
+    """Calls of a log by agent; no text is encoded. InvalidInputError as in :func:`read_calls`."""
+    return Counter(str(record.get("agent", "")) for record in _records(path))
+
+
+def read_calls(path: Path, encode: Encode | None, agents: Container[str] | None = None) -> Iterator[Call]:
     """The calls of a log, in order; calls without a response are left out.
+
+    Args:
+        encode: for logs that hold texts instead of token ids.
+        agents: only their calls; None takes all. Others' texts are not encoded.
 
     Raises:
         InvalidInputError: the file is missing, a line is not a call, or texts came without ``encode``.
     """
+    for record in _records(path):
+        if agents is not None and str(record.get("agent", "")) not in agents:
+            continue
+        try:
+            call = _call(record, encode)
+        except InvalidInputError as error:
+            raise _at(path, record[_LINE], error) from None
+        if len(call.response):
+            yield call
+
+
+#: where a record notes the line it stood on
+_LINE: Final = "\0line"
+
+
+def _at(path: Path, number: int, error: InvalidInputError) -> InvalidInputError:
+    return InvalidInputError(
+        f"{path}, line {number}: {error.message}",
+        expected=error.expected,
+        got=error.got,
+        remedy=error.remedy,
+    )
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
     number = 0
     try:
         with _open(path) as lines:
@@ -48,16 +111,11 @@ def read_calls(path: Path, encode: Encode | None) -> Iterator[Call]:
                 number += 1
                 if not line.strip():
                     continue
-                call = _call(_record(line), encode)
-                if len(call.response):
-                    yield call
+                record = _record(line)
+                record[_LINE] = number
+                yield record
     except InvalidInputError as error:
-        raise InvalidInputError(
-            f"{path}, line {number}: {error.message}",
-            expected=error.expected,
-            got=error.got,
-            remedy=error.remedy,
-        ) from None
+        raise _at(path, number, error) from None
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise InvalidInputError(
             f"cannot read the log {path} (line {number})",
@@ -88,6 +146,7 @@ def _call(record: dict[str, Any], encode: Encode | None) -> Call:
         session=str(record.get("session_id", "")),
         prompt=_tokens(record, "prompt", encode, default=np.empty(0, np.int32)),
         response=_tokens(record, "response", encode),
+        text=text if isinstance(text := record.get("response"), str) else "",
     )
 
 

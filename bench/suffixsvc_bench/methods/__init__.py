@@ -1,0 +1,19 @@
+"""Ways to draft, side by side: ours and what a user would pick instead, each behind one interface."""
+
+from suffixsvc_bench.methods import arctic, ngram_cache, ngram_mod, ours, prompt_lookup
+from suffixsvc_bench.methods.base import Method, MethodSpec, Settings
+
+__all__ = ["Method", "MethodSpec", "Settings", "known_methods", "missing_methods"]
+
+
+def known_methods() -> dict[str, MethodSpec]:
+    """Every method that can run here, by key, in the order of the tables."""
+    specs = (*ours.SPECS, *prompt_lookup.SPECS, *ngram_cache.SPECS, *ngram_mod.SPECS, *arctic.specs())
+    return {spec.key: spec for spec in specs}
+
+
+def missing_methods() -> dict[str, str]:
+    """Methods that cannot run here, by name: why, and what to do about it."""
+    if arctic.find_python() is not None:
+        return {}
+    return {arctic.FAMILY: "Arctic Inference is not installed; make peers builds the part of it that drafts"}

@@ -1,0 +1,90 @@
+"""This project's engine, embedded: the drafts a caller of ``SuffixCache`` gets."""
+
+from __future__ import annotations
+
+from suffixsvc.engine import Session, SuffixCache
+from suffixsvc.types import Draft, TokenArray
+from suffixsvc_bench.methods.base import Method, MethodSpec, Settings
+
+__all__ = ["SPECS", "Ours"]
+
+#: the default width of the embedded engine's replays: the cost cuts drafts, not K
+_WIDTH = 64
+
+
+class Ours(Method):
+    """One namespace that all calls share; every call is a session of it.
+
+    Args:
+        settings: K and the cost, handed to every step as they are.
+        tree: as in ``Session.step``: False, True or "auto".
+        cache: an engine that already knows something (namespace "replay"); None starts cold.
+    """
+
+    def __init__(
+        self, settings: Settings, tree: bool | str = False, cache: SuffixCache | None = None
+    ) -> None:
+        self._settings = settings
+        self._tree = tree
+        self._borrowed = cache is not None
+        self._cache = SuffixCache() if cache is None else cache
+        self._namespace = self._cache.namespace("replay")
+        self._session: Session | None = None
+        self._new = _NOTHING
+
+    def begin(self, prompt: TokenArray, agent: str) -> None:
+        labels = {"agent": agent[:256]} if agent else None
+        self._session = self._namespace.open_session(prompt, labels=labels)
+        self._new = _NOTHING
+
+    def draft(self) -> Draft:
+        assert self._session is not None
+        new, self._new = self._new, _NOTHING
+        settings = self._settings
+        return self._session.step(new, settings.max_draft_tokens, settings.verify_cost, self._tree)
+
+    def accept(self, token_ids: TokenArray, accepted: int) -> None:
+        self._new = token_ids  # appended by the step that drafts again, as a caller would
+
+    def end(self) -> None:
+        assert self._session is not None
+        self._session.step(self._new, max_draft_tokens=0)
+        self._session.close()
+        self._session = None
+
+    def memory_bytes(self) -> int:
+        return self._namespace.stats().index_bytes
+
+    def close(self) -> None:
+        if not self._borrowed:
+            self._cache.close()
+
+
+_NOTHING: list[int] | TokenArray = []
+
+
+def _spec(key: str, title: str, explained: str, tree: bool | str, swept: bool = True) -> MethodSpec:
+    return MethodSpec(
+        key,
+        title,
+        explained,
+        _WIDTH,
+        lambda settings: Ours(settings, tree),
+        priced=True,
+        native=True,
+        memory="the namespace's index",
+        swept=swept,
+    )
+
+
+SPECS = (
+    _spec("ours-linear", "ours, linear", "this project: one chain of tokens a step", False),
+    _spec("ours-tree", "ours, tree", "this project: a tree of tokens a step", True),
+    _spec(
+        "ours-auto",
+        "ours, auto",
+        "this project: chain or tree, by the cost of a drafted token",
+        "auto",
+        swept=False,
+    ),
+)

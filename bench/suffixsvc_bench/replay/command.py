@@ -1,0 +1,251 @@
+"""``suffixsvc bench replay``: from what was asked for to tables, JSON and the report."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from suffixsvc.errors import InvalidInputError
+from suffixsvc.values import as_cost_curve
+from suffixsvc_bench.methods import MethodSpec, known_methods, missing_methods
+from suffixsvc_bench.provenance import Provenance, provenance
+from suffixsvc_bench.replay.compare import NamedCost, Plan, TraceResult, Watcher, compare
+from suffixsvc_bench.replay.grids import describe, print_grid, summary_grids, trace_grids
+from suffixsvc_bench.replay.inputs import read_curve, read_encoder
+from suffixsvc_bench.replay.kinds import RULE
+from suffixsvc_bench.replay.logs import Call, find_logs
+from suffixsvc_bench.replay.report import write_report
+from suffixsvc_bench.replay.traces import Selection, Trace, load_traces, log_name, split_agents
+
+__all__ = ["ReplayRequest", "list_methods", "run_bench_replay"]
+
+#: widths that a sweep compares
+SWEEP: Final = (4, 8, 16, 24, 32, 48)
+COSTS: Final = (0.01, 0.05, 0.2)
+#: tables are for reading: narrower than this they would be torn, also in a pipe
+_TABLE_WIDTH: Final = 170
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """The options of the verb; see its help for what they mean."""
+
+    logs: Sequence[Path]
+    tokenizer: Path | None = None
+    methods: Sequence[str] = ()
+    costs: Sequence[float] = ()
+    cost_curve: Path | None = None
+    k: int | None = None
+    sweep: bool | None = None
+    agents: Sequence[str] = ()
+    max_tokens: int = 0
+    max_calls: int = 0
+    prompt_tokens: int = 3000
+    train: float = 0.0
+    train_logs: Sequence[Path] = ()
+    warm: bool = False
+    shuffle: bool = False
+    seed: int = 0
+    report: Path | None = None
+    as_json: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the JSON output: what is needed to ask the same again."""
+        return json.loads(json.dumps(asdict(self), default=str))  # type: ignore[no-any-return] # a dict it is
+
+
+def list_methods() -> None:
+    """Print what can be compared here, and what could be."""
+    console = Console(width=max(Console().width, _TABLE_WIDTH))
+    table = Table("--method", "name", "K", "drafts for a cost", "what it does")
+    for spec in known_methods().values():
+        table.add_row(spec.key, spec.title, str(spec.default_k), "yes" if spec.priced else "", spec.explained)
+    console.print(table)
+    for name, why in missing_methods().items():
+        console.print(f"{name}: {why}", highlight=False, soft_wrap=True)
+
+
+def run_bench_replay(request: ReplayRequest) -> None:
+    """Compare, print, write the report.
+
+    Raises:
+        InvalidInputError, InvalidCostError: what was asked for cannot be done; nothing was written.
+    """
+    plan = _plan(request)
+    _require_place(request.report)
+    paths = find_logs(request.logs)
+    if not paths:
+        raise InvalidInputError("no log to replay", expected="a log or a directory of logs")
+    everywhere, by_log = split_agents(request.agents, [log_name(path) for path in paths])
+    selection = Selection(
+        everywhere,
+        by_log,
+        request.max_tokens,
+        request.max_calls,
+        request.train,
+        request.shuffle,
+        request.seed,
+    )
+    encode = read_encoder(request.tokenizer) if request.tokenizer else None
+    traces = load_traces(paths, find_logs(request.train_logs), encode, selection)
+    where = provenance()
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_TABLE_WIDTH)
+    results: list[TraceResult] = []
+    with _Bars(len(paths)) as bars:
+        for result in compare(traces, plan, bars):
+            results.append(result)
+            if not request.as_json:
+                with bars.hidden():
+                    console.print(describe(result), style="bold", highlight=False, soft_wrap=True)
+                    for grid in trace_grids(result, plan):
+                        print_grid(console, grid)
+    if request.as_json:
+        document = {"provenance": where.as_dict(), "request": request.as_dict(), "kinds": RULE}
+        print(json.dumps(document | {"traces": [result.as_dict() for result in results]}, indent=1))
+    else:
+        _conclude(console, request, results, plan, where)
+    if request.report is not None:
+        _write(request.report, results, plan, _facts(request, where))
+
+
+def _conclude(
+    console: Console,
+    request: ReplayRequest,
+    results: Sequence[TraceResult],
+    plan: Plan,
+    where: Provenance,
+) -> None:
+    if len(results) > 1:
+        for grid in summary_grids(results, plan):
+            print_grid(console, grid)
+    for name, why in missing_methods().items():
+        console.print(f"not compared: {name}: {why}", highlight=False, soft_wrap=True)
+    console.print(f"kinds of text: {RULE}", style="dim", highlight=False, soft_wrap=True)
+    console.print(f"{where.line()}, seed {request.seed}", style="dim", highlight=False, soft_wrap=True)
+
+
+def _require_place(report: Path | None) -> None:
+    """A report that cannot be written is refused before hours are spent on it."""
+    if report is None:
+        return
+    folder = report.resolve().parent
+    if report.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise InvalidInputError(
+            f"cannot write the report {report}", expected="a file in a folder that can be written to"
+        )
+
+
+def _write(
+    report: Path, results: Sequence[TraceResult], plan: Plan, facts: Sequence[tuple[str, str]]
+) -> None:
+    try:
+        write_report(report, results, plan, facts)
+    except OSError as error:
+        raise InvalidInputError(f"cannot write the report {report}", got=str(error)) from None
+
+
+def _facts(request: ReplayRequest, where: Provenance) -> list[tuple[str, str]]:
+    """What the report says of how it was made."""
+    asked = {name: value for name, value in request.as_dict().items() if value != getattr(_DEFAULTS, name)}
+    settings = ", ".join(
+        f"{name} {' '.join(map(str, value)) if isinstance(value, list) else value}"
+        for name, value in asked.items()
+        if name != "logs" and value not in ([], None)
+    )
+    return [
+        ("made by", where.line()),
+        ("machine", where.machine),
+        ("seed", str(request.seed)),
+        ("settings", settings or "the defaults"),
+        ("kinds of text", RULE),
+        *(("not compared", f"{name}: {why}") for name, why in missing_methods().items()),
+    ]
+
+
+_DEFAULTS: Final = ReplayRequest(logs=())
+
+
+def _plan(request: ReplayRequest) -> Plan:
+    costs = [NamedCost(f"{c:g}", float(c)) for c in dict.fromkeys(request.costs or COSTS)]
+    for cost in costs:
+        as_cost_curve(cost.cost, 1)
+    if request.cost_curve is not None:
+        costs.append(NamedCost("curve", read_curve(request.cost_curve)))
+    sweep = request.report is not None if request.sweep is None else request.sweep
+    return Plan(
+        methods=_chosen(request.methods),
+        costs=costs,
+        k=request.k,
+        sweep=SWEEP if sweep else (),
+        prompt_tokens=request.prompt_tokens,
+        keep_warm=request.warm,
+    )
+
+
+def _chosen(keys: Sequence[str]) -> list[MethodSpec]:
+    known = known_methods()
+    if not keys:
+        return list(known.values())
+    for key in keys:
+        if not any(key == spec.key or key in spec.families for spec in known.values()):
+            raise InvalidInputError(
+                f"no method {key}",
+                expected=f"one of {', '.join(known)}",
+                got=key,
+                remedy=missing_methods().get(key),
+            )
+    return [spec for spec in known.values() if {spec.key, *spec.families} & set(keys)]
+
+
+class _Bars(Watcher):
+    """Progress on stderr: traces, and the calls of the one at work. Gone when it is over."""
+
+    def __init__(self, traces: int) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+        console = Console(file=sys.stderr)
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._traces = traces
+        self._number = 0
+        self._name = ""
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> _Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Out of the way while tables are printed: the bars are on stderr, but on the same screen."""
+        self._progress.stop()
+        yield
+        self._progress.start()
+
+    def trace(self, trace: Trace, calls: int) -> None:
+        self._number += 1
+        self._name = f"{self._number}/{self._traces} {trace.name}"
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+        self._task = self._progress.add_task(self._name, total=calls)
+
+    def replay(self, title: str) -> None:
+        if self._task is not None:
+            self._progress.update(self._task, description=f"{self._name}: {title}")
+
+    def call(self, _: Call) -> None:
+        if self._task is not None:
+            self._progress.advance(self._task)

@@ -1,0 +1,163 @@
+"""What a replay counts, and the figures that follow from the counts.
+
+Prices come last: a method that does not look at the cost is replayed once, and the widths of its steps say
+what they would have cost at any price.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from suffixsvc.types import Draft, DraftSource, VerifyCost
+from suffixsvc.values import as_cost_curve
+from suffixsvc_bench.replay.calibration import Calibration
+
+__all__ = ["LAYERS", "LayerRates", "Point", "Tally", "price"]
+
+#: a layer is "prompt" (evidence in the session's own text) or "suffix" (in another session's output)
+LAYERS: Final = {
+    "prompt": frozenset({int(DraftSource.SESSION), int(DraftSource.PROMPT_LOOKUP)}),
+    "suffix": frozenset({int(DraftSource.NAMESPACE), int(DraftSource.CORPUS)}),
+}
+_LAYER_OF: Final = {source: name for name, sources in LAYERS.items() for source in sources}
+PERCENTILES: Final = (50, 90, 99)
+
+
+@dataclass(slots=True)
+class LayerRates:
+    """What one layer did: counts of steps and tokens."""
+
+    num_steps_with_draft: int = 0
+    num_steps_with_hit: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What one call added, in order: the time line of a cache that warms."""
+
+    tokens: int
+    steps: int
+    hits: int
+    accepted: int
+
+
+def share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def price(widths: Mapping[int, int], cost: VerifyCost) -> float:
+    """What steps cost, in plain decode steps: ``widths`` counts the steps by drafted tokens.
+
+    Raises:
+        ValueError: a step was wider than the curve.
+    """
+    widest = max(widths, default=0)
+    curve = as_cost_curve(cost, widest)
+    if widest >= len(curve):
+        raise ValueError(f"a step drafted {widest} tokens, the curve ends at {len(curve) - 1}")
+    return float(sum(count * curve[width] for width, count in widths.items()))
+
+
+@dataclass(slots=True)
+class Tally:
+    """The counts of one replay."""
+
+    calls: int = 0
+    tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    steps_with_draft: int = 0
+    steps_with_hit: int = 0
+    #: steps by drafted tokens
+    widths: Counter[int] = field(default_factory=Counter)
+    layers: dict[str, LayerRates] = field(default_factory=lambda: {name: LayerRates() for name in LAYERS})
+    calibration: Calibration = field(default_factory=Calibration)
+    #: seconds of every step inside the method
+    seconds: array[float] = field(default_factory=lambda: array("f"))
+    points: list[Point] = field(default_factory=list)
+    memory_bytes: int = 0
+    #: sums when the call before ended
+    _before: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+    @property
+    def steps(self) -> int:
+        return self.widths.total()
+
+    def count(self, draft: Draft, path: list[int], taken: int, seconds: float) -> None:
+        """A step: what was drafted, the accepted nodes, the tokens it yielded."""
+        drafted = len(draft)
+        self.widths[drafted] += 1
+        self.tokens += taken
+        self.seconds.append(seconds)
+        if not drafted:
+            return
+        self.drafted += drafted
+        self.accepted += len(path)
+        self.steps_with_draft += 1
+        self.steps_with_hit += bool(path)
+        sources = draft.sources.tolist()
+        for name, rates in self.layers.items():
+            mine = sum(_LAYER_OF.get(source) == name for source in sources)
+            kept = sum(_LAYER_OF.get(sources[node]) == name for node in path)
+            rates.num_drafted += mine
+            rates.num_accepted += kept
+            rates.num_steps_with_draft += mine > 0
+            rates.num_steps_with_hit += kept > 0
+        self.calibration.add(draft.parents.tolist(), draft.probs.tolist(), path)
+
+    def end_call(self) -> None:
+        """A call is over: note what it added."""
+        before = self._before
+        self.calls += 1
+        now = (self.tokens, self.steps, self.steps_with_hit, self.accepted)
+        self.points.append(Point(*(b - a for a, b in zip(before, now, strict=True))))
+        self._before = now
+
+    def speedup(self, cost: VerifyCost) -> float:
+        """Tokens per plain decode step of cost; 1 = plain decoding."""
+        return share(self.tokens, price(self.widths, cost))
+
+    def microseconds(self) -> dict[str, float]:
+        """Percentiles of a step: draft and append together."""
+        if not self.seconds:
+            return {f"p{p}": 0.0 for p in PERCENTILES} | {"mean": 0.0}
+        us = np.frombuffer(self.seconds, np.float32).astype(np.float64) * 1e6
+        found = np.percentile(us, PERCENTILES)
+        return {f"p{p}": float(x) for p, x in zip(PERCENTILES, found, strict=True)} | {
+            "mean": float(us.mean())
+        }
+
+    def rates(self) -> dict[str, Any]:
+        """The figures people look at: shares between 0 and 1, means, and the counts behind them."""
+        steps = self.steps
+        return {
+            "calls": self.calls,
+            "tokens": self.tokens,
+            "steps": steps,
+            "mean_accepted_tokens": share(self.tokens, steps),
+            "drafted_per_step": share(self.drafted, steps),
+            "acceptance_rate": share(self.accepted, self.drafted),
+            "steps_with_draft": share(self.steps_with_draft, steps),
+            "steps_with_hit": share(self.steps_with_hit, steps),
+            "tokens_accepted": share(self.accepted, self.tokens),
+            "microseconds": self.microseconds(),
+            "memory_bytes": self.memory_bytes,
+            "layers": {
+                name: {
+                    "steps_with_draft": share(layer.num_steps_with_draft, steps),
+                    "steps_with_hit": share(layer.num_steps_with_hit, steps),
+                    "tokens_accepted": share(layer.num_accepted, self.tokens),
+                    "acceptance_rate": share(layer.num_accepted, layer.num_drafted),
+                    **asdict(layer),
+                }
+                for name, layer in self.layers.items()
+            },
+        }

@@ -1,0 +1,22 @@
+"""``suffixsvc bench VERB``: the instruments, one file a verb. Their heavy parts load when they run."""
+
+from __future__ import annotations
+
+import typer
+
+from suffixsvc.cli.bench_replay import bench_replay
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Measure: every result names the machine, the commit and the seed it was made with.",
+)
+app.command("replay")(bench_replay)
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps verbs named while there is only one of them."""

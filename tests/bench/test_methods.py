@@ -1,0 +1,387 @@
+"""The peers' drafting rules: worked by hand, and against slow ones that only do what the rule says."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from suffixsvc_bench.methods import Method, Settings, known_methods, missing_methods
+from suffixsvc_bench.methods.arctic import Arctic, PeerFailedError, find_python
+from suffixsvc_bench.methods.ngram_cache import LAX, STRICT, NgramCache, NgramCounts
+from suffixsvc_bench.methods.ngram_mod import NgramMod
+from suffixsvc_bench.methods.prompt_lookup import PromptLookup
+
+from suffixsvc.types import Draft, TokenArray
+
+small_texts = st.lists(st.integers(0, 3), max_size=40)
+
+
+def ids(tokens: Sequence[int]) -> TokenArray:
+    return np.array(tokens, np.int32)
+
+
+def wide(k: int) -> Settings:
+    return Settings(k, 0.05)
+
+
+def drafted(method: Method) -> list[int]:
+    draft = method.draft()
+    assert draft.parents.tolist() == list(range(-1, len(draft) - 1))
+    return draft.token_ids.tolist()
+
+
+def write(method: Method, prompt: Sequence[int], response: Sequence[int]) -> None:
+    """A whole call, a token a step."""
+    method.begin(ids(prompt), "")
+    for token in response:
+        method.draft()
+        method.accept(ids([token]), 0)
+    method.end()
+
+
+@pytest.mark.parametrize("key", list(known_methods()))
+def test_every_method_lives_through_calls_of_every_length(key: str) -> None:
+    spec = known_methods()[key]
+    method = spec.make(Settings(min(spec.default_k, 7), 0.05))
+    try:
+        for prompt in ([], [1], [1, 2, 3], list(range(100)) * 2):
+            method.begin(ids(prompt), "agent")
+            for new in ([5], [6, 7], list(range(60))):
+                draft = method.draft()
+                assert isinstance(draft, Draft)
+                assert len(draft) <= 7
+                assert all(p < i for i, p in enumerate(draft.parents.tolist()))
+                method.accept(ids(new), 0)
+            method.end()
+        assert method.memory_bytes() >= 0
+    finally:
+        method.close()
+        method.close()
+
+
+# ----------------------------------------------------------------------------------------- prompt lookup
+
+
+def test_prompt_lookup_takes_the_longest_and_then_the_earliest_match() -> None:
+    method = PromptLookup(wide(3), max_n=2, min_n=1)
+    #                 (2 3)->4 5 6        (2 3)->7           3->8          the end: 2 3
+    method.begin(ids([1, 2, 3, 4, 5, 6, 9, 2, 3, 7, 0, 3, 8, 0, 2, 3]), "")
+    assert drafted(method) == [4, 5, 6]
+    method.accept(ids([3]), 0)  # 3 3 never stood before; 3 first stood before 4
+    assert drafted(method) == [4, 5, 6]
+    method.accept(ids([77]), 0)
+    assert drafted(method) == []
+
+
+def test_prompt_lookup_copies_no_further_than_the_text() -> None:
+    method = PromptLookup(wide(10), max_n=2, min_n=1)
+    method.begin(ids([5, 5]), "")
+    assert drafted(method) == [5]
+    method.begin(ids([1, 2, 1]), "")
+    assert drafted(method) == [2, 1]
+
+
+def test_prompt_lookup_compares_tokens_and_not_bytes() -> None:
+    """Tokens lie in memory as four bytes each; the bytes of one can stand across two others."""
+    method = PromptLookup(wide(4), max_n=1, min_n=1)
+    method.begin(ids([0x00010000, 0, 9, 1]), "")
+    assert drafted(method) == []
+    method.begin(ids([0x01000000, 0x01000000, 7, 1, 8, 1]), "")
+    assert drafted(method) == [8, 1]
+
+
+@settings(deadline=None)
+@given(small_texts, st.integers(1, 5), st.integers(1, 5), st.integers(1, 6))
+def test_prompt_lookup_against_a_scan(text: list[int], longest: int, shortest: int, k: int) -> None:
+    method = PromptLookup(wide(k), max_n=max(longest, shortest), min_n=shortest)
+    method.begin(ids(text[: len(text) // 2]), "")
+    method.accept(ids(text[len(text) // 2 :]), 0)
+
+    def slowly() -> list[int]:
+        for n in range(max(longest, shortest), shortest - 1, -1):
+            for at in range(len(text) - n):
+                if text[at : at + n] == text[len(text) - n :]:
+                    return text[at + n : at + n + k]
+        return []
+
+    assert drafted(method) == slowly()
+
+
+# ------------------------------------------------------------------------------------------- ngram-cache
+
+
+def test_ngram_cache_is_lax_with_the_calls_own_text_and_strict_with_that_of_others() -> None:
+    method = NgramCache(wide(1))
+    method.begin(ids([7, 1, 2, 3, 9, 1, 2, 3]), "")
+    # 3-gram (1 2 3) was followed by 9 once: enough for the call's own text (lax: 1), and 4-grams never stood
+    assert drafted(method) == [9]
+    method.end()
+    method.begin(ids([8, 1, 2, 3]), "")
+    # as another call's text once is too little (strict: 2 for 3-grams)
+    assert drafted(method) == []
+    method.end()
+    write(method, [6, 1, 2, 3, 9], [])
+    method.begin(ids([8, 1, 2, 3]), "")
+    assert drafted(method) == [9]  # (1 2 3) -> 9 twice by now
+
+
+def test_ngram_cache_wants_a_majority() -> None:
+    method = NgramCache(wide(1))
+    # 1-gram 5 -> 6 6 8: 66 % of 3 is 1.98, so 2 are enough
+    method.begin(ids([5, 6, 0, 5, 6, 1, 5, 8, 2, 5]), "")
+    assert drafted(method) == [6]
+    # one more 8: half and half is not
+    method.begin(ids([5, 6, 0, 5, 6, 1, 5, 8, 2, 5, 8, 3, 5]), "")
+    assert drafted(method) == []
+
+
+def test_ngram_cache_asks_the_static_cache_last_and_lets_it_decide_between_candidates() -> None:
+    static = NgramCounts()
+    static.extend([1, 2, 30, 1, 2, 30], 0)
+    method = NgramCache(wide(2), static)
+    method.begin(ids([1, 2]), "")
+    assert drafted(method) == [30]  # nothing else knows (1 2); behind (2 30) stood 1, but only once
+    # 3 stood once behind (1 2), 40 twice; the static cache knows 30 of the two with 2 * 100
+    method.begin(ids([1, 2, 40, 0, 1, 2, 40, 9, 1, 2, 30, 8, 1, 2]), "")
+    assert drafted(method)[:1] != [40]
+    alone = NgramCache(wide(1))
+    alone.begin(ids([1, 2, 40, 0, 1, 2, 40, 9, 1, 2, 30, 8, 1, 2]), "")
+    assert drafted(alone) == [40]
+
+
+class SlowNgramCache:
+    """The rule of the peer, counting by looking through all texts for every token it drafts."""
+
+    def __init__(self) -> None:
+        self.others: list[list[int]] = []
+        self.text: list[int] = []
+
+    def draft(self, k: int) -> list[int]:
+        if len(self.text) < 2:
+            return []
+        out: list[int] = []
+        while len(out) < k:
+            token = self._next((self.text + out)[-4:])
+            if token is None:
+                break
+            out.append(token)
+        return out
+
+    def _next(self, tail: list[int]) -> int | None:
+        for texts, table in (([self.text], LAX), (self.others, STRICT)):
+            for n in range(min(4, len(tail)), 0, -1):
+                found: Counter[int] = Counter()
+                for text in texts:
+                    for i in range(len(text) - n):
+                        if text[i : i + n] == tail[len(tail) - n :]:
+                            found[text[i + n]] += 1
+                least, percent = table[n - 1]
+                if found and found.total() >= least:
+                    best = next(t for t in found if found[t] == max(found.values()))
+                    if 100 * found[best] >= percent * found.total():
+                        return best
+        return None
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(small_texts, small_texts), min_size=1, max_size=4), st.integers(1, 6))
+def test_ngram_cache_against_a_recount(calls: list[tuple[list[int], list[int]]], k: int) -> None:
+    method, slow = NgramCache(wide(k)), SlowNgramCache()
+    for prompt, response in calls:
+        method.begin(ids(prompt), "")
+        slow.text = list(prompt)
+        for token in response:
+            assert drafted(method) == slow.draft(k)
+            method.accept(ids([token]), 0)
+            slow.text.append(token)
+        method.end()
+        slow.others.append(slow.text)
+
+
+def test_ngram_cache_counts_as_its_file_does() -> None:
+    """(10 11) -> 12 or 13, (11 12) and (12 10) -> one each: 92 bytes of 2-grams, as llama.cpp writes them."""
+    counts = NgramCounts()
+    counts.extend([10, 11, 12, 10, 11, 13], 0)
+    assert counts.after((10, 11)) == {12: 1, 13: 1}
+    two = [ngram for ngram in [(10, 11), (11, 12), (12, 10)] if counts.after(ngram)]
+    assert sum(20 + 8 * len(counts.after(ngram)) for ngram in two) == 92
+
+
+# --------------------------------------------------------------------------------------------- ngram-mod
+
+
+def mod(k: int, match: int, shortest: int, slots: int = 1 << 22) -> NgramMod:
+    return NgramMod(wide(k), match=match, shortest=shortest, slots=slots)
+
+
+def test_ngram_mod_follows_the_table_and_drops_what_is_too_short() -> None:
+    text = list(range(100, 150))
+    known = [*text, 1, 2, 3]
+    for shortest, expected in ((5, [103, 104, 105, 106, 107]), (6, [])):
+        # the table ends at 107: what it was shown later overwrote nothing
+        method = mod(64, match=3, shortest=shortest)
+        write(method, known[:8], [])
+        method.begin(ids([9, 9, 9, 9, 100, 101, 102]), "")
+        assert drafted(method) == expected, shortest
+        assert drafted(mod(64, match=3, shortest=shortest)) == []
+
+
+def test_ngram_mod_keeps_the_last_writer() -> None:
+    method = mod(1, match=2, shortest=1)
+    write(method, [1, 2, 3, 1, 2, 4, 0], [])
+    method.begin(ids([7, 7, 1, 2]), "")
+    assert drafted(method) == [4]
+
+
+def test_ngram_mod_learns_what_is_written_in_chunks() -> None:
+    method = mod(1, match=2, shortest=1)
+    method.begin(ids([50, 51, 52]), "")
+    for token in range(200, 300):
+        method.draft()
+        method.accept(ids([token]), 0)
+    method.end()
+    method.begin(ids([0, 0, 210, 211]), "")
+    assert drafted(method) == [212]
+    method.begin(ids([0, 0, 297, 298]), "")
+    assert drafted(method) == [], "the end of a call had not become a chunk"
+
+
+def test_ngram_mod_empties_a_table_that_is_a_quarter_full() -> None:
+    method = mod(1, match=2, shortest=1, slots=64)
+    write(method, [*range(10)], [])
+    method.begin(ids([90, 91, 3, 4]), "")
+    assert drafted(method) == [5]
+    write(method, [*range(500, 560)], [])  # 58 n-grams: full, and emptied as the call begins
+    method.begin(ids([90, 91, 3, 4]), "")
+    assert drafted(method) == []
+
+
+def test_ngram_mod_empties_the_table_after_five_bad_drafts() -> None:
+    text = [*range(100, 140)]
+    for bad, expected in ((4, [103, 104, 105, 106]), (5, [])):
+        method = mod(4, match=3, shortest=1)
+        write(method, text, [])
+        for _ in range(bad):
+            method.begin(ids([7, 7, 7, 100, 101, 102]), "")
+            assert len(method.draft()) == 4
+            method.accept(ids([1]), 0)
+            method.end()
+        method.begin(ids([8, 8, 8, 100, 101, 102]), "")
+        assert drafted(method) == expected, bad
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_ngram_mod_against_a_dictionary(seed: int) -> None:
+    """Without collisions the table is a dictionary of n-grams; few enough of them do not collide."""
+    chance = random.Random(seed)
+    match, k = chance.randint(2, 5), 6
+    method = mod(k, match=match, shortest=2)
+    table: dict[tuple[int, ...], int] = {}
+    for _ in range(4):
+        text = [chance.randrange(4) for _ in range(chance.randint(0, 30))]
+        method.begin(ids(text), "")
+        looked = 0
+        if len(text) >= match:
+            for i in range(len(text) - match):
+                table[tuple(text[i : i + match])] = text[i + match]
+            looked = len(text) - match
+        for _ in range(80):
+            known = len(text) - 1
+            if known < match:
+                expected: list[int] = []
+            else:
+                if looked + 32 < known:
+                    for i in range(looked, known - match):
+                        table[tuple(text[i : i + match])] = text[i + match]
+                    looked = known - match
+                follow = text[-match:]
+                while len(follow) < match + k and tuple(follow[-match:]) in table:
+                    follow.append(table[tuple(follow[-match:])])
+                expected = follow[match:] if len(follow) >= match + 2 else []
+            assert drafted(method) == expected, f"seed {seed}"
+            token = chance.randrange(4)
+            text.append(token)
+            method.accept(ids([token]), len(expected))  # never a bad draft: no reset
+        method.end()
+
+
+# ------------------------------------------------------------------------------------------------ Arctic
+
+needs_arctic = pytest.mark.skipif(find_python() is None, reason="Arctic is not built here: make peers")
+
+
+def test_a_missing_peer_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("suffixsvc_bench.methods.arctic.find_python", lambda: None)
+    assert "make peers" in missing_methods()["arctic"]
+    assert not any(key.startswith("arctic") for key in known_methods())
+
+
+@needs_arctic
+def test_arctic_drafts_what_another_call_wrote() -> None:
+    python = find_python()
+    assert python is not None
+    method = Arctic(wide(24), python, depth=24, factor=1, tree=False)
+    try:
+        answer = list(range(500, 540))
+        write(method, [1, 2, 3], answer)
+        method.begin(ids([9, 8, 7]), "")
+        assert drafted(method) == []
+        method.accept(ids(answer[:6]), 0)
+        draft = method.draft()
+        # as many tokens as matched; its own text stands in the same tree, so the first has one vote of two
+        assert draft.token_ids.tolist() == answer[6:12]
+        assert draft.probs.tolist() == pytest.approx([1 / 2, 1, 1, 1, 1, 1])
+        assert method.own_seconds() > 0
+        assert method.memory_bytes() > 0
+    finally:
+        method.close()
+
+
+@needs_arctic
+def test_arctic_probabilities_are_given_the_parent() -> None:
+    python = find_python()
+    assert python is not None
+    method = Arctic(wide(24), python, depth=24, factor=4, tree=True)
+    try:
+        for tail in ([7, 8], [7, 8], [7, 9], [6, 9]):
+            write(method, [], [1, 2, 3, 4, *tail])
+        method.begin(ids([50]), "")
+        method.accept(ids([1, 2, 3, 4]), 0)
+        draft = method.draft()
+        found = {
+            (int(t), int(draft.token_ids[p]) if p >= 0 else None): float(q)
+            for t, p, q in zip(draft.token_ids, draft.parents, draft.probs, strict=True)
+        }
+        assert found[7, None] == pytest.approx(3 / 5)  # of the four calls and its own text
+        assert found[8, 7] == pytest.approx(2 / 3)
+        assert found[9, 7] == pytest.approx(1 / 3)
+    finally:
+        method.close()
+
+
+def test_a_python_without_the_peer_says_what_is_wrong() -> None:
+    with pytest.raises(PeerFailedError, match=r"arctic_inference.*make peers"):
+        Arctic(wide(4), sys.executable, depth=24, factor=1, tree=False)
+    with pytest.raises(PeerFailedError, match="cannot run"):
+        Arctic(wide(4), "/nowhere/python", depth=24, factor=1, tree=False)
+
+
+@needs_arctic
+def test_a_peer_that_dies_is_an_error_and_no_hang() -> None:
+    python = find_python()
+    assert python is not None
+    method = Arctic(wide(4), python, depth=24, factor=1, tree=False)
+    try:
+        method.begin(ids([1, 2, 3]), "")
+        method._process.kill()
+        method._process.wait()
+        with pytest.raises(PeerFailedError, match="it ended"):
+            method.draft()
+    finally:
+        method.close()
