@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from suffixsvc.cli.bench_replay import bench_replay
+from suffixsvc.cli.bench_train import bench_train
 
 __all__ = ["app"]
 
@@ -15,8 +16,4 @@ app = typer.Typer(
     help="Measure: every result names the machine, the commit and the seed it was made with.",
 )
 app.command("replay")(bench_replay)
-
-
-@app.callback()
-def _group() -> None:
-    """Keeps verbs named while there is only one of them."""
+app.command("train")(bench_train)

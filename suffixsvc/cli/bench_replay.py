@@ -85,6 +85,13 @@ def bench_replay(
         bool, typer.Option("--shuffle", help="Replay the sessions of a log in random order (--seed).")
     ] = False,
     seed: Annotated[int, typer.Option(help="Of everything random: --shuffle.")] = 0,
+    starting_weights: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="What ours starts from: a file of bench train, or its --leave-one-out folder.",
+        ),
+    ] = None,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write one self-contained HTML page with plots.")
     ] = None,
@@ -122,6 +129,7 @@ def bench_replay(
             warm=start is Start.WARM,
             shuffle=shuffle,
             seed=seed,
+            starting_weights=starting_weights,
             report=report,
             as_json=as_json,
         )

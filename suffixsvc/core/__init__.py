@@ -14,7 +14,18 @@ try:
 except ImportError as error:  # pragma: no cover - only in a broken installation
     raise MissingExtraError("server", "suffixsvc.core._ext") from error
 
-__all__ = ["Index", "IndexStats", "Learner", "PromptLookup", "Session", "draft_from"]
+from suffixsvc.core.start import new_learner, pack_weights
+
+__all__ = [
+    "Index",
+    "IndexStats",
+    "Learner",
+    "PromptLookup",
+    "Session",
+    "draft_from",
+    "new_learner",
+    "pack_weights",
+]
 
 #: native source numbers -> DraftSource
 _SOURCES = np.array([DraftSource.SESSION, DraftSource.NAMESPACE], dtype=np.uint8)
@@ -47,7 +58,7 @@ class PromptLookup:
     """
 
     def __init__(self, prompt_token_ids: TokenIds) -> None:
-        self._session = Session(None, [], Learner(), 1, 0)
+        self._session = Session(None, [], new_learner(), 1, 0)
         self._session.append_context(as_token_array(prompt_token_ids, "prompt_token_ids"))
         self._costs = CostMemo()
 

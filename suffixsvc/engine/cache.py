@@ -15,6 +15,7 @@ import structlog
 
 from suffixsvc import store as stores
 from suffixsvc.config import Limits, validate_namespace
+from suffixsvc.core import new_learner
 from suffixsvc.engine.insertion import Insertion
 from suffixsvc.engine.namespace import Namespace
 from suffixsvc.errors import (
@@ -67,8 +68,11 @@ class SuffixCache:
         path: a directory to keep the outputs in (created if missing), or None: memory only.
         limits: what is refused.
         progress: called with (outputs so far, outputs in all) while the index is rebuilt on open.
+        starting_weights: what new namespaces start from instead of the shipped weights, as
+            :meth:`Namespace.learned_weights` gave it; b"" = nothing.
 
     Raises:
+        InvalidInputError: ``starting_weights`` are not of this version.
         StoreLockedError, StoreCorruptError, StoreForeignError: the directory cannot be used.
 
     Thread-safe. Use as a context manager, or call :meth:`close`; what was acknowledged is safe either way.
@@ -80,7 +84,10 @@ class SuffixCache:
         *,
         limits: Limits | None = None,
         progress: Callable[[int, int], None] | None = None,
+        starting_weights: bytes | None = None,
     ) -> None:
+        new_learner(starting_weights)  # refused here rather than at the first namespace
+        self._starting_weights = starting_weights
         self._limits = Limits() if limits is None else limits
         self._lock = threading.RLock()
         self._closed = False
@@ -224,7 +231,7 @@ class SuffixCache:
     def _index_of(self, path: str) -> NamespaceIndex:
         index = self._indexes.get(path)
         if index is None:
-            index = self._indexes[path] = NamespaceIndex(path)
+            index = self._indexes[path] = NamespaceIndex(path, self._starting_weights)
         return index
 
     def _require_open(self) -> None:

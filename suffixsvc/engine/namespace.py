@@ -102,6 +102,11 @@ class Namespace:
         """All n-grams: int32[m, n] and uint64[m] counts. See ``NamespaceIndex.ngrams``."""
         return self._index.ngrams(n)
 
+    def learned_weights(self) -> bytes:
+        """What drafting has learned here and other namespaces can start from: counters and weights, no text,
+        nothing that depends on the tokenizer. For ``SuffixCache(starting_weights=...)``."""
+        return self._index.learned_weights()
+
     def stats(self) -> NamespaceStats:
         """What is held here (outputs, tokens, bytes of the index) and what came of the drafts since the
         cache was opened."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from suffixsvc.core import Index, Learner
+from suffixsvc.core import Index, new_learner, pack_weights
 from suffixsvc.errors import IndexCorruptError, InvalidInputError
 from suffixsvc.types import NewOutput, TokenArray
 
@@ -68,13 +68,17 @@ def texts_of(output: NewOutput) -> Iterator[tuple[TokenArray, int]]:
 class NamespaceIndex:
     """One namespace's share of memory. Thread-safe; the native index has its own locks."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, weights: bytes | None = None) -> None:
         self.path = path
         self.index = Index(MAX_CONTEXT)
-        self.learner = Learner()
+        self.learner = new_learner(weights)
         self._lock = threading.Lock()
         self._outputs = self._tokens = self._sessions = 0
         self._steps = self._drafts = self._draft_tokens = self._accepted = 0
+
+    def learned_weights(self) -> bytes:
+        """See ``Namespace.learned_weights``."""
+        return pack_weights(self.learner)
 
     def insert(self, output: NewOutput) -> None:
         """Index a stored output."""

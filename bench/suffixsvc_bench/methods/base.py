@@ -24,10 +24,12 @@ class Settings:
     Attributes:
         max_draft_tokens: K, the widest draft of a step.
         verify_cost: what the drafts are priced with; methods that do not look at prices ignore it.
+        starting_weights: of our own methods, see ``SuffixCache``; None = the shipped ones.
     """
 
     max_draft_tokens: int
     verify_cost: VerifyCost
+    starting_weights: bytes | None = None
 
 
 class Method(ABC):

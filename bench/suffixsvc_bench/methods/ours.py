@@ -27,7 +27,7 @@ class Ours(Method):
         self._settings = settings
         self._tree = tree
         self._borrowed = cache is not None
-        self._cache = SuffixCache() if cache is None else cache
+        self._cache = SuffixCache(starting_weights=settings.starting_weights) if cache is None else cache
         self._namespace = self._cache.namespace("replay")
         self._session: Session | None = None
         self._new = _NOTHING

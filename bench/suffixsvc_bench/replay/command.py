@@ -56,6 +56,7 @@ class ReplayRequest:
     warm: bool = False
     shuffle: bool = False
     seed: int = 0
+    starting_weights: Path | None = None
     report: Path | None = None
     as_json: bool = False
 
@@ -191,6 +192,7 @@ def _plan(request: ReplayRequest) -> Plan:
         sweep=SWEEP if sweep else (),
         prompt_tokens=request.prompt_tokens,
         keep_warm=request.warm,
+        starting_weights=request.starting_weights,
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from suffixsvc.types import VerifyCost
 from suffixsvc.values import as_cost_curve
 from suffixsvc_bench.methods import Method, MethodSpec, Settings
+from suffixsvc_bench.replay.inputs import read_weights
 from suffixsvc_bench.replay.logs import Call
 from suffixsvc_bench.replay.run import replay_method
 from suffixsvc_bench.replay.tally import Point
@@ -45,6 +47,8 @@ class Plan:
         sweep: widths that the sweep compares, at ``sweep_cost``; empty = no sweep.
         prompt_tokens: only the last so many tokens of a prompt are used; 0 = all.
         keep_warm: what a method remembers of one trace stays for the next.
+        starting_weights: what our methods start from: a file, or a folder of weights that were learned
+            leaving out the log they are named after; None = the shipped ones.
     """
 
     methods: Sequence[MethodSpec]
@@ -54,6 +58,7 @@ class Plan:
     sweep_cost: NamedCost = field(default_factory=lambda: NamedCost("0.05", 0.05))
     prompt_tokens: int = 3000
     keep_warm: bool = False
+    starting_weights: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +156,7 @@ def compare(traces: Iterable[Trace], plan: Plan, watcher: Watcher | None = None)
             runs: list[Run] = []
             for job in jobs:
                 watch.replay(job.spec.title + (f", K={job.k}" if job.sweep else ""))
-                method = pool.pop(job.key, None) or job.spec.make(_settings(job, plan))
+                method = pool.pop(job.key, None) or job.spec.make(_settings(job, trace, plan))
                 try:
                     runs.append(_run(method, job, trace, plan, watch))
                 finally:
@@ -199,8 +204,9 @@ def _width(spec: MethodSpec, cost: NamedCost, plan: Plan) -> int:
     return k if cost.widest is None else min(k, cost.widest)
 
 
-def _settings(job: _Job, plan: Plan) -> Settings:
-    return Settings(job.k, plan.sweep_cost.cost if job.cost is None else job.cost.cost)
+def _settings(job: _Job, trace: Trace, plan: Plan) -> Settings:
+    weights = None if plan.starting_weights is None else read_weights(plan.starting_weights, trace.name)
+    return Settings(job.k, plan.sweep_cost.cost if job.cost is None else job.cost.cost, weights)
 
 
 def _run(method: Method, job: _Job, trace: Trace, plan: Plan, watch: Watcher) -> Run:

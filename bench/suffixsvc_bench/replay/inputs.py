@@ -1,10 +1,11 @@
-"""Files a replay needs beside the logs: a measured cost curve, a tokenizer."""
+"""Files a replay needs beside the logs: a measured cost curve, a tokenizer, starting weights."""
 
 from __future__ import annotations
 
 import gzip
 import json
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -13,7 +14,9 @@ from suffixsvc.types import TokenArray
 from suffixsvc.values import as_cost_curve
 from suffixsvc_bench.replay.logs import Encode
 
-__all__ = ["read_curve", "read_encoder"]
+__all__ = ["read_curve", "read_encoder", "read_weights", "weights_of"]
+
+_WEIGHTS: Final = ".weights"
 
 
 def read_curve(path: Path) -> list[float]:
@@ -67,3 +70,25 @@ def read_encoder(path: Path) -> Encode:
         return np.asarray(tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int32)
 
     return encode
+
+
+def weights_of(folder: Path, name: str) -> Path:
+    """The file of the weights that were learned on every log but this one."""
+    return folder / (name + _WEIGHTS)
+
+
+def read_weights(path: Path, name: str) -> bytes:
+    """Weights from a file, or from a folder those that know nothing of the log ``name``.
+
+    Raises:
+        InvalidInputError: they cannot be read.
+    """
+    file = weights_of(path, name) if path.is_dir() else path
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise InvalidInputError(
+            "cannot read starting weights",
+            expected="what `suffixsvc bench train` wrote",
+            got=f"{file}: {error.strerror}",
+        ) from None

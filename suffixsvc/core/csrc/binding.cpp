@@ -139,6 +139,7 @@ NB_MODULE(_ext, m) {
                  const std::string bytes = self.save();
                  return nb::bytes(bytes.data(), bytes.size());
              })
+        .def("generalise", &Learner::generalise, nb::call_guard<nb::gil_scoped_release>())
         .def(
             "load",
             [](Learner& self, nb::bytes data) { return self.load(std::string(data.c_str(), data.size())); },

@@ -259,18 +259,18 @@ void Learner::generalise() {
         put(c.seen, 0.f);
     }
     // One set for every last token: the mean of those that were used.
-    std::array<float, kInputs> mean{};
-    float used = 0.f;
+    std::array<double, kInputs> mean{};
+    double used = 0.0;
     for (std::uint32_t set = kTokenSetStart; set < kSets; ++set) {
         const std::atomic<float>* w = &weights_[std::size_t{set} * kInputs];
         if (get(w[kBias]) == 0.f) continue;
-        used += 1.f;
-        for (std::size_t i = 0; i < kInputs; ++i) mean[i] += get(w[i]);
+        used += 1.0;
+        for (std::size_t i = 0; i < kInputs; ++i) mean[i] += static_cast<double>(get(w[i]));
     }
-    if (used > 0.f)
+    if (used > 0.0)
         for (std::uint32_t set = kTokenSetStart; set < kSets; ++set)
             for (std::size_t i = 0; i < kInputs; ++i)
-                put(weights_[std::size_t{set} * kInputs + i], mean[i] / used);
+                put(weights_[std::size_t{set} * kInputs + i], static_cast<float>(mean[i] / used));
     for (std::size_t i = 0; i < final_.size(); ++i)
         put(final_[i], i % kFinalWeights == kMixers ? 0.f : 1.f / kMixers);
 }

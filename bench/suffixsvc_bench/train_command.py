@@ -1,0 +1,70 @@
+"""``suffixsvc bench train``: reads logs, learns with a progress bar, writes files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from suffixsvc.errors import InvalidInputError
+from suffixsvc_bench.replay.inputs import read_encoder, weights_of
+from suffixsvc_bench.replay.logs import Call, find_logs
+from suffixsvc_bench.replay.traces import Selection, load_traces
+from suffixsvc_bench.train import learn_weights
+
+__all__ = ["run_bench_train"]
+
+
+def run_bench_train(
+    logs: Sequence[Path],
+    out: Path,
+    tokenizer: Path | None,
+    *,
+    leave_one_out: bool,
+    max_tokens: int,
+    seed: int,
+) -> None:
+    """See the verb's help.
+
+    Raises:
+        InvalidInputError: a log cannot be read, there are too few, or ``out`` cannot be written.
+    """
+    paths = find_logs(logs)
+    if not paths or (leave_one_out and len(paths) < 2):
+        raise InvalidInputError(
+            "too few logs to learn from",
+            expected="two, to leave one out" if leave_one_out else "at least one",
+        )
+    _prepare(out, folder=leave_one_out)
+    encode = read_encoder(tokenizer) if tokenizer else None
+    selection = Selection(max_tokens=max_tokens)
+    with Progress(console=Console(stderr=True)) as bar:
+        reading = bar.add_task("reading", total=len(paths))
+        known: dict[str, Sequence[Call]] = {}
+        for trace in load_traces(paths, [], encode, selection):
+            known[trace.name] = trace.calls
+            bar.advance(reading)
+        for name in sorted(known) if leave_one_out else [""]:
+            rest = {log: calls for log, calls in known.items() if log != name}
+            task = bar.add_task(
+                f"learning without {name}" if name else "learning", total=sum(map(len, rest.values()))
+            )
+            weights = learn_weights(rest, seed=seed, progress=lambda _, t=task: bar.advance(t))  # type: ignore[misc] # mypy cannot infer lambdas with defaults
+            _write(weights_of(out, name) if name else out, weights)
+
+
+def _prepare(out: Path, *, folder: bool) -> None:
+    try:
+        (out if folder else out.parent).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInputError(f"cannot write {out}", got=str(error)) from None
+
+
+def _write(file: Path, weights: bytes) -> None:
+    try:
+        file.write_bytes(weights)
+    except OSError as error:
+        raise InvalidInputError(f"cannot write {file}", got=str(error)) from None
+    print(f"{file}: {len(weights)} bytes")
