@@ -110,6 +110,11 @@ class NamespaceIndex:
             self._draft_tokens += drafted
             self._accepted += accepted
 
+    def count_accepted(self, accepted: int) -> None:
+        """Of a draft that no further one was asked after."""
+        with self._lock:
+            self._accepted += accepted
+
     def ngrams(self, n: int) -> tuple[TokenArray, npt.NDArray[np.uint64]]:
         """All n-grams of the namespace: int32[m, n] and their counts uint64[m].
 

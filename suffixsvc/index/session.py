@@ -27,7 +27,7 @@ from suffixsvc.index.namespace import NamespaceIndex, next_writer, require_ngram
 from suffixsvc.types import Draft, Labels, NewOutput, OutputId, TokenArray, TokenIds, Verified, VerifyCost
 from suffixsvc.values import CostMemo, as_token_array, as_tree, as_verified
 
-__all__ = ["Abandoned", "Session"]
+__all__ = ["Abandoned", "Session", "agreeing"]
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +61,7 @@ class Session:
         abandoned: Abandoned,
     ) -> None:
         self._namespace = namespace
+        self._reads = [r.index for r in reads]
         self._labels = dict(labels)
         self._limits = limits
         self._commit = commit
@@ -73,7 +74,7 @@ class Session:
         self._cost_of_width = np.ones(1)
         self._costs = CostMemo()
         self._native = core.Session(
-            namespace.index, [r.index for r in reads], namespace.learner, next_writer(), PROMPT_TAIL_TOKENS
+            namespace.index, self._reads, namespace.learner, next_writer(), PROMPT_TAIL_TOKENS
         )
         self._require_room(len(prompt) + len(output))
         self._native.append_context(prompt)
@@ -129,7 +130,7 @@ class Session:
             fresh = self._fresh_part(tokens, at)
             accepted = 0
             if len(fresh):
-                accepted = _agreeing(self._last, fresh) if seen is None else seen.accepted
+                accepted = agreeing(self._last, fresh) if seen is None else seen.accepted
                 sent = self._native.last_width if seen is None else seen.width
                 last = self._cost_of_width
                 # a caller that did not ask in every step says nothing of what the others cost
@@ -138,6 +139,7 @@ class Session:
                 self._native.append(fresh, True)
             if width == 0:
                 self._last, self._cost_of_width = Draft.empty(), np.ones(1)
+                self._namespace.count_accepted(accepted)
                 return self._last
             self._last = core.draft_from(self._native, width, curve, tree=as_a_tree)
             self._cost_of_width = curve
@@ -152,6 +154,47 @@ class Session:
             self._require_room(len(tokens))
             self._native.append_context(tokens)
             self._last = Draft.empty()
+
+    def draft_after(
+        self,
+        context: TokenIds,
+        max_draft_tokens: int = 16,
+        verify_cost: VerifyCost = 0.02,
+        tree: bool | str = False,
+    ) -> Draft:
+        """Draft what follows ``context``, the end of this session's text or another text.
+
+        For engines that hand in what to match instead of telling what was written. Another text is indexed
+        behind this session's own for the one draft, which takes as long as opening a session of that length;
+        where its beginning is the end of this session's text, it continues it.
+
+        Raises:
+            What :meth:`step` raises.
+        """
+        tokens = as_token_array(context, "context")
+        have = len(self._native)
+        if len(tokens) <= have and self._native.first_difference(have - len(tokens), tokens) < 0:
+            return self.step([], max_draft_tokens, verify_cost, tree)
+        width = self._draft_limit(max_draft_tokens)
+        curve = self._costs.curve(verify_cost, width)
+        as_a_tree = self._use_tree(as_tree(tree), curve)
+        with self._lock:
+            self._require_open()
+            self._require_room(len(tokens))
+            text = self.token_ids()
+            scratch = core.Session(
+                None, [self._namespace.index, *self._reads], self._namespace.learner, next_writer(), 0
+            )
+            scratch.append_context(np.concatenate([text, tokens[_overlap(text, tokens) :]]))
+            self._last, self._cost_of_width = Draft.empty(), np.ones(1)
+            return core.draft_from(scratch, width, curve, tree=as_a_tree)
+
+    def retract(self) -> None:
+        """Take what this session wrote back from its siblings, for good: what it writes from now on is seen
+        by itself only. Closing does not change that; close with ``commit=False``. Idempotent."""
+        with self._lock:
+            self._require_open()
+            self._native.retract()
 
     # --------------------------------------------------------------------------------------- its end
 
@@ -312,7 +355,16 @@ def _log_failure(future: Future[list[OutputId]]) -> None:
         log.error("an output could not be stored", error=str(error))
 
 
-def _agreeing(draft: Draft, truth: TokenArray) -> int:
+def _overlap(text: TokenArray, context: TokenArray) -> int:
+    """How much of the beginning of ``context`` is the end of ``text``: the longest such part, of those that
+    64 occurrences of the text's last token can end."""
+    if not len(text):
+        return 0
+    ends = np.flatnonzero(context[: len(text)] == text[-1])[::-1][:64] + 1
+    return next((int(n) for n in ends if np.array_equal(text[-n:], context[:n])), 0)
+
+
+def agreeing(draft: Draft, truth: TokenArray) -> int:
     """Tokens of the longest path of a draft that came true."""
     ahead = truth.tolist()
     at, node = 0, -1
