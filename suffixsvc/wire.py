@@ -18,7 +18,6 @@ from suffixsvc.errors import (
     ErrorCode,
     InvalidCostError,
     InvalidInputError,
-    InvalidTokensError,
     ProtocolError,
     SuffixError,
     error_from_wire,
@@ -26,7 +25,7 @@ from suffixsvc.errors import (
 from suffixsvc.types import Draft, DraftSource, FloatArray, TokenArray, Verified, VerifyCost
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
-from suffixsvc.values import MAX_TOKEN_ID, as_cost_curve, as_tree, as_verified
+from suffixsvc.values import as_cost_curve, as_tree, as_verified, not_tokens
 
 __all__ = [
     "ERROR_METADATA_KEY",
@@ -71,16 +70,10 @@ def pack_tokens(tokens: TokenArray) -> bytes:
 
 def unpack_tokens(data: bytes, name: str = "token_ids") -> TokenArray:
     """4 n bytes -> int32[n]; InvalidTokensError for a torn or negative id."""
-    if len(data) % 4:
-        raise _bad_tokens(name, "packed int32: a multiple of 4 bytes", f"{len(data)} bytes")
-    tokens = np.frombuffer(data, dtype=_INT32)
-    if tokens.size and int(tokens.min()) < 0:
-        raise _bad_tokens(name, f"ids in 0 .. {MAX_TOKEN_ID}", int(tokens.min()))
+    tokens = np.frombuffer(data, dtype=_INT32) if len(data) % 4 == 0 else None
+    if tokens is None or (tokens.size and int(tokens.min()) < 0):
+        raise not_tokens(data, name)
     return cast(TokenArray, tokens.astype(np.int32, copy=False))
-
-
-def _bad_tokens(name: str, expected: object, got: object) -> InvalidTokensError:
-    return InvalidTokensError(f"{name} are not token ids", expected=expected, got=got)
 
 
 # --------------------------------------------------------------------------------------------- drafts

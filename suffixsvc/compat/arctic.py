@@ -26,7 +26,6 @@ import numpy.typing as npt
 
 from suffixsvc.engine import Session, SuffixCache
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, UnknownOutputError
-from suffixsvc.index.session import agreeing
 from suffixsvc.types import Draft, DraftSource, OutputId, TokenIds, Verified, VerifyCost
 from suffixsvc.values import as_cost_curve, as_token_array
 
@@ -159,7 +158,7 @@ class SuffixDecodingCache:
             return
         proposed, request.proposed = request.proposed, Draft.empty()
         source = DraftSource(int(proposed.sources[0])) if len(proposed) else DraftSource.NONE
-        sent = Verified(1 + len(proposed), agreeing(proposed, tokens), source)
+        sent = Verified(1 + len(proposed), _agreeing(proposed, tokens.tolist()), source)
         request.session.step(tokens, max_draft_tokens=0, verified=sent)
 
     def stop_request(self, req_id: Hashable) -> None:
@@ -296,6 +295,15 @@ def _path_probabilities(draft: Draft) -> list[float]:
     for parent, p in zip(draft.parents.tolist(), draft.probs.tolist(), strict=True):
         paths.append(p if parent < 0 else p * paths[parent])
     return paths
+
+
+def _agreeing(draft: Draft, truth: list[int]) -> int:
+    """Tokens of the longest path of a draft that came true."""
+    agreed, node = 0, -1
+    for i, (token, parent) in enumerate(zip(draft.token_ids.tolist(), draft.parents.tolist(), strict=True)):
+        if agreed < len(truth) and parent == node and token == truth[agreed]:
+            node, agreed = i, agreed + 1
+    return agreed
 
 
 def _first(draft: Draft, n: int) -> Draft:

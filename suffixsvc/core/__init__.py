@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+
 import numpy as np
 import numpy.typing as npt
 
@@ -10,15 +12,52 @@ from suffixsvc.types import Draft, DraftSource, TokenIds, VerifyCost
 from suffixsvc.values import CostMemo, as_token_array
 
 try:
-    from suffixsvc.core._ext import Index, IndexStats, Learner, Session
+    from suffixsvc.core._ext import (
+        Curve,
+        Index,
+        IndexStats,
+        Learner,
+        Refusal,
+        Session,
+        StepCounters,
+        Stepper,
+        step_batch,
+    )
 except ImportError as error:  # pragma: no cover - only in a broken installation
     raise MissingExtraError("server", "suffixsvc.core._ext") from error
 
-__all__ = ["Index", "IndexStats", "Learner", "PromptLookup", "Session", "draft_from"]
+__all__ = [
+    "WIRE_SOURCES",
+    "Curve",
+    "Index",
+    "IndexStats",
+    "Learner",
+    "PromptLookup",
+    "Refusal",
+    "Session",
+    "StepCounters",
+    "StepStatus",
+    "Stepper",
+    "draft_from",
+    "step_batch",
+]
 
 #: native source numbers -> DraftSource
 _SOURCES = np.array([DraftSource.SESSION, DraftSource.NAMESPACE], dtype=np.uint8)
+#: the same as a byte string, for steps
+WIRE_SOURCES = _SOURCES.tobytes()
 _LOOKUP = np.array([DraftSource.PROMPT_LOOKUP, DraftSource.NAMESPACE], dtype=np.uint8)
+
+
+class StepStatus(enum.IntEnum):
+    """Why a native step was not taken; numbers as in stepper.h."""
+
+    GAP = 1
+    CONFLICT = 2
+    FULL = 3
+    CLOSED = 4
+    FAILED = 5
+    NOT_TOKENS = 6
 
 
 def draft_from(
