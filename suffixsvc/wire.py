@@ -58,6 +58,7 @@ _TREE_MODES: Final[dict[bool | str, pb.TreeMode]] = {
     True: pb.TREE_MODE_TREE,
     "auto": pb.TREE_MODE_AUTO,
 }
+_TREES: Final[dict[int, bool | str]] = {int(number): tree for tree, number in _TREE_MODES.items()}
 
 
 # --------------------------------------------------------------------------------------------- tokens
@@ -176,10 +177,10 @@ def tree_to_proto(tree: bool | str) -> pb.TreeMode:
 
 
 def tree_from_proto(mode: int) -> bool | str:
-    for tree, number in _TREE_MODES.items():
-        if number == mode:
-            return tree
-    raise InvalidInputError("tree is no tree mode", expected="a TreeMode", got=mode)
+    tree = _TREES.get(mode)
+    if tree is None:
+        raise InvalidInputError("tree is no tree mode", expected="a TreeMode", got=mode)
+    return tree
 
 
 def verified_to_proto(verified: Verified | tuple[int, int, int]) -> pb.Verified:

@@ -76,7 +76,18 @@ def _print(report: RpcReport) -> None:
 
     console = Console()
     table = Table(title="microseconds a call", title_justify="left")
-    for heading in ("", "step p50", "p90", "p99", "echo p50", "p90", "p99", "step / echo", "beyond", "steps/s"):
+    for heading in (
+        "",
+        "step p50",
+        "p90",
+        "p99",
+        "echo p50",
+        "p90",
+        "p99",
+        "step / echo",
+        "beyond",
+        "steps/s",
+    ):
         table.add_column(heading, justify="right" if heading else "left")
     for t in report.timings:
         times = (t.step.p50, t.step.p90, t.step.p99, t.echo.p50, t.echo.p90, t.echo.p99)

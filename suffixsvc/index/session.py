@@ -134,9 +134,7 @@ class Session:
         as_a_tree = tree if type(tree) is bool else self._use_tree(as_tree(tree), costs)
         sent, accepted = (0, 0) if verified is None else _told(verified)
         place = -1 if at is None else _position(at)
-        answer = self._stepper.step(
-            tokens, place, width, curve, as_a_tree, sent, accepted, core.WIRE_SOURCES
-        )
+        answer = self._stepper.step(tokens, place, width, curve, as_a_tree, sent, accepted, core.WIRE_SOURCES)
         if answer is None:
             return Draft.empty()
         if isinstance(answer, core.Refusal):

@@ -49,7 +49,7 @@ class ErrorInterceptor(grpc.ServerInterceptor):
             return grpc.stream_stream_rpc_method_handler(
                 _guard_stream(handler.stream_stream, method),
                 handler.request_deserializer,
-                handler.response_serializer,
+                _unless_bytes(handler.response_serializer),
             )
         raise AssertionError(f"{method} has a kind that this interceptor does not guard")
 
@@ -78,6 +78,15 @@ def _guard_stream(
             _abort(error, method, context)
 
     return guarded
+
+
+def _unless_bytes(serializer: Callable[[Any], bytes] | None) -> Callable[[Any], bytes]:
+    """For replies of which some come serialised."""
+
+    def serialise(reply: Any) -> bytes:
+        return reply if serializer is None or isinstance(reply, bytes) else serializer(reply)
+
+    return serialise
 
 
 def _abort(error: Exception, method: str, context: grpc.ServicerContext) -> NoReturn:

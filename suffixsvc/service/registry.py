@@ -14,16 +14,16 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import structlog
 import xxhash
 
-from suffixsvc import wire
 from suffixsvc.config import Limits
 from suffixsvc.errors import (
     AppendGap,
@@ -36,12 +36,15 @@ from suffixsvc.errors import (
     UnknownOutputError,
     UnknownSessionError,
 )
+from suffixsvc.index import step_together
+from suffixsvc.service import converters
 from suffixsvc.service.converters import AppendArgs, OpenArgs, StepArgs
 from suffixsvc.types import FloatArray, OutputId, TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
 if TYPE_CHECKING:
     from suffixsvc.engine import Session, SuffixCache
+    from suffixsvc.index.session import Plan
 
 __all__ = ["SessionRegistry"]
 
@@ -53,7 +56,11 @@ RECENTLY_CLOSED = 4096
 #: closes that wait for the disk side by side when the service drains: group commit takes them together
 DRAIN_WORKERS = 32
 
-Reply = TypeVar("Reply", pb.StepReply, pb.AppendContextReply)
+_NOT_ANSWERED = RuntimeError("a step was not answered")
+_by_id = itemgetter(0)
+
+#: answers that a repeated question gets again; that of a step is serialised (see ``step_together``)
+Answer = TypeVar("Answer", bytes, pb.AppendContextReply)
 
 
 @dataclass(slots=True)
@@ -66,12 +73,12 @@ class _Entry:
     session: Session | None = None
     cost: float | FloatArray = DEFAULT_COST
     seq: int = 0
-    answer: pb.StepReply | pb.AppendContextReply | None = None
+    answer: bytes | pb.AppendContextReply | None = None
     touched: float = 0.0
     #: what an expired session of this id left in the log; ours replaces it if it goes on from there
     left: _Left | None = None
 
-    def repeated(self, seq: int, kind: type[Reply]) -> Reply | None:
+    def repeated(self, seq: int, kind: type[Answer]) -> Answer | None:
         """The answer already given to ``seq``; None when it is new. StepSequenceError when it is older."""
         if seq == 0 or seq > self.seq:
             return None
@@ -84,7 +91,7 @@ class _Entry:
             remedy="Number the steps of a session upwards; only the last one can be asked again.",
         )
 
-    def answered(self, seq: int, reply: pb.StepReply | pb.AppendContextReply) -> None:
+    def answered(self, seq: int, reply: bytes | pb.AppendContextReply) -> None:
         if seq:
             self.seq, self.answer = seq, reply
 
@@ -189,28 +196,87 @@ class SessionRegistry:
 
     # ------------------------------------------------------------------------------------- a session's life
 
-    def step(self, args: StepArgs) -> pb.StepReply:
-        with self._use(args.session_id) as (entry, session):
-            if (again := entry.repeated(args.seq, pb.StepReply)) is not None:
-                return again
-            cost = entry.cost if args.verify_cost is None else args.verify_cost
-            draft = session.step(
-                args.tokens,
-                max_draft_tokens=args.max_draft_tokens,
-                verify_cost=cost,
-                tree=args.tree,
-                at=args.at,
-                verified=args.verified,
-            )
-            entry.cost = cost
-            reply = pb.StepReply(
-                session_id=args.session_id,
-                seq=args.seq,
-                draft=wire.draft_to_proto(draft),
-                length=session.length,
-            )
-            entry.answered(args.seq, reply)
-            return reply
+    def step(self, request: pb.StepRequest) -> pb.StepReply:
+        [answer] = self.step_together([request])
+        if isinstance(answer, Exception):
+            raise answer
+        return pb.StepBatchReply.FromString(answer).items[0].reply
+
+    def step_together(self, requests: Sequence[pb.StepRequest]) -> list[bytes | Exception]:
+        """Steps of several sessions, side by side on all cores.
+
+        Returns:
+            For each its answer, a serialised StepBatchReply of one item, or the error that only this one has.
+        """
+        answers: list[bytes | Exception] = [_NOT_ANSWERED] * len(requests)
+        asked: list[tuple[str, int, StepArgs]] = []
+        seen: set[str] = set()
+        for place, request in enumerate(requests):
+            session_id = request.session_id
+            try:
+                if session_id in seen:
+                    _refuse_second_item(session_id)
+                seen.add(session_id)
+                asked.append((session_id, place, converters.step_args(request, self._limits)))
+            except Exception as error:  # a defect, too, is this one's only
+                answers[place] = error
+        # Whoever holds several entries takes them in the order of their ids, so that two batches never wait
+        # for each other.
+        asked.sort(key=_by_id)
+        held: list[threading.Lock] = []
+        try:
+            self._step_locked(asked, answers, held)
+        finally:
+            for lock in held:
+                lock.release()
+        return answers
+
+    def _step_locked(
+        self,
+        asked: Sequence[tuple[str, int, StepArgs]],
+        answers: list[bytes | Exception],
+        held: list[threading.Lock],
+    ) -> None:
+        """Answer what is asked, in place. The locks of all its sessions are added to ``held``."""
+        now = time.monotonic()
+        steps: list[tuple[Session, Plan]] = []
+        stepping: list[tuple[int, _Entry, StepArgs, float | FloatArray]] = []
+        for session_id, place, args in asked:
+            entry = self._entries.get(session_id)  # one look at a dict needs no lock
+            try:
+                if entry is not None:
+                    entry.lock.acquire()
+                    held.append(entry.lock)
+                session = entry and entry.session
+                if entry is None or session is None:
+                    answers[place] = self._missing(session_id)
+                    continue
+                entry.touched = now
+                seq, cost = args.seq, entry.cost if args.verify_cost is None else args.verify_cost
+                again = entry.repeated(seq, bytes) if seq else None
+                if again is not None:
+                    answers[place] = again
+                    continue
+                plan = session.plan(
+                    args.token_bytes,
+                    args.at,
+                    args.max_draft_tokens,
+                    cost,
+                    args.tree,
+                    args.verified,
+                    session_id,
+                    seq,
+                )
+            except Exception as error:  # a defect, too, is this one's only
+                answers[place] = error
+                continue
+            steps.append((session, plan))
+            stepping.append((place, entry, args, cost))
+        for (place, entry, args, cost), answer in zip(stepping, step_together(steps), strict=True):
+            answers[place] = answer
+            if isinstance(answer, bytes):
+                entry.cost = cost
+                entry.answered(args.seq, answer)
 
     def append_context(self, args: AppendArgs) -> pb.AppendContextReply:
         with self._use(args.session_id) as (entry, session):
@@ -366,3 +432,9 @@ def _append_context_at(session: Session, tokens: TokenArray, at: int | None) -> 
         session.step(tokens[:known], max_draft_tokens=0, at=at)
     if known < len(tokens):
         session.append_context(tokens[known:])
+
+
+def _refuse_second_item(session_id: str) -> NoReturn:
+    raise InvalidInputError(
+        "a session stands twice in one batch", expected="at most one item per session", got=session_id
+    )

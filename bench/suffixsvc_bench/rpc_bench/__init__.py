@@ -1,4 +1,4 @@
-"""What a step through the service costs, beside a bare gRPC echo of the same message sizes in the same run."""
+"""What a step through the service costs, beside a bare gRPC echo of the same message sizes, in one run."""
 
 from suffixsvc_bench.rpc_bench.report import RpcReport, Timing
 from suffixsvc_bench.rpc_bench.run import RpcOptions, run_rpc_bench

@@ -51,7 +51,7 @@ def serve_echo(ready_file: Path, addresses: list[str]) -> None:
             ("grpc.max_send_message_length", most),
         ],
     )
-    methods = {
+    methods: dict[str, Any] = {
         STREAM.rpartition("/")[2]: grpc.stream_stream_rpc_method_handler(_answers),
         UNARY.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(_answer),
     }

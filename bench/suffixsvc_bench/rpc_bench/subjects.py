@@ -51,7 +51,7 @@ class _Generation:
     """One session's text and how far it is written."""
 
     def __init__(self, text: TokenArray) -> None:
-        self._text = text.tolist()
+        self._text: list[int] = text.tolist()
         self._at = 0
 
     def next(self, draft: Draft) -> list[int]:
@@ -90,9 +90,7 @@ class StreamSteps:
         self, target: str, prompts: Sequence[TokenArray], texts: Sequence[TokenArray], max_draft_tokens: int
     ) -> None:
         self._transport = _Measuring(target)
-        self.client = SuffixClient(
-            transport=self._transport, config=ClientConfig(step_timeout_s=_TIMEOUT_S)
-        )
+        self.client = SuffixClient(transport=self._transport, config=ClientConfig(step_timeout_s=_TIMEOUT_S))
         namespace = self.client.namespace(_NAMESPACE)
         self._sessions = [namespace.open_session(prompt) for prompt in prompts]
         self._texts = [_Generation(text) for text in texts]
@@ -132,7 +130,9 @@ class StreamSteps:
         empty = self.client.counts.empty
         self.client.close()
         if empty:
-            raise ProtocolError("steps of the benchmark were not answered", expected="drafts", got=dict(empty))
+            raise ProtocolError(
+                "steps of the benchmark were not answered", expected="drafts", got=dict(empty)
+            )
 
 
 class UnarySteps:
