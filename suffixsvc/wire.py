@@ -8,6 +8,7 @@ ValueError, KeyError or struct.error.
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any, Final, NoReturn, cast
 
 import numpy as np
@@ -25,7 +26,7 @@ from suffixsvc.errors import (
 from suffixsvc.types import Draft, DraftSource, FloatArray, TokenArray, Verified, VerifyCost
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
-from suffixsvc.values import as_cost_curve, as_tree, as_verified, not_tokens
+from suffixsvc.values import MAX_TOKEN_ID, as_cost_curve, as_tree, as_verified, not_tokens
 
 __all__ = [
     "ERROR_METADATA_KEY",
@@ -50,6 +51,10 @@ ERROR_METADATA_KEY: Final = "suffixsvc-error-bin"
 _INT32: Final = np.dtype("<i4")
 _FLOAT32: Final = np.dtype("<f4")
 _LAST_SOURCE: Final = max(DraftSource)
+#: up to so many tokens, Python looks at them faster than numpy does; never where bytes are the other way
+_SHORT: Final = 64 if sys.byteorder == "little" else 0
+#: the bits of 1.0: floats from 0 to 1 are those whose bits, as an unsigned number, are not above it
+_ONE_BITS: Final = 0x3F80_0000
 #: the parents of a chain, long enough for any sensible draft; shared, so read-only
 _CHAIN: Final = np.arange(-1, 1023, dtype=np.int32)
 _CHAIN.setflags(write=False)
@@ -100,6 +105,30 @@ def draft_from_proto(message: types_pb2.Draft) -> Draft:
 
     On every client's hot path: a draft is a few dozen bytes, so calls into numpy are what it costs.
     """
+    tokens, parents, probs = message.token_ids, message.parents, message.probs
+    sources, match_lens = message.sources, message.match_lens
+    n = len(sources)
+    if not (
+        0 < n <= _SHORT
+        and not parents
+        and len(tokens) == len(probs) == len(match_lens) == 4 * n
+        and max(memoryview(tokens).cast("I")) <= MAX_TOKEN_ID
+        and max(memoryview(match_lens).cast("I")) <= MAX_TOKEN_ID
+        and max(memoryview(probs).cast("I")) <= _ONE_BITS
+        and max(sources) <= _LAST_SOURCE
+    ):
+        return _draft_from_proto(message)
+    return Draft(
+        np.frombuffer(tokens, np.int32),
+        _CHAIN[:n],
+        np.frombuffer(probs, np.float32),
+        np.frombuffer(sources, np.uint8),
+        np.frombuffer(match_lens, np.int32),
+    )
+
+
+def _draft_from_proto(message: types_pb2.Draft) -> Draft:
+    """Of any draft: long ones, trees, malformed ones."""
     ids = _packed(message.token_ids, _INT32, "token_ids")
     n = len(ids)
     if n == 0:

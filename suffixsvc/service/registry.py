@@ -247,7 +247,7 @@ class SessionRegistry:
                 if entry is not None:
                     entry.lock.acquire()
                     held.append(entry.lock)
-                session = entry and entry.session
+                session = None if entry is None else entry.session
                 if entry is None or session is None:
                     answers[place] = self._missing(session_id)
                     continue
