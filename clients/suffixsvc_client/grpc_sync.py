@@ -1,6 +1,6 @@
 """The transport over gRPC, blocking: unary calls, and one long-lived stream for all sessions.
 
-    caller ──SimpleQueue──> gRPC's sender thread ──> service ──> gRPC's receiver thread ──SimpleQueue──> caller
+    caller ──queue──> gRPC's sender thread ──> service ──> gRPC's receiver thread ──queue──> caller
 
 The caller waits on its own timer. A reply whose caller has given up finds nobody and is dropped. Replies
 are handed over where gRPC deserialises them, in the thread that received them: waking the stream's reader

@@ -177,8 +177,8 @@ class Procedures:
             self._step_failed(one, error)
 
     def _settle(self, one: _Asked, item: pb.StepItem, earlier: SuffixError | None) -> Draft | None:
-        """The draft of one answer, None where it is an error. ``earlier``: why the tokens sent before it failed,
-        the real cause."""
+        """The draft of one answer, None where it is an error. ``earlier``: why the tokens sent before it
+        failed, the real cause."""
         try:
             if earlier is not None:
                 raise earlier
