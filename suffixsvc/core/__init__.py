@@ -14,10 +14,12 @@ from suffixsvc.values import CostMemo, as_token_array
 try:
     from suffixsvc.core._ext import (
         Curve,
+        Desk,
         Index,
         IndexStats,
         Learner,
         Refusal,
+        Seat,
         Session,
         StepCounters,
         Stepper,
@@ -29,11 +31,13 @@ except ImportError as error:  # pragma: no cover - only in a broken installation
 __all__ = [
     "WIRE_SOURCES",
     "Curve",
+    "Desk",
     "Index",
     "IndexStats",
     "Learner",
     "PromptLookup",
     "Refusal",
+    "Seat",
     "Session",
     "StepCounters",
     "StepStatus",

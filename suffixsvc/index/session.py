@@ -220,6 +220,15 @@ class Session:
             self._require_open()
             self._native.retract()
 
+    def sit(self, seat: core.Seat, verify_cost: VerifyCost) -> None:
+        """Let a desk take this session's steps from now on. The seat's turn is held."""
+        seat.set_cost(self.whole_curve(verify_cost))
+        seat.sit(self._stepper)
+
+    def whole_curve(self, verify_cost: VerifyCost) -> core.Curve:
+        """A cost as the core takes it, to the longest draft the engine makes. InvalidCostError."""
+        return self._curve(verify_cost, self._limits.max_draft_tokens)[1]
+
     # --------------------------------------------------------------------------------------- its end
 
     def close(self, commit: bool = True, *, incomplete: bool = False, wait: bool = True) -> OutputId | None:

@@ -5,9 +5,12 @@ Stream items and unary calls end in the same functions; so does the client's fak
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NoReturn
+
+from google.protobuf.message import DecodeError
 
 from suffixsvc.config import Limits, validate_namespace
 from suffixsvc.errors import InvalidInputError, SuffixError, UnknownNamespaceError
@@ -61,10 +64,31 @@ class Handlers:
 
     def message(self, request: pb.StreamRequest) -> pb.StreamReply:
         """Answer one stream message. Never raises: an error is data, or one session would end all."""
-        return pb.StreamReply.FromString(self.message_bytes(request))
+        return pb.StreamReply.FromString(self.message_bytes(request.SerializeToString()))
 
-    def message_bytes(self, request: pb.StreamRequest) -> bytes:
-        """The same, serialised: what a decode step waits for is put together without protobuf's objects."""
+    def message_bytes(self, data: bytes) -> bytes:
+        """The same, serialised both ways: what a decode step waits for passes the core's desk and no object
+        of protobuf's.
+
+        Raises:
+            InvalidInputError: the bytes are no StreamRequest.
+        """
+        answered = self.sessions.desk.answer(data, time.monotonic())
+        if isinstance(answered, bytes):
+            return answered
+        try:
+            request = pb.StreamRequest.FromString(data)
+        except DecodeError:
+            raise InvalidInputError(
+                "a message of the stream cannot be read", expected="a StreamRequest", got=data[:16].hex()
+            ) from None
+        if answered is None:
+            return self._message(request)
+        # The desk has taken what it could; why it refused the others, the registry knows to tell.
+        items = zip(request.steps.items, answered, strict=True)
+        return stream_reply(request.id, b"".join(done or self._items([step]) for step, done in items))
+
+    def _message(self, request: pb.StreamRequest) -> bytes:
         reply = pb.StreamReply(id=request.id)
         try:
             match request.WhichOneof("request"):

@@ -46,11 +46,8 @@ class ErrorInterceptor(grpc.ServerInterceptor):
                 handler.response_serializer,
             )
         if handler.stream_stream is not None:
-            return grpc.stream_stream_rpc_method_handler(
-                _guard_stream(handler.stream_stream, method),
-                handler.request_deserializer,
-                _unless_bytes(handler.response_serializer),
-            )
+            # Messages of the stream stay bytes: the core reads and writes them (Handlers.message_bytes).
+            return grpc.stream_stream_rpc_method_handler(_guard_stream(handler.stream_stream, method))
         raise AssertionError(f"{method} has a kind that this interceptor does not guard")
 
 
@@ -78,15 +75,6 @@ def _guard_stream(
             _abort(error, method, context)
 
     return guarded
-
-
-def _unless_bytes(serializer: Callable[[Any], bytes] | None) -> Callable[[Any], bytes]:
-    """For replies of which some come serialised."""
-
-    def serialise(reply: Any) -> bytes:
-        return reply if serializer is None or isinstance(reply, bytes) else serializer(reply)
-
-    return serialise
 
 
 def _abort(error: Exception, method: str, context: grpc.ServicerContext) -> NoReturn:

@@ -24,8 +24,8 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
         self._free_streams = threading.Semaphore(max_streams)
         self.draining = False
 
-    def Stream(  # type: ignore[override] # noqa: N802 - replies come serialised; gRPC's method name
-        self, request_iterator: Iterator[pb.StreamRequest], context: grpc.ServicerContext
+    def Stream(  # type: ignore[override] # noqa: N802 - messages stay bytes (see interceptor.py); gRPC's method name
+        self, request_iterator: Iterator[bytes], context: grpc.ServicerContext
     ) -> Iterator[bytes]:
         if not self._free_streams.acquire(blocking=False):
             raise LimitExceededError(

@@ -10,6 +10,8 @@ namespace {
 // Field numbers of proto/suffixsvc/v1; a test compares the bytes with those that protobuf writes.
 constexpr char kLengthDelimited = 2;
 constexpr char tag(int field, char kind) { return static_cast<char>(field << 3 | kind); }
+constexpr char kStreamId = tag(1, 0);
+constexpr char kStreamSteps = tag(3, kLengthDelimited);
 constexpr char kBatchItem = tag(1, kLengthDelimited);
 constexpr char kItemReply = tag(1, kLengthDelimited);
 constexpr char kReplySession = tag(1, kLengthDelimited);
@@ -94,6 +96,20 @@ std::string pack_step_reply(std::string_view session_id, std::uint64_t seq,
         out.push_back(kReplyLength);
         put_varint(out, length);
     }
+    return out;
+}
+
+std::string pack_stream_reply(std::uint64_t id, const std::vector<std::optional<std::string>>& items) {
+    std::size_t bytes = 0;
+    for (const auto& item : items) bytes += item->size();
+    std::string out;
+    out.reserve(1 + varint_size(id) + field_size(bytes));
+    if (id != 0) {
+        out.push_back(kStreamId);
+        put_varint(out, id);
+    }
+    put_head(out, kStreamSteps, bytes);
+    for (const auto& item : items) out.append(*item);
     return out;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,5 +17,8 @@ namespace suffixsvc {
 std::string pack_step_reply(std::string_view session_id, std::uint64_t seq,
                             const std::vector<DraftToken>& draft, std::uint64_t length,
                             std::string_view sources);
+
+// A serialised StreamReply to message `id`, of items from pack_step_reply: all of them are there.
+std::string pack_stream_reply(std::uint64_t id, const std::vector<std::optional<std::string>>& items);
 
 }  // namespace suffixsvc

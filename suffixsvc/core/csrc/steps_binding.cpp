@@ -8,6 +8,7 @@
 #include <bit>
 #include <cstring>
 
+#include "curve.h"
 #include "packing.h"
 #include "stepper.h"
 
@@ -19,11 +20,6 @@ namespace {
 
 using Tokens = nb::ndarray<const Token, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Costs = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-// An immutable cost curve, made once and handed to many steps.
-struct Curve {
-    std::shared_ptr<const CostCurve> cost;
-};
 
 // Why a step was not taken.
 struct Refusal {
