@@ -24,7 +24,9 @@ def rpc(
         typer.Option(help="hot (calls follow each other) or cold (a model computes before each); both."),
     ] = None,
     calls: Annotated[int, typer.Option(min=1, help="Timed calls of each configuration.")] = 800,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds they are taken in: step, echo, step ...")] = 8,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Rounds they are taken in: step, echo, engine, step ...")
+    ] = 8,
     pause_ms: Annotated[float, typer.Option(min=0, help="CPU-bound pause before a cold call.")] = 4.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the texts.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
@@ -32,7 +34,8 @@ def rpc(
     """Measure a step through the service beside a bare gRPC echo of the same message sizes, in one run.
 
     Starts `suffixsvc serve` and the echo as processes of their own on this machine and alternates between
-    them. "beyond" is what a step takes longer than the echo, for each session in the message.
+    them. "beyond" is what a step takes longer than the echo, "engine" what it takes without a service, both for
+    each session in the message.
     """
     from suffixsvc_bench.rpc_bench import RpcOptions
 
@@ -96,6 +99,7 @@ def _print(report: RpcReport) -> None:
             *(f"{time:.0f}" for time in times),
             f"[bold]{t.ratio:.2f}[/]",
             f"{t.beyond_us_per_session:.1f}",
+            f"{t.engine.p50 / t.batch:.1f}",
             f"{t.sessions_per_second:.0f}",
         )
     console.print(table)

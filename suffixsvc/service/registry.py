@@ -378,9 +378,7 @@ class SessionRegistry:
         """Commit sessions idle for longer than the limit as incomplete; how many."""
         before = (time.monotonic() if now is None else now) - self._limits.session_idle_seconds
         with self._lock:
-            idle = [
-                entry for entry in self._entries.values() if entry.session and entry.touched <= before
-            ]
+            idle = [entry for entry in self._entries.values() if entry.session and entry.touched <= before]
         return sum(self._commit_incomplete(entry, before) for entry in idle)
 
     def drain(self) -> int:

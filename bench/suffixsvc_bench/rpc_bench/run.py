@@ -1,4 +1,4 @@
-"""The measurement: our service and the echo side by side, rounds alternating."""
+"""The measurement: our service, the echo and the bare engine side by side, rounds alternating."""
 
 from __future__ import annotations
 
@@ -13,11 +13,20 @@ from typing import Final
 import numpy as np
 from suffixsvc_client import SuffixClient
 
+from suffixsvc import SuffixCache
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc_bench.provenance import provenance
 from suffixsvc_bench.rpc_bench.processes import Addresses, echo_process, service_process
 from suffixsvc_bench.rpc_bench.report import Percentiles, RpcReport, Timing
-from suffixsvc_bench.rpc_bench.subjects import EchoStream, EchoUnary, StreamSteps, Subject, UnarySteps
+from suffixsvc_bench.rpc_bench.subjects import (
+    NAMESPACE,
+    EchoStream,
+    EchoUnary,
+    EngineSteps,
+    StreamSteps,
+    Subject,
+    UnarySteps,
+)
 from suffixsvc_bench.rpc_bench.workload import Workload
 
 __all__ = ["RpcOptions", "run_rpc_bench"]
@@ -41,7 +50,7 @@ class RpcOptions:
     modes: tuple[str, ...] = ("hot", "cold")
     #: timed calls of each subject in each configuration
     calls: int = 800
-    #: they are taken in so many rounds: step, echo, step, echo ...
+    #: they are taken in so many rounds: step, echo, engine, step, echo, engine ...
     rounds: int = 8
     #: length of the CPU-bound pause before a cold call, milliseconds
     pause_ms: float = 4.0
@@ -96,15 +105,16 @@ def run_rpc_bench(
         tempfile.TemporaryDirectory(prefix="sfx-") as name,
         service_process(Path(name)) as service,
         echo_process(Path(name)) as echo,
+        SuffixCache() as engine,
     ):
+        known = workload.outputs(NAMESPACE, chosen.outputs, _OUTPUT_TOKENS)
+        engine.namespace(NAMESPACE).add_outputs(known)
         with SuffixClient(service.unix) as client:
-            client.namespace("bench/rpc").add_outputs(
-                workload.outputs("bench/rpc", chosen.outputs, _OUTPUT_TOKENS)
-            )
+            client.namespace(NAMESPACE).add_outputs(known)
         for done, configuration in enumerate(configurations):
             if progress is not None:
                 progress("{}, {}, batch {}, {}".format(*configuration), done, len(configurations))
-            timings.append(_measure(configuration, chosen, workload, service, echo))
+            timings.append(_measure(configuration, chosen, workload, service, echo, engine))
         if progress is not None:
             progress("done", len(configurations), len(configurations))
     return RpcReport(provenance(), asdict(chosen), timings)
@@ -116,6 +126,7 @@ def _measure(
     workload: Workload,
     service: Addresses,
     echo: Addresses,
+    cache: SuffixCache,
 ) -> Timing:
     transport, kind, batch, mode = configuration
     target, echo_target = getattr(service, transport), getattr(echo, transport)
@@ -131,16 +142,20 @@ def _measure(
     sizes = step.sizes(_SIZED)
     think_s = float(np.median([_prepared(step) for _ in range(_SIZED)]))
     bare: Subject = (EchoStream if kind == "stream" else EchoUnary)(echo_target, sizes, think_s)
+    engine = EngineSteps(cache, prompts, texts, width)
     pause_s = options.pause_ms / 1e3 if mode == "cold" else 0.0
     step_s: list[float] = []
     echo_s: list[float] = []
+    engine_s: list[float] = []
     try:
-        for subject in (step, bare):
-            _timed(subject, min(50, options.calls), pause_s)  # both warm
+        for subject in (step, bare, engine):
+            _timed(subject, min(50, options.calls), pause_s)  # all warm
         for calls in _portions(options.calls, options.rounds):
             step_s += _timed(step, calls, pause_s)
             echo_s += _timed(bare, calls, pause_s)
+            engine_s += _timed(engine, calls, pause_s)
     finally:
+        engine.close()
         bare.close()
         step.close()
     return Timing(
@@ -154,6 +169,7 @@ def _measure(
         drafted=step.drafted / step.steps,
         step=Percentiles.of(step_s),
         echo=Percentiles.of(echo_s),
+        engine=Percentiles.of(engine_s),
     )
 
 

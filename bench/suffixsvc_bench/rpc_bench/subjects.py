@@ -15,18 +15,28 @@ from suffixsvc_client.effects import CLOSE, OPEN, STEP
 from suffixsvc_client.grpc_sync import GrpcTransport
 from suffixsvc_client.transport import CHANNEL_OPTIONS
 
-from suffixsvc import wire
+from suffixsvc import SuffixCache, wire
 from suffixsvc.errors import ProtocolError
 from suffixsvc.types import Draft, TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.values import as_token_array
 from suffixsvc_bench.rpc_bench import echo
 
-__all__ = ["EchoStream", "EchoUnary", "Sizes", "StreamSteps", "Subject", "UnarySteps"]
+__all__ = [
+    "NAMESPACE",
+    "EchoStream",
+    "EchoUnary",
+    "EngineSteps",
+    "Sizes",
+    "StreamSteps",
+    "Subject",
+    "UnarySteps",
+]
 
 #: what a benchmark waits for an answer: it wants to see a slow one, not an empty draft
 _TIMEOUT_S = 5.0
-_NAMESPACE = "bench/rpc"
+#: where all of it happens
+NAMESPACE = "bench/rpc"
 
 
 class Subject(Protocol):
@@ -91,7 +101,7 @@ class StreamSteps:
     ) -> None:
         self._transport = _Measuring(target)
         self.client = SuffixClient(transport=self._transport, config=ClientConfig(step_timeout_s=_TIMEOUT_S))
-        namespace = self.client.namespace(_NAMESPACE)
+        namespace = self.client.namespace(NAMESPACE)
         self._sessions = [namespace.open_session(prompt) for prompt in prompts]
         self._texts = [_Generation(text) for text in texts]
         self._drafts = [Draft.empty() for _ in texts]
@@ -135,12 +145,42 @@ class StreamSteps:
             )
 
 
+class EngineSteps:
+    """The same sessions on an embedded engine: what of a step is no matter of the wire."""
+
+    def __init__(
+        self,
+        cache: SuffixCache,
+        prompts: Sequence[TokenArray],
+        texts: Sequence[TokenArray],
+        max_draft_tokens: int,
+    ) -> None:
+        namespace = cache.namespace(NAMESPACE)
+        self._sessions = [namespace.open_session(prompt) for prompt in prompts]
+        self._texts = [_Generation(text) for text in texts]
+        self._drafts = [Draft.empty() for _ in texts]
+        self._width = max_draft_tokens
+        self._new: list[list[int]] = []
+
+    def prepare(self) -> None:
+        self._new = [text.next(draft) for text, draft in zip(self._texts, self._drafts, strict=True)]
+
+    def call(self) -> None:
+        self._drafts = [
+            session.step(new, self._width) for session, new in zip(self._sessions, self._new, strict=True)
+        ]
+
+    def close(self) -> None:
+        for session in self._sessions:
+            session.close(commit=False)
+
+
 class UnarySteps:
     """One session by unary calls: what a simple client without a stream does."""
 
     def __init__(self, target: str, prompt: TokenArray, text: TokenArray, max_draft_tokens: int) -> None:
         self._transport = GrpcTransport(target)
-        opening = pb.OpenSessionRequest(namespace=_NAMESPACE, prompt_token_ids=wire.pack_tokens(prompt))
+        opening = pb.OpenSessionRequest(namespace=NAMESPACE, prompt_token_ids=wire.pack_tokens(prompt))
         self._id = self._transport.unary(OPEN, opening, _TIMEOUT_S).session_id
         self._text = _Generation(text)
         self._draft = Draft.empty()
