@@ -34,8 +34,8 @@ def rpc(
     """Measure a step through the service beside a bare gRPC echo of the same message sizes, in one run.
 
     Starts `suffixsvc serve` and the echo as processes of their own on this machine and alternates between
-    them. "beyond" is what a step takes longer than the echo, "engine" what it takes without a service, both for
-    each session in the message.
+    them. "beyond" is what a step takes longer than the echo, "engine" what it takes without a service, both
+    for each session in the message.
     """
     from suffixsvc_bench.rpc_bench import RpcOptions
 

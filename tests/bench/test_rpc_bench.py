@@ -69,7 +69,7 @@ def test_texts_are_reproducible_and_repeat_themselves() -> None:
     first, second = Workload(3).text(2000), Workload(3).text(2000)
     assert np.array_equal(first, second)
     pairs = set(zip(first[:-1].tolist(), first[1:].tolist(), strict=True))
-    assert len(pairs) < 1200  # random tokens would give 1999
+    assert len(pairs) < 1500  # random tokens would give 1999
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ class Timing:
         calls: timed, of either.
         request_bytes, reply_bytes: mean sizes.
         drafted: tokens a step was answered with, mean.
-        step, echo: microseconds a message. engine: the steps of as many sessions without any service, one after
-            the other in this process.
+        step, echo: microseconds a message.
+        engine: the steps of as many sessions without any service, one after the other in this process.
         ratio: of the medians, step / echo.
         beyond_us_per_session: what the median step takes beyond the median echo, for each session.
         sessions_per_second: steps of one session answered, by the mean; the caller's own work left out.
