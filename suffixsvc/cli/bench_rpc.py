@@ -89,6 +89,7 @@ def _print(report: RpcReport) -> None:
         "p99",
         "step / echo",
         "beyond",
+        "engine",
         "steps/s",
     ):
         table.add_column(heading, justify="right" if heading else "left")
