@@ -72,6 +72,8 @@ sanitize: $(VENV)/.stamp-core  ## run the core under AddressSanitizer, Undefined
 	    $(BIN)/cmake --build build/sanitize-$$kind --parallel 2 >/dev/null; \
 	    UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
 	        ./build/sanitize-$$kind/core_stress; \
+	    UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
+	        ./build/sanitize-$$kind/core_steps; \
 	done
 
 bench: $(VENV)/.stamp-core  ## compare drafting methods on the project's own recorded log, without a model

@@ -23,6 +23,7 @@ __all__ = [
     "as_tree",
     "as_verified",
     "cost_key",
+    "not_tokens",
 ]
 
 #: the largest token id: tokens are int32 and negative ids mean nothing
@@ -163,6 +164,15 @@ def as_verified(verified: Verified | tuple[int, int, int]) -> Verified:
             got=f"width {checked.width}, accepted {checked.accepted}",
         )
     return checked
+
+
+def not_tokens(data: bytes, name: str = "token_ids") -> InvalidTokensError:
+    """What is wrong with bytes that are no packed token ids."""
+    if len(data) % 4:
+        expected, got = "packed int32: a multiple of 4 bytes", f"{len(data)} bytes"
+    else:
+        expected, got = f"ids in 0 .. {MAX_TOKEN_ID}", str(np.frombuffer(data, "<i4").min())
+    return InvalidTokensError(f"{name} are not token ids", expected=expected, got=got)
 
 
 def _bad_tokens(name: str, expected: object, got: object) -> InvalidTokensError:

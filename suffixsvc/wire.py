@@ -8,6 +8,7 @@ ValueError, KeyError or struct.error.
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any, Final, NoReturn, cast
 
 import numpy as np
@@ -18,7 +19,6 @@ from suffixsvc.errors import (
     ErrorCode,
     InvalidCostError,
     InvalidInputError,
-    InvalidTokensError,
     ProtocolError,
     SuffixError,
     error_from_wire,
@@ -26,7 +26,7 @@ from suffixsvc.errors import (
 from suffixsvc.types import Draft, DraftSource, FloatArray, TokenArray, Verified, VerifyCost
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
-from suffixsvc.values import MAX_TOKEN_ID, as_cost_curve, as_tree, as_verified
+from suffixsvc.values import MAX_TOKEN_ID, as_cost_curve, as_tree, as_verified, not_tokens
 
 __all__ = [
     "ERROR_METADATA_KEY",
@@ -51,6 +51,10 @@ ERROR_METADATA_KEY: Final = "suffixsvc-error-bin"
 _INT32: Final = np.dtype("<i4")
 _FLOAT32: Final = np.dtype("<f4")
 _LAST_SOURCE: Final = max(DraftSource)
+#: up to so many tokens, Python looks at them faster than numpy does; never where bytes are the other way
+_SHORT: Final = 64 if sys.byteorder == "little" else 0
+#: the bits of 1.0: floats from 0 to 1 are those whose bits, as an unsigned number, are not above it
+_ONE_BITS: Final = 0x3F80_0000
 #: the parents of a chain, long enough for any sensible draft; shared, so read-only
 _CHAIN: Final = np.arange(-1, 1023, dtype=np.int32)
 _CHAIN.setflags(write=False)
@@ -59,6 +63,7 @@ _TREE_MODES: Final[dict[bool | str, pb.TreeMode]] = {
     True: pb.TREE_MODE_TREE,
     "auto": pb.TREE_MODE_AUTO,
 }
+_TREES: Final[dict[int, bool | str]] = {int(number): tree for tree, number in _TREE_MODES.items()}
 
 
 # --------------------------------------------------------------------------------------------- tokens
@@ -71,16 +76,10 @@ def pack_tokens(tokens: TokenArray) -> bytes:
 
 def unpack_tokens(data: bytes, name: str = "token_ids") -> TokenArray:
     """4 n bytes -> int32[n]; InvalidTokensError for a torn or negative id."""
-    if len(data) % 4:
-        raise _bad_tokens(name, "packed int32: a multiple of 4 bytes", f"{len(data)} bytes")
-    tokens = np.frombuffer(data, dtype=_INT32)
-    if tokens.size and int(tokens.min()) < 0:
-        raise _bad_tokens(name, f"ids in 0 .. {MAX_TOKEN_ID}", int(tokens.min()))
+    tokens = np.frombuffer(data, dtype=_INT32) if len(data) % 4 == 0 else None
+    if tokens is None or (tokens.size and int(tokens.min()) < 0):
+        raise not_tokens(data, name)
     return cast(TokenArray, tokens.astype(np.int32, copy=False))
-
-
-def _bad_tokens(name: str, expected: object, got: object) -> InvalidTokensError:
-    return InvalidTokensError(f"{name} are not token ids", expected=expected, got=got)
 
 
 # --------------------------------------------------------------------------------------------- drafts
@@ -106,6 +105,30 @@ def draft_from_proto(message: types_pb2.Draft) -> Draft:
 
     On every client's hot path: a draft is a few dozen bytes, so calls into numpy are what it costs.
     """
+    tokens, parents, probs = message.token_ids, message.parents, message.probs
+    sources, match_lens = message.sources, message.match_lens
+    n = len(sources)
+    if not (
+        0 < n <= _SHORT
+        and not parents
+        and len(tokens) == len(probs) == len(match_lens) == 4 * n
+        and max(memoryview(tokens).cast("I")) <= MAX_TOKEN_ID
+        and max(memoryview(match_lens).cast("I")) <= MAX_TOKEN_ID
+        and max(memoryview(probs).cast("I")) <= _ONE_BITS
+        and max(sources) <= _LAST_SOURCE
+    ):
+        return _draft_from_proto(message)
+    return Draft(
+        np.frombuffer(tokens, np.int32),
+        _CHAIN[:n],
+        np.frombuffer(probs, np.float32),
+        np.frombuffer(sources, np.uint8),
+        np.frombuffer(match_lens, np.int32),
+    )
+
+
+def _draft_from_proto(message: types_pb2.Draft) -> Draft:
+    """Of any draft: long ones, trees, malformed ones."""
     ids = _packed(message.token_ids, _INT32, "token_ids")
     n = len(ids)
     if n == 0:
@@ -183,10 +206,10 @@ def tree_to_proto(tree: bool | str) -> pb.TreeMode:
 
 
 def tree_from_proto(mode: int) -> bool | str:
-    for tree, number in _TREE_MODES.items():
-        if number == mode:
-            return tree
-    raise InvalidInputError("tree is no tree mode", expected="a TreeMode", got=mode)
+    tree = _TREES.get(mode)
+    if tree is None:
+        raise InvalidInputError("tree is no tree mode", expected="a TreeMode", got=mode)
+    return tree
 
 
 def verified_to_proto(verified: Verified | tuple[int, int, int]) -> pb.Verified:

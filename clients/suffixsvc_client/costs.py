@@ -34,6 +34,8 @@ class CostEncoder:
 
     def encode(self, cost: VerifyCost) -> EncodedCost:
         """InvalidCostError: NaN, infinite, negative, empty or not numbers."""
+        if type(cost) is float and type(self._known) is float and cost == self._known:
+            return self._encoded
         key = cost_key(cost)
         if key is None or type(key) is not type(self._known) or key != self._known:
             message = wire.cost_to_proto(cost)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 __all__ = ["ClientStats", "Counters", "EmptyReason"]
@@ -49,11 +50,12 @@ class Counters:
         self._steps = self._drafts = self._draft_tokens = self._reopened = 0
         self._empty: Counter[EmptyReason] = Counter()
 
-    def answered(self, tokens: int) -> None:
+    def answered(self, tokens: Sequence[int]) -> None:
+        """Steps that were answered, by the length of their drafts."""
         with self._lock:
-            self._steps += 1
-            self._drafts += tokens > 0
-            self._draft_tokens += tokens
+            self._steps += len(tokens)
+            self._drafts += len(tokens) - tokens.count(0)
+            self._draft_tokens += sum(tokens)
 
     def empty(self, reason: EmptyReason) -> None:
         with self._lock:

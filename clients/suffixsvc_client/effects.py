@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
@@ -55,8 +55,7 @@ class Upload:
     timeout_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """Send messages on the long-lived stream; answered with as many replies, or a SuffixError thrown in."""
 
     requests: list[pb.StreamRequest]

@@ -1,8 +1,11 @@
 """The transport over gRPC, blocking: unary calls, and one long-lived stream for all sessions.
 
-    caller ──SimpleQueue──> sender thread of gRPC ──> service ──> reader thread ──SimpleQueue──> caller
+    caller ──queue──> gRPC's sender thread ──> service ──> gRPC's receiver thread ──queue──> caller
 
-The caller waits on its own timer. A reply whose caller has given up finds nobody and is dropped.
+The caller waits on its own timer. A reply whose caller has given up finds nobody and is dropped. Replies
+are handed over where gRPC deserialises them, in the thread that received them: waking the stream's reader
+first, as iterating over the replies would, costs each decode step another change of threads. The reader
+only asks for the next reply and sees the end of the stream.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -90,7 +93,7 @@ class GrpcTransport:
             ids = [next(self._ids) for _ in requests]
             for number, request in zip(ids, requests, strict=True):
                 request.id = number
-                self._stream.send(request, answers)
+                self._stream.send(number, request.SerializeToString(), answers)
         return ids
 
     @staticmethod
@@ -123,20 +126,19 @@ class _Stream:
     def __init__(self, channel: grpc.Channel, owner: GrpcTransport) -> None:
         self.ended = False
         self._owner = owner
-        self._outbox: queue.SimpleQueue[pb.StreamRequest | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._waiting: dict[int, _Answers] = {}
         self._abandoned: set[int] = set()
+        self._unreadable: ProtocolError | None = None
         open_stream: Any = channel.stream_stream(
-            path_of(STREAM),
-            request_serializer=pb.StreamRequest.SerializeToString,
-            response_deserializer=None,
+            path_of(STREAM), request_serializer=None, response_deserializer=self._receive
         )
         self._call: Any = open_stream(iter(self._outbox.get, None))
         threading.Thread(target=self._read, name="suffixsvc-stream", daemon=True).start()
 
-    def send(self, request: pb.StreamRequest, answers: _Answers | None) -> None:
+    def send(self, number: int, request: bytes, answers: _Answers | None) -> None:
         if answers is not None:
-            self._waiting[request.id] = answers
+            self._waiting[number] = answers
         self._outbox.put(request)
 
     def give_up(self, ids: Sequence[int]) -> None:
@@ -149,30 +151,37 @@ class _Stream:
         self._outbox.put(None)
         self._call.cancel()
 
+    def _receive(self, data: bytes) -> bytes:
+        """Hand a reply to whoever waits for it. Called by gRPC as its deserialiser, which must not raise."""
+        try:
+            reply = parse(pb.StreamReply, data)
+        except ProtocolError as error:
+            self._unreadable = error
+            return data
+        # Popping is one step of the interpreter's: whoever gives up at this moment gets it or we do.
+        answers = self._waiting.pop(reply.id, None)
+        if answers is not None:
+            answers.put(reply)
+        elif reply.id in self._abandoned:
+            with self._owner._lock:
+                self._abandoned.discard(reply.id)
+                self._owner.late_replies += 1
+        return data
+
     def _read(self) -> None:
-        """Hand replies to whoever waits for them, until the stream ends; then tell all who still wait."""
-        replies: Iterator[bytes] = self._call
+        """Ask for reply after reply until the stream ends; then tell all who still wait."""
         error: SuffixError = ServiceUnavailableError("the service ended the stream")
         try:
-            for data in replies:
-                self._deliver(parse(pb.StreamReply, data))
+            for _ in self._call:
+                if self._unreadable is not None:
+                    error = self._unreadable
+                    self._call.cancel()
+                    break
         except grpc.RpcError as failure:
             error = error_from_rpc(failure)
-        except ProtocolError as failure:
-            error = failure
-            self._call.cancel()
         with self._owner._lock:
             self.ended = True
             waiting, self._waiting = self._waiting, {}
         self._outbox.put(None)
         for answers in waiting.values():
             answers.put(error)
-
-    def _deliver(self, reply: pb.StreamReply) -> None:
-        with self._owner._lock:
-            answers = self._waiting.pop(reply.id, None)
-            if answers is None and reply.id in self._abandoned:
-                self._abandoned.discard(reply.id)
-                self._owner.late_replies += 1
-        if answers is not None:
-            answers.put(reply)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from suffixsvc import wire
 from suffixsvc.errors import AppendConflict, AppendGap, InvalidInputError
 from suffixsvc.types import TokenArray
 
@@ -85,6 +86,14 @@ class Journal:
             self._tokens = grown
         self._tokens[self._length : end] = tokens
         self._length = end
+
+    def last_output(self, start: int) -> bytes | None:
+        """The tokens from ``start`` to the end, packed for the wire, where they are output of one run and fit
+        one message: what almost every decode step sends. None where :meth:`pieces` has to tell."""
+        run_start, output = self._runs[-1]
+        if output and run_start <= start and self._length - start <= CHUNK_TOKENS:
+            return wire.pack_tokens(self._tokens[start : self._length])
+        return None
 
     def pieces(self, start: int, end: int) -> Iterator[Piece]:
         """The tokens of ``start .. end`` by kind, in pieces that fit a message."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from suffixsvc import wire
 from suffixsvc.errors import (
@@ -54,11 +53,10 @@ CLOSE_ATTEMPTS = 4
 UPLOAD_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(NamedTuple):
     """A step that is really sent, and its place among the drafts to answer."""
 
-    index: int
+    place: int
     state: SessionState
     call: StepCall
 
@@ -122,37 +120,36 @@ class Procedures:
         """One step of each session, in one message; a draft for each, empty where anything went wrong."""
         drafts = [Draft.empty()] * len(accepted)
         asked: list[_Asked] = []
+        message = pb.StreamRequest()
+        batch = message.steps
         allowed: bool | None = None
         for index, (state, args) in enumerate(accepted):
-            if state.phase is Phase.LIVE or self._may_reopen(state):
-                allowed = self.breaker.allows(self._clock()) if allowed is None else allowed
-            reason = self._why_not(state, allowed)
-            if reason is None:
-                asked.append(_Asked(index, state, state.step_call(args)))
+            live = state.phase is Phase.LIVE
+            if allowed is None and (live or self._may_reopen(state)):
+                allowed = self.breaker.allows(self._clock())
+            if live and allowed:
+                asked.append(_Asked(index, state, state.step_call(args, batch)))
                 continue
             state.skipped()
-            self.counters.empty(reason)
+            self.counters.empty(self._why_not(state, allowed))
             if allowed and self._may_reopen(state):
                 yield Background(self._reopen(state))
         if asked:
-            yield from self._ask(asked, drafts)
+            yield from self._ask(asked, message, drafts)
         return drafts
 
     def _may_reopen(self, state: SessionState) -> bool:
         return state.phase is Phase.UNOPENED and self._clock() >= state.retry_at
 
-    def _why_not(self, state: SessionState, allowed: bool | None) -> EmptyReason | None:
+    def _why_not(self, state: SessionState, allowed: bool | None) -> EmptyReason:
         if state.phase is Phase.REFUSED:
             return EmptyReason.REFUSED
-        if allowed is False:
-            return EmptyReason.BREAKER_OPEN
-        return None if state.phase is Phase.LIVE else EmptyReason.SESSION_LOST
+        return EmptyReason.BREAKER_OPEN if allowed is False else EmptyReason.SESSION_LOST
 
-    def _ask(self, asked: list[_Asked], drafts: list[Draft]) -> Procedure[None]:
-        batch = pb.StreamRequest(steps=pb.StepBatch(items=[one.call.item for one in asked]))
+    def _ask(self, asked: list[_Asked], message: pb.StreamRequest, drafts: list[Draft]) -> Procedure[None]:
         before = [request for one in asked for request in one.call.before]
         try:
-            replies = yield Exchange([*before, batch], self.config.step_timeout_s)
+            replies = yield Exchange([*before, message], self.config.step_timeout_s)
             items = _batch_items(replies, len(asked))
         except SuffixError as error:
             self._stream_failed(asked, error)
@@ -162,9 +159,14 @@ class Procedures:
             raise
         self.breaker.succeeded()
         answers = iter(replies)
+        drafted: list[int] = []
         for one, item in zip(asked, items, strict=True):
-            earlier = _first_error([next(answers) for _ in one.call.before])
-            drafts[one.index] = self._settle(one, item, earlier)
+            earlier = _first_error([next(answers) for _ in one.call.before]) if before else None
+            draft = self._settle(one, item, earlier)
+            if draft is not None:
+                drafts[one.place] = draft
+                drafted.append(len(draft))
+        self.counters.answered(drafted)
 
     def _stream_failed(self, asked: list[_Asked], error: SuffixError) -> None:
         """Nobody got an answer. Whatever the reason, it is the stream's and no verdict on a session."""
@@ -174,19 +176,18 @@ class Procedures:
         for one in asked:
             self._step_failed(one, error)
 
-    def _settle(self, one: _Asked, item: pb.StepItem, earlier: SuffixError | None) -> Draft:
-        """The draft of one answer. ``earlier``: why the tokens sent before it failed, the real cause."""
+    def _settle(self, one: _Asked, item: pb.StepItem, earlier: SuffixError | None) -> Draft | None:
+        """The draft of one answer, None where it is an error. ``earlier``: why the tokens sent before it
+        failed, the real cause."""
         try:
             if earlier is not None:
                 raise earlier
-            draft = one.state.answered(one.call, item)
+            return one.state.answered(one.call, item)
         except SuffixError as error:
             if isinstance(error, ProtocolError):
                 self._note(error)
             self._step_failed(one, error)
-            return Draft.empty()
-        self.counters.answered(len(draft))
-        return draft
+            return None
 
     def _step_failed(self, one: _Asked, error: SuffixError) -> None:
         one.state.failed(one.call, error)

@@ -15,6 +15,7 @@ import threading
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -57,8 +58,7 @@ class Phase(enum.Enum):
     CLOSED = enum.auto()
 
 
-@dataclass(frozen=True, slots=True)
-class StepArgs:
+class StepArgs(NamedTuple):
     """The checked arguments of one step, its tokens already in the journal."""
 
     max_draft_tokens: int
@@ -67,12 +67,13 @@ class StepArgs:
     verified: pb.Verified | None
 
 
-@dataclass(frozen=True, slots=True)
-class StepCall:
-    """One step on its way: messages that go before it, its own item, and what an answer acknowledges."""
+class StepCall(NamedTuple):
+    """One step on its way: messages that go before it, what it is addressed with, and what an answer
+    acknowledges."""
 
-    before: list[pb.StreamRequest]
-    item: pb.StepRequest
+    before: Sequence[pb.StreamRequest]
+    session_id: str
+    seq: int
     #: everything before its first token was acknowledged: a gap cannot come from a lost message
     from_acknowledged: bool
     end: int
@@ -151,48 +152,59 @@ class SessionState:
         self._require_open()
         tokens = as_token_array(new_token_ids, "new_token_ids")
         width = _draft_width(max_draft_tokens)
-        mode = wire.tree_to_proto(tree)
+        mode = pb.TREE_MODE_CHAIN if tree is False else wire.tree_to_proto(tree)
         seen = None if verified is None else wire.verified_to_proto(verified)
         with self._lock:
-            args = StepArgs(width, self._costs.encode(verify_cost), mode, seen)
+            cost = self._costs.encode(verify_cost)
             self._journal.append(self._journal.new_part(tokens, at), output=True)
-        return args
+        return StepArgs(width, cost, mode, seen)
 
-    def step_call(self, args: StepArgs) -> StepCall:
-        """What to send for a step of a live session: everything not yet sent, and the question."""
+    def step_call(self, args: StepArgs, batch: pb.StepBatch) -> StepCall:
+        """Add a step of a live session to a batch: everything not yet sent, and the question."""
         with self._lock:
-            pieces = list(self._journal.pieces(self._sent, len(self._journal)))
-            last = pieces.pop() if pieces and pieces[-1].output else None
-            before = [self._stream_request(piece) for piece in pieces]
-            verified = args.verified or (NOTHING_VERIFIED if self._last_draft_lost else None)
-            item = pb.StepRequest(
+            before, at, data = self._unsent_step()
+            seq = self._next_seq()
+            end = len(self._journal)
+            batch.items.add(
                 session_id=self._session_id,
-                seq=self._next_seq(),
-                new_token_ids=wire.pack_tokens(last.tokens) if last else b"",
-                at=last.at if last else len(self._journal),
+                seq=seq,
+                new_token_ids=data,
+                at=at,
                 max_draft_tokens=args.max_draft_tokens,
                 verify_cost=None if args.cost.data == self._acked_cost else args.cost.message,
                 tree=args.tree,
-                verified=verified,
+                verified=args.verified or (NOTHING_VERIFIED if self._last_draft_lost else None),
             )
             from_acknowledged = self._sent == self._acked
-            self._sent = len(self._journal)
-            return StepCall(before, item, from_acknowledged, self._sent, args.cost.data)
+            self._sent = end
+            return StepCall(before, self._session_id, seq, from_acknowledged, end, args.cost.data)
+
+    def _unsent_step(self) -> tuple[Sequence[pb.StreamRequest], int, bytes]:
+        """What was not sent: messages for what can be no part of a step, then its position and tokens."""
+        data = self._journal.last_output(self._sent)
+        if data is not None:
+            return (), self._sent, data
+        pieces = list(self._journal.pieces(self._sent, len(self._journal)))
+        last = pieces.pop() if pieces and pieces[-1].output else None
+        before = [self._stream_request(piece) for piece in pieces]
+        if last is None:
+            return before, len(self._journal), b""
+        return before, last.at, wire.pack_tokens(last.tokens)
 
     def answered(self, call: StepCall, item: pb.StepItem) -> Draft:
         """The draft of a step's answer. ProtocolError or the service's own error; see :meth:`failed`."""
-        if item.WhichOneof("result") == "error":
+        if item.HasField("error"):
             raise wire.error_from_detail(item.error.error)
         reply = item.reply
-        if (reply.session_id, reply.seq, reply.length) != (call.item.session_id, call.item.seq, call.end):
+        if reply.seq != call.seq or reply.length != call.end or reply.session_id != call.session_id:
             raise ProtocolError(
                 "an answer does not belong to its step",
-                expected=f"session {call.item.session_id}, step {call.item.seq}, length {call.end}",
+                expected=f"session {call.session_id}, step {call.seq}, length {call.end}",
                 got=f"session {reply.session_id}, step {reply.seq}, length {reply.length}",
             )
         draft = wire.draft_from_proto(reply.draft)
         with self._lock:
-            if call.item.session_id == self._session_id:
+            if call.session_id == self._session_id:
                 self._acked = max(self._acked, call.end)
                 self._acked_cost = call.cost
             self._last_draft_lost = False
@@ -202,7 +214,7 @@ class SessionState:
         """A step did not succeed: decide where the next one goes on from."""
         with self._lock:
             self._last_draft_lost = True
-            if self.phase is not Phase.LIVE or call.item.session_id != self._session_id:
+            if self.phase is not Phase.LIVE or call.session_id != self._session_id:
                 return
             # a gap is what a lost message leaves; otherwise the service holds another session than we do
             confused = isinstance(error, (AppendConflict, StepSequenceError)) or (
@@ -374,6 +386,8 @@ class SessionState:
 
 
 def _draft_width(max_draft_tokens: int) -> int:
+    if type(max_draft_tokens) is int and 0 <= max_draft_tokens <= MAX_TOKEN_ID:
+        return max_draft_tokens
     integral = isinstance(max_draft_tokens, (int, np.integer)) and not isinstance(max_draft_tokens, bool)
     if not integral or max_draft_tokens < 0:
         raise InvalidInputError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from suffixsvc.cli.bench_replay import bench_replay
+from suffixsvc.cli.bench_rpc import rpc
 from suffixsvc.cli.bench_train import bench_train
 
 __all__ = ["app"]
@@ -17,3 +18,4 @@ app = typer.Typer(
 )
 app.command("replay")(bench_replay)
 app.command("train")(bench_train)
+app.command("rpc")(rpc)

@@ -1,1 +1,1 @@
-"""Drop-in faces of other projects' interfaces over this engine. None is built yet."""
+"""Drop-in faces of other projects' APIs over the embedded engine."""

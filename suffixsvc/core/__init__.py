@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+
 import numpy as np
 import numpy.typing as npt
 
@@ -10,26 +12,61 @@ from suffixsvc.types import Draft, DraftSource, TokenIds, VerifyCost
 from suffixsvc.values import CostMemo, as_token_array
 
 try:
-    from suffixsvc.core._ext import Index, IndexStats, Learner, Session
+    from suffixsvc.core._ext import (
+        Curve,
+        Desk,
+        Index,
+        IndexStats,
+        Learner,
+        Refusal,
+        Seat,
+        Session,
+        StepCounters,
+        Stepper,
+        step_batch,
+    )
 except ImportError as error:  # pragma: no cover - only in a broken installation
     raise MissingExtraError("server", "suffixsvc.core._ext") from error
 
 from suffixsvc.core.start import new_learner, pack_weights
 
+
 __all__ = [
+    "WIRE_SOURCES",
+    "Curve",
+    "Desk",
     "Index",
     "IndexStats",
     "Learner",
     "PromptLookup",
+    "Refusal",
+    "Seat",
     "Session",
+    "StepCounters",
+    "StepStatus",
+    "Stepper",
     "draft_from",
     "new_learner",
     "pack_weights",
+    "step_batch",
 ]
 
 #: native source numbers -> DraftSource
 _SOURCES = np.array([DraftSource.SESSION, DraftSource.NAMESPACE], dtype=np.uint8)
+#: the same as a byte string, for steps
+WIRE_SOURCES = _SOURCES.tobytes()
 _LOOKUP = np.array([DraftSource.PROMPT_LOOKUP, DraftSource.NAMESPACE], dtype=np.uint8)
+
+
+class StepStatus(enum.IntEnum):
+    """Why a native step was not taken; numbers as in stepper.h."""
+
+    GAP = 1
+    CONFLICT = 2
+    FULL = 3
+    CLOSED = 4
+    FAILED = 5
+    NOT_TOKENS = 6
 
 
 def draft_from(

@@ -2,6 +2,6 @@
 
 from suffixsvc.engine.cache import CacheStats, SuffixCache
 from suffixsvc.engine.namespace import Namespace
-from suffixsvc.index import NamespaceStats, Session
+from suffixsvc.index import NamespaceStats, Session, step_together
 
-__all__ = ["CacheStats", "Namespace", "NamespaceStats", "Session", "SuffixCache"]
+__all__ = ["CacheStats", "Namespace", "NamespaceStats", "Session", "SuffixCache", "step_together"]

@@ -1,6 +1,6 @@
 """Namespaces, sessions and drafting over the native core. Knows neither gRPC nor LMDB."""
 
 from suffixsvc.index.namespace import NamespaceIndex, NamespaceStats
-from suffixsvc.index.session import Abandoned, Session
+from suffixsvc.index.session import Abandoned, Session, step_together
 
-__all__ = ["Abandoned", "NamespaceIndex", "NamespaceStats", "Session"]
+__all__ = ["Abandoned", "NamespaceIndex", "NamespaceStats", "Session", "step_together"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from suffixsvc.core import Index, new_learner, pack_weights
+from suffixsvc.core import Index, StepCounters, new_learner, pack_weights
 from suffixsvc.errors import IndexCorruptError, InvalidInputError
 from suffixsvc.types import NewOutput, TokenArray
 
@@ -74,7 +74,8 @@ class NamespaceIndex:
         self.learner = new_learner(weights)
         self._lock = threading.Lock()
         self._outputs = self._tokens = self._sessions = 0
-        self._steps = self._drafts = self._draft_tokens = self._accepted = 0
+        #: what the steps of this namespace's sessions came to
+        self.counters = StepCounters()
 
     def learned_weights(self) -> bytes:
         """See ``Namespace.learned_weights``."""
@@ -106,14 +107,6 @@ class NamespaceIndex:
         with self._lock:
             self._sessions += change
 
-    def count_step(self, drafted: int, accepted: int) -> None:
-        """``accepted`` belongs to the draft before, ``drafted`` to the one just made."""
-        with self._lock:
-            self._steps += 1
-            self._drafts += drafted > 0
-            self._draft_tokens += drafted
-            self._accepted += accepted
-
     def ngrams(self, n: int) -> tuple[TokenArray, npt.NDArray[np.uint64]]:
         """All n-grams of the namespace: int32[m, n] and their counts uint64[m].
 
@@ -124,7 +117,7 @@ class NamespaceIndex:
         return tokens.reshape(-1, n), counts
 
     def stats(self) -> NamespaceStats:
-        native = self.index.stats()
+        native, counters = self.index.stats(), self.counters
         with self._lock:
             return NamespaceStats(
                 outputs=self._outputs,
@@ -132,10 +125,10 @@ class NamespaceIndex:
                 sessions=self._sessions,
                 index_bytes=native.bytes,
                 index_nodes=native.nodes,
-                num_steps=self._steps,
-                num_drafts=self._drafts,
-                num_draft_tokens=self._draft_tokens,
-                num_accepted_tokens=self._accepted,
+                num_steps=counters.steps,
+                num_drafts=counters.drafts,
+                num_draft_tokens=counters.drafted,
+                num_accepted_tokens=counters.accepted,
             )
 
     def check(self) -> None:

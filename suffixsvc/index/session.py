@@ -22,12 +22,13 @@ from suffixsvc.errors import (
     InvalidInputError,
     LimitExceededError,
     SessionClosedError,
+    SuffixError,
 )
 from suffixsvc.index.namespace import NamespaceIndex, next_writer, require_ngram_length, texts_of
 from suffixsvc.types import Draft, Labels, NewOutput, OutputId, TokenArray, TokenIds, Verified, VerifyCost
-from suffixsvc.values import CostMemo, as_token_array, as_tree, as_verified
+from suffixsvc.values import CostMemo, as_token_array, as_tree, as_verified, not_tokens
 
-__all__ = ["Abandoned", "Session"]
+__all__ = ["Abandoned", "Plan", "Session", "step_together"]
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +39,12 @@ _AUTO_TREE_COST = 0.1
 Commit = Callable[[NewOutput], Future[list[OutputId]]]
 #: sessions that nobody closed before they were collected: their native halves and namespaces
 Abandoned = deque[tuple[core.Session, NamespaceIndex]]
+#: a step that the core takes: see steps_binding.cpp
+Plan = tuple[core.Stepper, bytes, int, int, core.Curve, bool, int, int, str, int]
+
+#: as good as any position beyond every text, and an int64
+_FAR = 1 << 62
+_ONE_STEP = (np.ones(1), core.Curve(np.ones(1)))
 
 
 class Session:
@@ -61,6 +68,7 @@ class Session:
         abandoned: Abandoned,
     ) -> None:
         self._namespace = namespace
+        self._reads = [r.index for r in reads]
         self._labels = dict(labels)
         self._limits = limits
         self._commit = commit
@@ -69,12 +77,12 @@ class Session:
         self._closed = False
         self._pending: tuple[NewOutput, Future[list[OutputId]]] | None = None  # a commit under way
         self._output_id: OutputId | None = None
-        self._last = Draft.empty()
-        self._cost_of_width = np.ones(1)
         self._costs = CostMemo()
+        self._last_curve: tuple[npt.NDArray[np.float64], core.Curve] = _ONE_STEP
         self._native = core.Session(
-            namespace.index, [r.index for r in reads], namespace.learner, next_writer(), PROMPT_TAIL_TOKENS
+            namespace.index, self._reads, namespace.learner, next_writer(), PROMPT_TAIL_TOKENS
         )
+        self._stepper = core.Stepper(self._native, namespace.counters, limits.max_session_tokens)
         self._require_room(len(prompt) + len(output))
         self._native.append_context(prompt)
         if len(output):
@@ -122,27 +130,45 @@ class Session:
         """
         tokens = as_token_array(new_token_ids, "new_token_ids")
         width = self._draft_limit(max_draft_tokens)
-        curve = self._costs.curve(verify_cost, width)
-        as_a_tree = self._use_tree(as_tree(tree), curve)
-        seen = None if verified is None else as_verified(verified)
-        with self._lock:
-            fresh = self._fresh_part(tokens, at)
-            accepted = 0
-            if len(fresh):
-                accepted = _agreeing(self._last, fresh) if seen is None else seen.accepted
-                sent = self._native.last_width if seen is None else seen.width
-                last = self._cost_of_width
-                # a caller that did not ask in every step says nothing of what the others cost
-                written = min(len(fresh), sent)
-                self._native.account(float(last[min(sent, len(last)) - 1]), written)
-                self._native.append(fresh, True)
-            if width == 0:
-                self._last, self._cost_of_width = Draft.empty(), np.ones(1)
-                return self._last
-            self._last = core.draft_from(self._native, width, curve, tree=as_a_tree)
-            self._cost_of_width = curve
-            self._namespace.count_step(len(self._last), accepted)
-            return self._last
+        costs, curve = self._curve(verify_cost, width)
+        as_a_tree = tree if type(tree) is bool else self._use_tree(as_tree(tree), costs)
+        sent, accepted = (0, 0) if verified is None else _told(verified)
+        place = -1 if at is None else _position(at)
+        answer = self._stepper.step(tokens, place, width, curve, as_a_tree, sent, accepted, core.WIRE_SOURCES)
+        if answer is None:
+            return Draft.empty()
+        if isinstance(answer, core.Refusal):
+            raise self._refused(answer, at)
+        return Draft(*answer)
+
+    def plan(
+        self,
+        token_bytes: bytes,
+        at: int | None,
+        max_draft_tokens: int,
+        verify_cost: VerifyCost,
+        tree: bool | str,
+        verified: tuple[int, int] | None,
+        session_id: str,
+        seq: int,
+    ) -> Plan:
+        """A step to be taken by :func:`step_together`, its answer meant for the wire.
+
+        Args:
+            token_bytes: packed little-endian int32; checked when the step is taken.
+            verified: (width, accepted), checked.
+            session_id, seq: what the answer is addressed with.
+            The rest as for :meth:`step`.
+
+        Raises:
+            InvalidCostError, InvalidInputError.
+        """
+        width = min(max_draft_tokens, self._limits.max_draft_tokens)
+        costs, curve = self._curve(verify_cost, width)
+        as_a_tree = tree if type(tree) is bool else self._use_tree(as_tree(tree), costs)
+        sent, accepted = verified or (0, 0)
+        place = -1 if at is None else min(at, _FAR)
+        return self._stepper, token_bytes, place, width, curve, as_a_tree, sent, accepted, session_id, seq
 
     def append_context(self, token_ids: TokenIds) -> None:
         """Append tokens the model did not write: tool results, the next user turn."""
@@ -151,7 +177,57 @@ class Session:
             self._require_open()
             self._require_room(len(tokens))
             self._native.append_context(tokens)
-            self._last = Draft.empty()
+            self._stepper.forget_draft()
+
+    def draft_after(
+        self,
+        context: TokenIds,
+        max_draft_tokens: int = 16,
+        verify_cost: VerifyCost = 0.02,
+        tree: bool | str = False,
+    ) -> Draft:
+        """Draft what follows ``context``, the end of this session's text or another text.
+
+        For engines that hand in what to match instead of telling what was written. Another text is indexed
+        behind this session's own for the one draft, which takes as long as opening a session of that length;
+        where its beginning is the end of this session's text, it continues it.
+
+        Raises:
+            What :meth:`step` raises.
+        """
+        tokens = as_token_array(context, "context")
+        have = len(self._native)
+        if len(tokens) <= have and self._native.first_difference(have - len(tokens), tokens) < 0:
+            return self.step([], max_draft_tokens, verify_cost, tree)
+        width = self._draft_limit(max_draft_tokens)
+        curve = self._costs.curve(verify_cost, width)
+        as_a_tree = self._use_tree(as_tree(tree), curve)
+        with self._lock:
+            self._require_open()
+            self._require_room(len(tokens))
+            text = self.token_ids()
+            scratch = core.Session(
+                None, [self._namespace.index, *self._reads], self._namespace.learner, next_writer(), 0
+            )
+            scratch.append_context(np.concatenate([text, tokens[_overlap(text, tokens) :]]))
+            self._stepper.forget_draft()
+            return core.draft_from(scratch, width, curve, tree=as_a_tree)
+
+    def retract(self) -> None:
+        """Take what this session wrote back from its siblings, for good: what it writes from now on is seen
+        by itself only. Closing does not change that; close with ``commit=False``. Idempotent."""
+        with self._lock:
+            self._require_open()
+            self._native.retract()
+
+    def sit(self, seat: core.Seat, verify_cost: VerifyCost) -> None:
+        """Let a desk take this session's steps from now on. The seat's turn is held."""
+        seat.set_cost(self.whole_curve(verify_cost))
+        seat.sit(self._stepper)
+
+    def whole_curve(self, verify_cost: VerifyCost) -> core.Curve:
+        """A cost as the core takes it, to the longest draft the engine makes. InvalidCostError."""
+        return self._curve(verify_cost, self._limits.max_draft_tokens)[1]
 
     # --------------------------------------------------------------------------------------- its end
 
@@ -172,21 +248,28 @@ class Session:
         with self._lock:
             if self._closed:
                 return self._output_id
-            if self._pending is None:
-                output = self._output(incomplete) if commit else None
-                if output is None:
-                    self._native.retract()
-                    self._end()
-                    return None
-                self._pending = output, self._commit(output)
-            kept, stored = self._pending
-            if wait:
-                self._output_id = self._wait_for_commit(stored)[0]
-            else:
-                stored.add_done_callback(_log_failure)
-            self._settle_index(kept)
-            self._end()
-            return self._output_id
+            self._stepper.set_closed(True)
+            try:
+                return self._close(commit, incomplete=incomplete, wait=wait)
+            finally:
+                self._stepper.set_closed(self._closed or self._pending is not None)
+
+    def _close(self, commit: bool, *, incomplete: bool, wait: bool) -> OutputId | None:
+        if self._pending is None:
+            output = self._output(incomplete) if commit else None
+            if output is None:
+                self._native.retract()
+                self._end()
+                return None
+            self._pending = output, self._commit(output)
+        kept, stored = self._pending
+        if wait:
+            self._output_id = self._wait_for_commit(stored)[0]
+        else:
+            stored.add_done_callback(_log_failure)
+        self._settle_index(kept)
+        self._end()
+        return self._output_id
 
     def _wait_for_commit(self, pending: Future[list[OutputId]]) -> list[OutputId]:
         """An interrupt leaves the commit under way: the next close() waits for the same one."""
@@ -233,44 +316,43 @@ class Session:
 
     # -------------------------------------------------------------------------------------- internal
 
-    def _fresh_part(self, tokens: TokenArray, at: int | None) -> TokenArray:
-        """The part of an append that is not there yet; raises where it cannot be placed."""
-        self._require_open()
-        have = len(self._native)
-        if at is None:
-            fresh = tokens
-        else:
-            if isinstance(at, bool) or not isinstance(at, (int, np.integer)) or at < 0:
-                raise InvalidInputError("at is no position", expected="an int >= 0", got=repr(at)[:80])
-            at = int(at)
-            if at > have:
-                raise AppendGap(expected=have, got=at)
-            differs = self._native.first_difference(at, tokens)
-            if differs >= 0:
-                raise AppendConflict(
-                    differs,
-                    expected=f"token {int(self._native.text(differs, differs + 1)[0])}",
-                    got=f"token {int(tokens[differs - at])}",
+    def _curve(self, cost: VerifyCost, width: int) -> tuple[npt.NDArray[np.float64], core.Curve]:
+        """A cost as numbers and as the core takes it; the last one is kept."""
+        costs = self._costs.curve(cost, width)
+        if self._last_curve[0] is not costs:
+            self._last_curve = costs, core.Curve(costs)
+        return self._last_curve
+
+    def _refused(self, refusal: core.Refusal, at: int | None) -> SuffixError:
+        """Why a step was not taken."""
+        match refusal.status:
+            case core.StepStatus.CLOSED:
+                return _closed_error()
+            case core.StepStatus.GAP:
+                return AppendGap(expected=refusal.length, got=-1 if at is None else int(at))
+            case core.StepStatus.CONFLICT:
+                return AppendConflict(
+                    refusal.position, expected=f"token {refusal.have}", got=f"token {refusal.got}"
                 )
-            fresh = tokens[have - at :]
-        self._require_room(len(fresh))
-        return np.ascontiguousarray(fresh)
+            case core.StepStatus.FULL:
+                return self._full_error(refusal.length)
+        raise RuntimeError(f"the core failed: {refusal.reason}")
 
     def _require_open(self) -> None:
         if self._closed or self._pending is not None:
-            raise SessionClosedError(
-                "the session is closed", expected="a live session", remedy="Open a new session."
-            )
+            raise _closed_error()
 
     def _require_room(self, more: int) -> None:
-        limit = self._limits.max_session_tokens
-        if len(self._native) + more > limit:
-            raise LimitExceededError(
-                "the session would hold too many tokens",
-                expected=f"at most {limit} (Limits.max_session_tokens)",
-                got=len(self._native) + more,
-                remedy="Open it with a shorter prompt, or raise the limit.",
-            )
+        if len(self._native) + more > self._limits.max_session_tokens:
+            raise self._full_error(len(self._native) + more)
+
+    def _full_error(self, tokens: int) -> LimitExceededError:
+        return LimitExceededError(
+            "the session would hold too many tokens",
+            expected=f"at most {self._limits.max_session_tokens} (Limits.max_session_tokens)",
+            got=tokens,
+            remedy="Open it with a shorter prompt, or raise the limit.",
+        )
 
     def _draft_limit(self, max_draft_tokens: int) -> int:
         if (
@@ -305,6 +387,46 @@ class Session:
         )
 
 
+def step_together(steps: Sequence[tuple[Session, Plan]]) -> list[bytes | Exception]:
+    """Steps of different sessions, side by side on all cores.
+
+    Returns:
+        For each step its answer, a serialised StepBatchReply of one item, or why it was not taken; the
+        other steps never notice. Answers laid end to end are the reply of the whole batch.
+    """
+    answers = core.step_batch([plan for _, plan in steps], core.WIRE_SOURCES)
+    return [
+        answer if isinstance(answer, bytes) else _not_taken(session, plan, answer)
+        for (session, plan), answer in zip(steps, answers, strict=True)
+    ]
+
+
+def _not_taken(session: Session, plan: Plan, refusal: core.Refusal) -> Exception:
+    try:
+        if refusal.status == core.StepStatus.NOT_TOKENS:
+            return not_tokens(plan[1], "new_token_ids")
+        return session._refused(refusal, plan[2])
+    except RuntimeError as defect:
+        return defect
+
+
+def _told(verified: Verified | tuple[int, int, int]) -> tuple[int, int]:
+    checked = as_verified(verified)
+    return checked.width, checked.accepted
+
+
+def _position(at: int) -> int:
+    if isinstance(at, bool) or not isinstance(at, (int, np.integer)) or at < 0:
+        raise InvalidInputError("at is no position", expected="an int >= 0", got=repr(at)[:80])
+    return min(int(at), _FAR)
+
+
+def _closed_error() -> SessionClosedError:
+    return SessionClosedError(
+        "the session is closed", expected="a live session", remedy="Open a new session."
+    )
+
+
 def _log_failure(future: Future[list[OutputId]]) -> None:
     """Nobody waits for this commit, so the log is the only place where its failure can be seen."""
     error = future.exception()
@@ -312,13 +434,10 @@ def _log_failure(future: Future[list[OutputId]]) -> None:
         log.error("an output could not be stored", error=str(error))
 
 
-def _agreeing(draft: Draft, truth: TokenArray) -> int:
-    """Tokens of the longest path of a draft that came true."""
-    ahead = truth.tolist()
-    at, node = 0, -1
-    for i, (token, parent) in enumerate(zip(draft.token_ids.tolist(), draft.parents.tolist(), strict=True)):
-        if at >= len(ahead):
-            break
-        if parent == node and token == ahead[at]:
-            node, at = i, at + 1
-    return at
+def _overlap(text: TokenArray, context: TokenArray) -> int:
+    """How much of the beginning of ``context`` is the end of ``text``: the longest such part, of those that
+    64 occurrences of the text's last token can end."""
+    if not len(text):
+        return 0
+    ends = np.flatnonzero(context[: len(text)] == text[-1])[::-1][:64] + 1
+    return next((int(n) for n in ends if np.array_equal(text[-n:], context[:n])), 0)

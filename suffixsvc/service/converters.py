@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from suffixsvc import wire
 from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits, validate_labels, validate_namespace
 from suffixsvc.errors import InvalidInputError, InvalidTokensError, LimitExceededError
-from suffixsvc.types import FloatArray, NamespaceRecord, NewOutput, TokenArray, Verified
+from suffixsvc.types import DraftSource, FloatArray, NamespaceRecord, NewOutput, TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
 
@@ -36,6 +36,7 @@ __all__ = [
 
 MAX_SESSION_ID_BYTES = 128
 MAX_FINGERPRINT_CHARS = 128
+_SOURCES = frozenset(map(int, DraftSource))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +53,18 @@ class OpenArgs:
     verify_cost: float | FloatArray | None
 
 
-@dataclass(frozen=True, slots=True)
-class StepArgs:
-    """A checked StepRequest. ``seq`` 0 is not numbered; ``verify_cost`` None means as before."""
+class StepArgs(NamedTuple):
+    """A StepRequest, checked but for its tokens: the core does that. ``seq`` 0 is not numbered;
+    ``verify_cost`` None means as before; ``verified`` is (width, accepted)."""
 
     session_id: str
     seq: int
-    tokens: TokenArray
+    token_bytes: bytes
     at: int | None
     max_draft_tokens: int
     verify_cost: float | FloatArray | None
     tree: bool | str
-    verified: Verified | None
+    verified: tuple[int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +100,27 @@ def open_args(request: pb.OpenSessionRequest, limits: Limits) -> OpenArgs:
 
 
 def step_args(request: pb.StepRequest, limits: Limits) -> StepArgs:
-    if request.max_draft_tokens < 0:
-        raise InvalidInputError("max_draft_tokens is negative", expected=">= 0", got=request.max_draft_tokens)
+    """On every step's path: each field is looked at once."""
+    width = request.max_draft_tokens
+    if width < 0:
+        raise InvalidInputError("max_draft_tokens is negative", expected=">= 0", got=width)
     return StepArgs(
-        session_id=_session_id(request.session_id),
-        seq=request.seq,
-        tokens=wire.unpack_tokens(request.new_token_ids, "new_token_ids"),
-        at=_position(request),
-        max_draft_tokens=min(request.max_draft_tokens, limits.max_draft_tokens),
-        verify_cost=_cost(request.verify_cost, limits),
-        tree=wire.tree_from_proto(request.tree),
-        verified=wire.verified_from_proto(request.verified) if request.HasField("verified") else None,
+        _session_id(request.session_id),
+        request.seq,
+        request.new_token_ids,
+        _position(request),
+        min(width, limits.max_draft_tokens),
+        _cost(request.verify_cost, limits) if request.HasField("verify_cost") else None,
+        wire.tree_from_proto(request.tree),
+        _verified(request.verified) if request.HasField("verified") else None,
     )
+
+
+def _verified(message: pb.Verified) -> tuple[int, int]:
+    width, accepted = message.width, message.accepted
+    if not (0 <= accepted < width and message.source in _SOURCES):
+        wire.verified_from_proto(message)  # says what is wrong
+    return width, accepted
 
 
 def append_args(request: pb.AppendContextRequest) -> AppendArgs:
@@ -177,6 +187,8 @@ def _fingerprint(value: str) -> str | None:
 
 
 def _session_id(value: str) -> str:
+    if 0 < len(value) <= MAX_SESSION_ID_BYTES // 4:  # no character takes more than four bytes
+        return value
     size = len(value.encode())
     if not 0 < size <= MAX_SESSION_ID_BYTES:
         raise InvalidInputError(

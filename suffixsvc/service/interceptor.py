@@ -46,11 +46,8 @@ class ErrorInterceptor(grpc.ServerInterceptor):
                 handler.response_serializer,
             )
         if handler.stream_stream is not None:
-            return grpc.stream_stream_rpc_method_handler(
-                _guard_stream(handler.stream_stream, method),
-                handler.request_deserializer,
-                handler.response_serializer,
-            )
+            # Messages of the stream stay bytes: the core reads and writes them (Handlers.message_bytes).
+            return grpc.stream_stream_rpc_method_handler(_guard_stream(handler.stream_stream, method))
         raise AssertionError(f"{method} has a kind that this interceptor does not guard")
 
 

@@ -1,7 +1,7 @@
 """Live sessions by id. A session outlives the stream that opened it; retries are idempotent.
 
-One lock guards the tables and is held for look-ups only; each entry has a lock of its own, held while
-its engine session works, so that two streams that use one session take turns.
+One lock guards the tables and is held for look-ups only; each entry has a seat at the core's desk, whose turn
+is held while its engine session works, so that two streams that use one session take turns.
 
     opening ──> live ──close──> recently closed (answers a repeated close with the same output id)
                   └───idle────> expired: committed as incomplete, until its client resumes or discards it
@@ -14,17 +14,18 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import structlog
 import xxhash
 
-from suffixsvc import wire
 from suffixsvc.config import Limits
+from suffixsvc.core import WIRE_SOURCES, Desk, Seat
 from suffixsvc.errors import (
     AppendGap,
     InvalidInputError,
@@ -36,12 +37,15 @@ from suffixsvc.errors import (
     UnknownOutputError,
     UnknownSessionError,
 )
+from suffixsvc.index import step_together
+from suffixsvc.service import converters
 from suffixsvc.service.converters import AppendArgs, OpenArgs, StepArgs
 from suffixsvc.types import FloatArray, OutputId, TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
 if TYPE_CHECKING:
     from suffixsvc.engine import Session, SuffixCache
+    from suffixsvc.index.session import Plan
 
 __all__ = ["SessionRegistry"]
 
@@ -53,7 +57,10 @@ RECENTLY_CLOSED = 4096
 #: closes that wait for the disk side by side when the service drains: group commit takes them together
 DRAIN_WORKERS = 32
 
-Reply = TypeVar("Reply", pb.StepReply, pb.AppendContextReply)
+_NOT_ANSWERED = RuntimeError("a step was not answered")
+_by_id = itemgetter(0)
+
+Answer = TypeVar("Answer", bytes, pb.AppendContextReply)
 
 
 @dataclass(slots=True)
@@ -62,31 +69,50 @@ class _Entry:
 
     session_id: str
     identity: tuple[str, str]
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    seat: Seat = field(default_factory=Seat)
+    lock: Seat = field(init=False)  #: the turn of the seat
     session: Session | None = None
     cost: float | FloatArray = DEFAULT_COST
-    seq: int = 0
-    answer: pb.StepReply | pb.AppendContextReply | None = None
-    touched: float = 0.0
+    #: to the seat's last ``seq``, if that was no step; a step's answer is in the seat
+    context_answer: pb.AppendContextReply | None = None
     #: what an expired session of this id left in the log; ours replaces it if it goes on from there
     left: _Left | None = None
 
-    def repeated(self, seq: int, kind: type[Reply]) -> Reply | None:
-        """The answer already given to ``seq``; None when it is new. StepSequenceError when it is older."""
-        if seq == 0 or seq > self.seq:
-            return None
-        if seq == self.seq and isinstance(self.answer, kind):
-            return self.answer
+    def __post_init__(self) -> None:
+        self.lock = self.seat
+
+    @property
+    def touched(self) -> float:
+        """When it was last used, by ``time.monotonic``; read without the lock."""
+        return self.seat.touched
+
+    @touched.setter
+    def touched(self, now: float) -> None:
+        self.seat.touched = now
+
+    def repeated_step(self, seq: int) -> bytes | None:
+        """The answer already given to a step, serialised; None when it is new. StepSequenceError when it is
+        older, or was another question."""
+        return self._last(seq, self.seat.answer) if 0 < seq <= self.seat.seq else None
+
+    def repeated_append(self, seq: int) -> pb.AppendContextReply | None:
+        """The same for context."""
+        return self._last(seq, self.context_answer) if 0 < seq <= self.seat.seq else None
+
+    def _last(self, seq: int, answer: Answer | None) -> Answer:
+        if seq == self.seat.seq and answer is not None:
+            return answer
         raise StepSequenceError(
             f"session {self.session_id} has answered this sequence number already",
-            expected=f"more than {self.seq}",
+            expected=f"more than {self.seat.seq}",
             got=seq,
             remedy="Number the steps of a session upwards; only the last one can be asked again.",
         )
 
-    def answered(self, seq: int, reply: pb.StepReply | pb.AppendContextReply) -> None:
+    def answered(self, seq: int, step: bytes | None, context: pb.AppendContextReply | None = None) -> None:
         if seq:
-            self.seq, self.answer = seq, reply
+            self.seat.set_answer(seq, step)
+            self.context_answer = context
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +147,8 @@ class SessionRegistry:
         self._cache = cache
         self._limits = limits
         self._lock = threading.Lock()
+        #: answers plain steps without Python; knows the seats of the live sessions
+        self.desk = Desk(limits.max_draft_tokens, WIRE_SOURCES)
         self._entries: dict[str, _Entry] = {}
         self._recent: OrderedDict[str, _Closed] = OrderedDict()
         self._draining = False
@@ -182,6 +210,8 @@ class SessionRegistry:
             raise
         if args.verify_cost is not None:
             entry.cost = args.verify_cost
+        entry.session.sit(entry.seat, entry.cost)
+        self.desk.add(entry.session_id, entry.seat)
         with self._lock:
             before = self._recent.pop(entry.session_id, None)  # the id names this session from now on
         entry.left = before.left if before else None
@@ -189,36 +219,98 @@ class SessionRegistry:
 
     # ------------------------------------------------------------------------------------- a session's life
 
-    def step(self, args: StepArgs) -> pb.StepReply:
-        with self._use(args.session_id) as (entry, session):
-            if (again := entry.repeated(args.seq, pb.StepReply)) is not None:
-                return again
-            cost = entry.cost if args.verify_cost is None else args.verify_cost
-            draft = session.step(
-                args.tokens,
-                max_draft_tokens=args.max_draft_tokens,
-                verify_cost=cost,
-                tree=args.tree,
-                at=args.at,
-                verified=args.verified,
-            )
-            entry.cost = cost
-            reply = pb.StepReply(
-                session_id=args.session_id,
-                seq=args.seq,
-                draft=wire.draft_to_proto(draft),
-                length=session.length,
-            )
-            entry.answered(args.seq, reply)
-            return reply
+    def step(self, request: pb.StepRequest) -> pb.StepReply:
+        [answer] = self.step_together([request])
+        if isinstance(answer, Exception):
+            raise answer
+        return pb.StepBatchReply.FromString(answer).items[0].reply
+
+    def step_together(self, requests: Sequence[pb.StepRequest]) -> list[bytes | Exception]:
+        """Steps of several sessions, side by side on all cores.
+
+        Returns:
+            For each its answer, a serialised StepBatchReply of one item, or the error that only this one has.
+        """
+        answers: list[bytes | Exception] = [_NOT_ANSWERED] * len(requests)
+        asked: list[tuple[str, int, StepArgs]] = []
+        seen: set[str] = set()
+        for place, request in enumerate(requests):
+            session_id = request.session_id
+            try:
+                if session_id in seen:
+                    _refuse_second_item(session_id)
+                seen.add(session_id)
+                asked.append((session_id, place, converters.step_args(request, self._limits)))
+            except Exception as error:  # a defect, too, is this one's only
+                answers[place] = error
+        # Whoever holds several entries takes them in the order of their ids, so that two batches never wait
+        # for each other.
+        asked.sort(key=_by_id)
+        held: list[Seat] = []
+        try:
+            self._step_locked(asked, answers, held)
+        finally:
+            for seat in held:
+                seat.release()
+        return answers
+
+    def _step_locked(
+        self,
+        asked: Sequence[tuple[str, int, StepArgs]],
+        answers: list[bytes | Exception],
+        held: list[Seat],
+    ) -> None:
+        """Answer what is asked, in place. The seats whose turns are taken are added to ``held``."""
+        now = time.monotonic()
+        steps: list[tuple[Session, Plan]] = []
+        stepping: list[tuple[int, _Entry, StepArgs, float | FloatArray]] = []
+        for session_id, place, args in asked:
+            entry = self._entries.get(session_id)  # one look at a dict needs no lock
+            try:
+                if entry is not None:
+                    entry.lock.acquire()
+                    held.append(entry.lock)
+                session = None if entry is None else entry.session
+                if entry is None or session is None:
+                    answers[place] = self._missing(session_id)
+                    continue
+                entry.touched = now
+                seq, cost = args.seq, entry.cost if args.verify_cost is None else args.verify_cost
+                again = entry.repeated_step(seq)
+                if again is not None:
+                    answers[place] = again
+                    continue
+                plan = session.plan(
+                    args.token_bytes,
+                    args.at,
+                    args.max_draft_tokens,
+                    cost,
+                    args.tree,
+                    args.verified,
+                    session_id,
+                    seq,
+                )
+            except Exception as error:  # a defect, too, is this one's only
+                answers[place] = error
+                continue
+            steps.append((session, plan))
+            stepping.append((place, entry, args, cost))
+        answered = step_together(steps)
+        for (place, entry, args, cost), (session, _), answer in zip(stepping, steps, answered, strict=True):
+            answers[place] = answer
+            if isinstance(answer, bytes):
+                if args.verify_cost is not None:
+                    entry.cost = cost
+                    entry.seat.set_cost(session.whole_curve(cost))
+                entry.answered(args.seq, answer)
 
     def append_context(self, args: AppendArgs) -> pb.AppendContextReply:
         with self._use(args.session_id) as (entry, session):
-            if (again := entry.repeated(args.seq, pb.AppendContextReply)) is not None:
+            if (again := entry.repeated_append(args.seq)) is not None:
                 return again
             _append_context_at(session, args.tokens, args.at)
             reply = pb.AppendContextReply(session_id=args.session_id, seq=args.seq, length=session.length)
-            entry.answered(args.seq, reply)
+            entry.answered(args.seq, None, reply)
             return reply
 
     def close(self, session_id: str, *, commit: bool, incomplete: bool, wait: bool) -> OutputId | None:
@@ -340,8 +432,10 @@ class SessionRegistry:
             log.warning("incomplete output not forgotten", output=left.output_id, error=str(error))
 
     def _retire(self, entry: _Entry, closed: _Closed) -> None:
-        """Take a closed entry out of the table, under its own lock."""
+        """Take a closed entry out of the tables, under its own lock."""
         entry.session = None
+        entry.seat.leave()
+        self.desk.remove(entry.session_id)
         with self._lock:
             self._entries.pop(entry.session_id, None)
             self._recent[entry.session_id] = closed
@@ -366,3 +460,9 @@ def _append_context_at(session: Session, tokens: TokenArray, at: int | None) -> 
         session.step(tokens[:known], max_draft_tokens=0, at=at)
     if known < len(tokens):
         session.append_context(tokens[known:])
+
+
+def _refuse_second_item(session_id: str) -> NoReturn:
+    raise InvalidInputError(
+        "a session stands twice in one batch", expected="at most one item per session", got=session_id
+    )

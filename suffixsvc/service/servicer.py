@@ -24,9 +24,9 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
         self._free_streams = threading.Semaphore(max_streams)
         self.draining = False
 
-    def Stream(  # noqa: N802 - gRPC's method name
-        self, request_iterator: Iterator[pb.StreamRequest], context: grpc.ServicerContext
-    ) -> Iterator[pb.StreamReply]:
+    def Stream(  # type: ignore[override] # noqa: N802 - messages stay bytes (see interceptor.py); gRPC's method name
+        self, request_iterator: Iterator[bytes], context: grpc.ServicerContext
+    ) -> Iterator[bytes]:
         if not self._free_streams.acquire(blocking=False):
             raise LimitExceededError(
                 "too many streams",
@@ -36,7 +36,7 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
         try:
             for request in request_iterator:
                 self._refuse_while_draining()
-                yield self._handlers.message(request)
+                yield self._handlers.message_bytes(request)
         finally:
             self._free_streams.release()
 

@@ -15,6 +15,7 @@ from suffixsvc_client import SuffixClient
 from support.serving import eventually, serving, socket_dir
 
 from suffixsvc import Limits, SuffixCache, wire
+from suffixsvc.service import converters
 from suffixsvc.service import server as server_module
 from suffixsvc.service.listen import parse_address
 from suffixsvc.service.server import SERVICE_NAME, SuffixServer
@@ -95,10 +96,10 @@ def test_errors_are_statuses_with_details(stub: Any) -> None:
 def test_a_defect_is_told_without_its_inside(
     service: tuple[SuffixServer, grpc.Channel], stub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(_: object) -> None:
+    def broken(*_: object) -> None:
         raise RuntimeError("secret")
 
-    monkeypatch.setattr(service[0].handlers, "step", broken)
+    monkeypatch.setattr(converters, "step_args", broken)
     code, detail = refusal(stub.Step, pb.StepRequest(session_id="x"))
     assert code is grpc.StatusCode.INTERNAL
     assert "secret" not in str(detail)

@@ -53,6 +53,9 @@ nb::tuple draft_arrays(const std::vector<DraftToken>& draft) {
 
 }  // namespace
 
+void bind_steps(nb::module_& m);  // steps_binding.cpp
+void bind_desk(nb::module_& m);   // desk_binding.cpp
+
 NB_MODULE(_ext, m) {
     m.doc() = "The native core: the hot index and drafting. Import suffixsvc.core instead.";
 
@@ -213,4 +216,6 @@ NB_MODULE(_ext, m) {
         .def_prop_ro("last_width", &Session::last_width, nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("gain", &Session::gain, nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("index_bytes", &Session::index_bytes, nb::call_guard<nb::gil_scoped_release>());
+    bind_steps(m);
+    bind_desk(m);
 }

@@ -1,0 +1,68 @@
+"""The two servers, each a process of its own, started and stopped alike."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from suffixsvc.errors import ServiceUnavailableError
+
+__all__ = ["Addresses", "echo_process", "service_process"]
+
+_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where one server listens."""
+
+    unix: str
+    tcp: str
+
+
+@contextlib.contextmanager
+def service_process(folder: Path) -> Iterator[Addresses]:
+    """`suffixsvc serve` with its defaults, on a fresh data folder."""
+    ready, socket = folder / "service.ready", f"unix:{folder}/service.sock"
+    command = ["-m", "suffixsvc.cli", "serve", "--data", str(folder / "data"), "--ready-file", str(ready)]
+    with _process([*command, "--listen", socket, "--listen", "127.0.0.1:0"], ready, folder) as addresses:
+        yield addresses
+
+
+@contextlib.contextmanager
+def echo_process(folder: Path) -> Iterator[Addresses]:
+    ready, socket = folder / "echo.ready", f"unix:{folder}/echo.sock"
+    command = ["-m", "suffixsvc_bench.rpc_bench.echo", str(ready), socket, "127.0.0.1:0"]
+    with _process(command, ready, folder) as addresses:
+        yield addresses
+
+
+@contextlib.contextmanager
+def _process(arguments: list[str], ready: Path, folder: Path) -> Iterator[Addresses]:
+    log = folder / f"{ready.stem}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen([sys.executable, *arguments], stdout=output, stderr=output)
+        try:
+            deadline = time.monotonic() + _PATIENCE_S
+            while not ready.exists():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    said = log.read_text(encoding="utf-8", errors="replace")[-500:]
+                    raise ServiceUnavailableError(
+                        "a server of the benchmark did not start", expected="ready within a minute", got=said
+                    )
+                time.sleep(0.01)
+            unix, tcp = json.loads(ready.read_text(encoding="utf-8"))["addresses"]
+            yield Addresses(unix, tcp)
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

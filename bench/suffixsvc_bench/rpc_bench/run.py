@@ -1,0 +1,205 @@
+"""The measurement: our service, the echo and the bare engine side by side, rounds alternating."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from suffixsvc_client import SuffixClient
+
+from suffixsvc import SuffixCache
+from suffixsvc.errors import InvalidConfigError
+from suffixsvc_bench.provenance import provenance
+from suffixsvc_bench.rpc_bench.processes import Addresses, echo_process, service_process
+from suffixsvc_bench.rpc_bench.report import Percentiles, RpcReport, Timing
+from suffixsvc_bench.rpc_bench.subjects import (
+    NAMESPACE,
+    EchoStream,
+    EchoUnary,
+    EngineSteps,
+    StreamSteps,
+    Subject,
+    UnarySteps,
+)
+from suffixsvc_bench.rpc_bench.workload import Workload
+
+__all__ = ["RpcOptions", "run_rpc_bench"]
+
+_BLOCK: Final = bytes(1 << 16)
+_PROMPT_TOKENS: Final = 200
+_TEXT_TOKENS: Final = 4_000
+_OUTPUT_TOKENS: Final = 500
+#: calls whose sizes the echo repeats
+_SIZED: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RpcOptions:
+    """What is measured."""
+
+    transports: tuple[str, ...] = ("unix", "tcp")
+    kinds: tuple[str, ...] = ("stream", "unary")
+    #: sessions in one message; a unary call holds one
+    batches: tuple[int, ...] = (1, 8, 64)
+    modes: tuple[str, ...] = ("hot", "cold")
+    #: timed calls of each subject in each configuration
+    calls: int = 800
+    #: they are taken in so many rounds: step, echo, engine, step, echo, engine ...
+    rounds: int = 8
+    #: length of the CPU-bound pause before a cold call, milliseconds
+    pause_ms: float = 4.0
+    max_draft_tokens: int = 16
+    #: outputs of 500 tokens that the service knows beforehand
+    outputs: int = 200
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("transports", {"unix", "tcp"}),
+            ("kinds", {"stream", "unary"}),
+            ("modes", {"hot", "cold"}),
+        ):
+            chosen = getattr(self, name)
+            if not chosen or not set(chosen) <= known:
+                raise InvalidConfigError(f"{name} makes no sense", expected=f"of {sorted(known)}", got=chosen)
+        if not self.batches or min(self.batches) < 1:
+            raise InvalidConfigError("batches makes no sense", expected="numbers >= 1", got=self.batches)
+        if not 1 <= self.rounds <= self.calls:
+            raise InvalidConfigError("rounds makes no sense", expected="1 .. calls", got=self.rounds)
+        if self.pause_ms < 0 or self.max_draft_tokens < 1 or self.outputs < 1:
+            raise InvalidConfigError("an option of the benchmark makes no sense", got=repr(self)[:200])
+
+    def configurations(self) -> list[tuple[str, str, int, str]]:
+        """(transport, kind, batch, mode) of every one."""
+        return [
+            (transport, kind, batch, mode)
+            for transport in self.transports
+            for kind in self.kinds
+            for batch in (self.batches if kind == "stream" else (1,))
+            for mode in self.modes
+        ]
+
+
+def run_rpc_bench(
+    options: RpcOptions | None = None, progress: Callable[[str, int, int], None] | None = None
+) -> RpcReport:
+    """Start both servers, measure every configuration, stop them.
+
+    Args:
+        progress: called with (what is measured now, configurations done, configurations in all).
+
+    Raises:
+        InvalidConfigError, ServiceError: a server did not start or a step was not answered.
+    """
+    chosen = options or RpcOptions()
+    configurations = chosen.configurations()
+    timings = []
+    workload = Workload(chosen.seed)
+    with (
+        tempfile.TemporaryDirectory(prefix="sfx-") as name,
+        service_process(Path(name)) as service,
+        echo_process(Path(name)) as echo,
+        SuffixCache() as engine,
+    ):
+        known = workload.outputs(NAMESPACE, chosen.outputs, _OUTPUT_TOKENS)
+        engine.namespace(NAMESPACE).add_outputs(known)
+        with SuffixClient(service.unix) as client:
+            client.namespace(NAMESPACE).add_outputs(known)
+        for done, configuration in enumerate(configurations):
+            if progress is not None:
+                progress("{}, {}, batch {}, {}".format(*configuration), done, len(configurations))
+            timings.append(_measure(configuration, chosen, workload, service, echo, engine))
+        if progress is not None:
+            progress("done", len(configurations), len(configurations))
+    return RpcReport(provenance(), asdict(chosen), timings)
+
+
+def _measure(
+    configuration: tuple[str, str, int, str],
+    options: RpcOptions,
+    workload: Workload,
+    service: Addresses,
+    echo: Addresses,
+    cache: SuffixCache,
+) -> Timing:
+    transport, kind, batch, mode = configuration
+    target, echo_target = getattr(service, transport), getattr(echo, transport)
+    prompts = [workload.text(_PROMPT_TOKENS) for _ in range(batch)]
+    texts = [workload.text(_TEXT_TOKENS) for _ in range(batch)]
+    width = options.max_draft_tokens
+    step: StreamSteps | UnarySteps
+    step = (
+        StreamSteps(target, prompts, texts, width)
+        if kind == "stream"
+        else UnarySteps(target, prompts[0], texts[0], width)
+    )
+    sizes = step.sizes(_SIZED)
+    think_s = float(np.median([_prepared(step) for _ in range(_SIZED)]))
+    bare: Subject = (EchoStream if kind == "stream" else EchoUnary)(echo_target, sizes, think_s)
+    engine = EngineSteps(cache, prompts, texts, width)
+    pause_s = options.pause_ms / 1e3 if mode == "cold" else 0.0
+    step_s: list[float] = []
+    echo_s: list[float] = []
+    engine_s: list[float] = []
+    try:
+        for subject in (step, bare, engine):
+            _timed(subject, min(50, options.calls), pause_s)  # all warm
+        for calls in _portions(options.calls, options.rounds):
+            step_s += _timed(step, calls, pause_s)
+            echo_s += _timed(bare, calls, pause_s)
+            engine_s += _timed(engine, calls, pause_s)
+    finally:
+        engine.close()
+        bare.close()
+        step.close()
+    return Timing(
+        transport=transport,
+        kind=kind,
+        batch=batch,
+        mode=mode,
+        calls=options.calls,
+        request_bytes=float(np.mean([s.request for s in sizes])),
+        reply_bytes=float(np.mean([s.reply for s in sizes])),
+        drafted=step.drafted / step.steps,
+        step=Percentiles.of(step_s),
+        echo=Percentiles.of(echo_s),
+        engine=Percentiles.of(engine_s),
+    )
+
+
+def _prepared(subject: Subject) -> float:
+    """Seconds that a caller of ours spends between two calls."""
+    before = time.perf_counter()
+    subject.prepare()
+    spent = time.perf_counter() - before
+    subject.call()
+    return spent
+
+
+def _timed(subject: Subject, calls: int, pause_s: float) -> list[float]:
+    seconds = []
+    for _ in range(calls):
+        subject.prepare()
+        _decode(pause_s)
+        before = time.perf_counter()
+        subject.call()
+        seconds.append(time.perf_counter() - before)
+    return seconds
+
+
+def _decode(seconds: float) -> None:
+    """Keep a core busy outside the interpreter, as a model does."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        hashlib.sha256(_BLOCK).digest()  # releases the GIL
+
+
+def _portions(calls: int, rounds: int) -> Iterator[int]:
+    for i in range(rounds):
+        yield calls * (i + 1) // rounds - calls * i // rounds

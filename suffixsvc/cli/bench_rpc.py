@@ -1,0 +1,113 @@
+"""``suffixsvc bench rpc``: what a step through the service costs, beside a bare gRPC echo."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from suffixsvc_bench.rpc_bench import RpcOptions, RpcReport
+
+__all__ = ["rpc"]
+
+
+def rpc(
+    transport: Annotated[list[str] | None, typer.Option(help="unix or tcp; both unless given.")] = None,
+    kind: Annotated[list[str] | None, typer.Option(help="stream or unary; both unless given.")] = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(help="Sessions in one message, for streams; 1, 8 and 64 unless given.")
+    ] = None,
+    mode: Annotated[
+        list[str] | None,
+        typer.Option(help="hot (calls follow each other) or cold (a model computes before each); both."),
+    ] = None,
+    calls: Annotated[int, typer.Option(min=1, help="Timed calls of each configuration.")] = 800,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Rounds they are taken in: step, echo, engine, step ...")
+    ] = 8,
+    pause_ms: Annotated[float, typer.Option(min=0, help="CPU-bound pause before a cold call.")] = 4.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the texts.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Measure a step through the service beside a bare gRPC echo of the same message sizes, in one run.
+
+    Starts `suffixsvc serve` and the echo as processes of their own on this machine and alternates between
+    them. "beyond" is what a step takes longer than the echo, "engine" what it takes without a service, both
+    for each session in the message.
+    """
+    from suffixsvc_bench.rpc_bench import RpcOptions
+
+    default = RpcOptions()
+    report = _run(
+        RpcOptions(
+            transports=tuple(transport or default.transports),
+            kinds=tuple(kind or default.kinds),
+            batches=tuple(batch or default.batches),
+            modes=tuple(mode or default.modes),
+            calls=calls,
+            rounds=min(rounds, calls),
+            pause_ms=pause_ms,
+            seed=seed,
+        )
+    )
+    if as_json:
+        typer.echo(json.dumps(report.as_dict(), indent=2))
+        return
+    _print(report)
+
+
+def _run(options: RpcOptions) -> RpcReport:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from suffixsvc_bench.rpc_bench import run_rpc_bench
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def progress(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        return run_rpc_bench(options, progress)
+
+
+def _print(report: RpcReport) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(title="microseconds a call", title_justify="left")
+    for heading in (
+        "",
+        "step p50",
+        "p90",
+        "p99",
+        "echo p50",
+        "p90",
+        "p99",
+        "step / echo",
+        "beyond",
+        "engine",
+        "steps/s",
+    ):
+        table.add_column(heading, justify="right" if heading else "left")
+    for t in report.timings:
+        times = (t.step.p50, t.step.p90, t.step.p99, t.echo.p50, t.echo.p90, t.echo.p99)
+        table.add_row(
+            f"{t.transport} {t.kind} x{t.batch} {t.mode}",
+            *(f"{time:.0f}" for time in times),
+            f"[bold]{t.ratio:.2f}[/]",
+            f"{t.beyond_us_per_session:.1f}",
+            f"{t.engine.p50 / t.batch:.1f}",
+            f"{t.sessions_per_second:.0f}",
+        )
+    console.print(table)
+    drafted = sum(t.drafted for t in report.timings) / len(report.timings)
+    console.print(
+        f"medians and percentiles of {report.options['calls']} calls; {drafted:.1f} tokens drafted a step; "
+        f"seed {report.options['seed']}",
+        soft_wrap=True,
+    )
+    console.print(report.provenance.line(), style="dim", highlight=False, soft_wrap=True)

@@ -1,0 +1,336 @@
+"""Arctic Inference's suffix decoding classes over this project's engine: switch by changing the import.
+
+    from suffixsvc.compat.arctic import SuffixDecodingCache, SuffixDecodingDraft
+
+The signatures and documented behaviour are those of ``arctic_inference.suffix_decoding`` (version 0.1 and
+0.2); docs/compat.md lists what differs and why. One request lives like this:
+
+    start_request(id, prompt)                      stop_request(id)         evict_cached_response(id)
+    ──────────> active ── speculate, add_active_response ──> cached ──────────────> gone
+                  └ its siblings draft from what it writes     └ the oldest goes when max_cached_requests
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+import threading
+from collections.abc import Hashable, KeysView, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from suffixsvc.engine import Session, SuffixCache
+from suffixsvc.errors import InvalidConfigError, InvalidInputError, UnknownOutputError
+from suffixsvc.types import Draft, DraftSource, OutputId, TokenIds, Verified, VerifyCost
+from suffixsvc.values import as_cost_curve, as_token_array
+
+__all__ = ["SuffixDecodingCache", "SuffixDecodingDraft"]
+
+
+@dataclass
+class SuffixDecodingDraft:
+    """A proposed draft: a tree in topological order, a chain being the common case.
+
+    Attributes:
+        token_ids: n proposed tokens.
+        parents: the index of each token's parent, -1 at the root.
+        probs: P(the whole path up to this token is accepted), estimated; falls along every path.
+        score: the sum of ``probs``: how many tokens are expected to be accepted.
+        match_len: tokens of context that the evidence for the first token agreed on.
+    """
+
+    token_ids: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    probs: list[float] = field(default_factory=list)
+    score: float = 0.0
+    match_len: int = 0
+
+
+@dataclass(slots=True)
+class _Request:
+    session: Session
+    #: what speculate() handed out last and nothing was verified of yet
+    proposed: Draft = field(default_factory=Draft.empty)
+
+
+class SuffixDecodingCache:
+    """What requests wrote, and drafts of what they write next.
+
+    Args:
+        max_tree_depth: drafts are at most this long where speculate() is not told otherwise. Matching is
+            not bounded by it: a context of up to 64 tokens is told apart at no extra cost.
+        max_cached_requests: how many responses are kept; -1 = all of them, 0 = none: each request then
+            drafts from its own prompt and response only. Responses of active requests count and are never
+            evicted, so there can be more while more requests than that are active.
+        cache: an open engine to keep the responses in, for example ``SuffixCache(folder)``, which
+            remembers them after a restart. None: a new one in memory. One given is not closed here.
+        namespace: where in that engine.
+        tokenizer: fingerprint of the tokenizer, bound to the namespace (``suffixsvc.fingerprint``).
+        verify_cost: what verifying a drafted token costs the target, in plain decode steps, or a curve (see
+            ``Session.step``): drafts end where they stop paying.
+
+    Raises:
+        InvalidConfigError, InvalidCostError (both ValueError), TokenizerMismatchError.
+
+    The arguments behind ``*`` are ours. Thread-safe. :meth:`close` or a ``with`` block frees it early.
+    """
+
+    def __init__(
+        self,
+        max_tree_depth: int = 64,
+        max_cached_requests: int = -1,
+        *,
+        cache: SuffixCache | None = None,
+        namespace: str = "arctic",
+        tokenizer: str | None = None,
+        verify_cost: VerifyCost = 0.02,
+    ) -> None:
+        self._max_tree_depth = _integer("max_tree_depth", max_tree_depth, 1)
+        self._max_cached_requests = _integer("max_cached_requests", max_cached_requests, -1)
+        as_cost_curve(verify_cost, 0)
+        self._verify_cost = verify_cost
+        engine = SuffixCache() if cache is None else cache
+        self._owned = engine if cache is None else None
+        self._namespace = engine.namespace(namespace, tokenizer)
+        self._lock = threading.RLock()
+        self._active: dict[Hashable, _Request] = {}
+        #: oldest first; None while the request is active, or where it wrote nothing
+        self._cached: dict[Hashable, OutputId | None] = {}
+
+    @property
+    def max_tree_depth(self) -> int:
+        """As given."""
+        return self._max_tree_depth
+
+    @property
+    def max_cached_requests(self) -> int:
+        """As given."""
+        return self._max_cached_requests
+
+    @property
+    def active_requests(self) -> KeysView[Hashable]:
+        """Requests that were started and not stopped."""
+        return self._active.keys()
+
+    @property
+    def cached_requests(self) -> KeysView[Hashable]:
+        """Requests whose responses others can be drafted from: active ones included."""
+        return self._cached.keys()
+
+    # ---------------------------------------------------------------------------------------- requests
+
+    def start_request(self, req_id: Hashable, prompt_token_ids: npt.NDArray[Any] | Sequence[int]) -> None:
+        """Begin a request. A cached response of the same id is evicted; so is the oldest one where there
+        are ``max_cached_requests``.
+
+        Raises:
+            ValueError: the request is active, or the prompt holds no token ids. Nothing was changed.
+        """
+        with self._lock:
+            if req_id in self._active:
+                raise _refused(req_id, "is already active", "an id that is not active")
+            session = self._namespace.open_session(prompt_token_ids)
+            self._active[req_id] = _Request(session)
+            if self._max_cached_requests == 0:
+                session.retract()
+                return
+            if req_id in self._cached:
+                self.evict_cached_response(req_id)
+            self._make_room()
+            self._cached[req_id] = None
+
+    def add_active_response(self, req_id: Hashable, token_ids: TokenIds | int) -> None:
+        """Append what the model wrote: one token or several. Others can be drafted from it at once.
+
+        Raises:
+            ValueError: the request is not active, or these are no token ids. Nothing was changed.
+        """
+        request = self._require_active(req_id)
+        if isinstance(token_ids, (int, np.integer)):
+            token_ids = [int(token_ids)]
+        tokens = as_token_array(token_ids)
+        if not len(tokens):
+            return
+        proposed, request.proposed = request.proposed, Draft.empty()
+        source = DraftSource(int(proposed.sources[0])) if len(proposed) else DraftSource.NONE
+        sent = Verified(1 + len(proposed), _agreeing(proposed, tokens.tolist()), source)
+        request.session.step(tokens, max_draft_tokens=0, verified=sent)
+
+    def stop_request(self, req_id: Hashable) -> None:
+        """End a request. Its response stays cached.
+
+        Raises:
+            ValueError: the request is not active. StoreError: its response could not be kept; it is active
+            still.
+        """
+        request = self._require_active(req_id)
+        output_id = request.session.close(commit=req_id in self._cached)
+        with self._lock:
+            self._active.pop(req_id, None)
+            if req_id in self._cached:
+                self._cached[req_id] = output_id
+            elif output_id is not None:  # evicted while it was being kept
+                self._forget(output_id)
+
+    def evict_cached_response(self, req_id: Hashable) -> None:
+        """Forget a response; memory goes back. That of an active request is taken back, and the request
+        goes on for itself.
+
+        Raises:
+            ValueError: no response of this request is cached.
+        """
+        with self._lock:
+            if req_id not in self._cached:
+                raise _refused(req_id, "is not cached", "the id of a cached response")
+            output_id = self._cached.pop(req_id)
+            if output_id is not None:
+                self._forget(output_id)
+            elif req_id in self._active:
+                self._active[req_id].session.retract()
+
+    # ----------------------------------------------------------------------------------------- drafting
+
+    def speculate(
+        self,
+        req_id: Hashable,
+        context: npt.NDArray[Any] | Sequence[int],
+        max_spec_tokens: int | None = None,
+        max_spec_factor: float = 1.0,
+        max_spec_offset: float = 0.0,
+        min_token_prob: float = 0.1,
+        use_tree_spec: bool = False,
+    ) -> SuffixDecodingDraft:
+        """Draft what follows ``context``.
+
+        Where a draft stops is decided by what verification costs (``verify_cost``); the other arguments are
+        further bounds, each with the meaning it has at Arctic.
+
+        Args:
+            context: the end of the request's text, as much of it as the caller likes. Another text is
+                possible and slower: everything known of the request is then indexed anew.
+            max_spec_tokens: at most so many tokens; None = ``max_tree_depth``.
+            max_spec_factor, max_spec_offset: at most ``max_spec_factor * match_len + max_spec_offset``.
+            min_token_prob: no token whose path is less likely to be accepted.
+            use_tree_spec: a tree instead of a chain.
+
+        Raises:
+            ValueError: the request is not active, or an argument makes no sense.
+        """
+        request = self._require_active(req_id)
+        tokens = as_token_array(context, "context")
+        most = self._max_tree_depth if max_spec_tokens is None else max_spec_tokens
+        most = _integer("max_spec_tokens", most, 0, InvalidInputError)
+        factor = _finite("max_spec_factor", max_spec_factor)
+        offset = _finite("max_spec_offset", max_spec_offset)
+        least = _finite("min_token_prob", min_token_prob)
+        request.proposed = Draft.empty()
+        if not len(tokens) or not most:
+            return SuffixDecodingDraft()
+        draft = request.session.draft_after(tokens, most, self._verify_cost, tree=bool(use_tree_spec))
+        if not len(draft):
+            return SuffixDecodingDraft()
+        match_len = int(draft.match_lens[0])
+        # the tolerance makes 0.1 * 30 three
+        longest = min(float(most), match_len * factor + offset + 1e-6)
+        paths = _path_probabilities(draft)
+        n = 0
+        while n < min(len(paths), max(0, math.floor(longest))) and paths[n] >= least:
+            n += 1
+        request.proposed = _first(draft, n)
+        if n == 0:
+            return SuffixDecodingDraft()
+        return SuffixDecodingDraft(
+            draft.token_ids[:n].tolist(), draft.parents[:n].tolist(), paths[:n], sum(paths[:n]), match_len
+        )
+
+    # ----------------------------------------------------------------------------------------- its end
+
+    def close(self) -> None:
+        """Free the engine, unless it was handed in. What active requests wrote is not kept. Idempotent."""
+        with self._lock:
+            for request in self._active.values():
+                request.session.close(commit=False)
+            self._active.clear()
+        if self._owned is not None:
+            self._owned.close()
+
+    def __enter__(self) -> SuffixDecodingCache:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------------------------------- internal
+
+    def _require_active(self, req_id: Hashable) -> _Request:
+        request = self._active.get(req_id)
+        if request is None:
+            raise _refused(req_id, "is not active", "the id of a started request")
+        return request
+
+    def _make_room(self) -> None:
+        """Evict the oldest finished responses until one more fits."""
+        if self._max_cached_requests < 0:
+            return
+        surplus = len(self._cached) - self._max_cached_requests + 1
+        finished = (req_id for req_id in list(self._cached) if req_id not in self._active)
+        for req_id, _ in zip(finished, range(surplus), strict=False):
+            self.evict_cached_response(req_id)
+
+    def _forget(self, output_id: OutputId) -> None:
+        with contextlib.suppress(UnknownOutputError):  # another user of the namespace did
+            self._namespace.forget(output_id)
+
+
+def _path_probabilities(draft: Draft) -> list[float]:
+    """P(path) of every token. Drafts come best path first, so they fall from left to right."""
+    paths: list[float] = []
+    for parent, p in zip(draft.parents.tolist(), draft.probs.tolist(), strict=True):
+        paths.append(p if parent < 0 else p * paths[parent])
+    return paths
+
+
+def _agreeing(draft: Draft, truth: list[int]) -> int:
+    """Tokens of the longest path of a draft that came true."""
+    agreed, node = 0, -1
+    for i, (token, parent) in enumerate(zip(draft.token_ids.tolist(), draft.parents.tolist(), strict=True)):
+        if agreed < len(truth) and parent == node and token == truth[agreed]:
+            node, agreed = i, agreed + 1
+    return agreed
+
+
+def _first(draft: Draft, n: int) -> Draft:
+    return Draft(
+        draft.token_ids[:n], draft.parents[:n], draft.probs[:n], draft.sources[:n], draft.match_lens[:n]
+    )
+
+
+def _integer(name: str, value: int, least: int, error: type[InvalidInputError] = InvalidConfigError) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or number < least:
+        raise error(f"{name} makes no sense", expected=f"an int >= {least}", got=repr(value)[:80])
+    return number
+
+
+def _finite(name: str, value: float) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidInputError(f"{name} makes no sense", expected="a finite number", got=repr(value)[:80])
+    return number
+
+
+def _refused(req_id: Hashable, why: str, expected: str) -> InvalidInputError:
+    return InvalidInputError(f"request {req_id!r} {why}", expected=expected, got=repr(req_id)[:80])

@@ -1,0 +1,140 @@
+#include "step_parser.h"
+
+#include <limits>
+
+namespace suffixsvc {
+
+namespace {
+
+constexpr std::uint32_t kVarint = 0, kBytes = 2;
+constexpr std::int32_t kLastSource = 5;  // of DraftSource
+
+constexpr std::uint32_t key(std::uint32_t field, std::uint32_t kind) { return field << 3 | kind; }
+
+// Reads fields one after the other. After a failure every read fails.
+class Reader {
+  public:
+    explicit Reader(std::string_view data) : data_(data) {}
+
+    bool ok() const { return ok_; }
+    bool more() const { return ok_ && at_ < data_.size(); }
+
+    std::uint64_t varint() {
+        std::uint64_t value = 0;
+        for (unsigned shift = 0; shift < 64 && at_ < data_.size(); shift += 7) {
+            const auto byte = static_cast<unsigned char>(data_[at_++]);
+            if (shift == 63 && byte > 1) break;
+            value |= static_cast<std::uint64_t>(byte & 0x7F) << shift;
+            if (byte < 0x80) return value;
+        }
+        ok_ = false;
+        return 0;
+    }
+
+    // A varint that is at most `most`.
+    std::uint64_t number(std::uint64_t most) {
+        const std::uint64_t value = varint();
+        if (value > most) ok_ = false;
+        return value;
+    }
+
+    std::string_view bytes() {
+        const std::uint64_t size = varint();
+        if (!ok_ || size > data_.size() - at_) {
+            ok_ = false;
+            return {};
+        }
+        const std::string_view out = data_.substr(at_, static_cast<std::size_t>(size));
+        at_ += static_cast<std::size_t>(size);
+        return out;
+    }
+
+  private:
+    std::string_view data_;
+    std::size_t at_ = 0;
+    bool ok_ = true;
+};
+
+constexpr std::uint64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
+constexpr std::uint64_t kMaxInt64 = std::numeric_limits<std::int64_t>::max();
+
+bool parse_verified(std::string_view data, ParsedStep& step) {
+    Reader in(data);
+    step.width = step.accepted = 0;
+    while (in.more()) switch (in.varint()) {
+            case key(1, kVarint):
+                step.width = static_cast<std::int32_t>(in.number(kMaxInt32));
+                break;
+            case key(2, kVarint):
+                step.accepted = static_cast<std::int32_t>(in.number(kMaxInt32));
+                break;
+            case key(3, kVarint):
+                in.number(kLastSource);
+                break;
+            default:
+                return false;
+        }
+    return in.ok() && step.accepted < step.width;
+}
+
+bool parse_step(std::string_view data, ParsedStep& step) {
+    Reader in(data);
+    bool verified = false;
+    while (in.more()) switch (in.varint()) {
+            case key(1, kBytes):
+                step.session_id = in.bytes();
+                break;
+            case key(2, kVarint):
+                step.seq = in.varint();
+                break;
+            case key(3, kBytes):
+                step.tokens = in.bytes();
+                break;
+            case key(4, kVarint):
+                step.at = static_cast<std::int64_t>(in.number(kMaxInt64));
+                break;
+            case key(5, kVarint):
+                step.max_draft_tokens = static_cast<std::int32_t>(in.number(kMaxInt32));
+                break;
+            case key(7, kVarint):
+                step.tree = in.number(1) == 1;
+                break;
+            case key(8, kBytes):  // a second one would be merged into the first
+                if (verified || !parse_verified(in.bytes(), step)) return false;
+                verified = true;
+                break;
+            default:
+                return false;
+        }
+    return in.ok();
+}
+
+}  // namespace
+
+std::optional<ParsedBatch> parse_steps(std::string_view message) {
+    ParsedBatch batch;
+    Reader in(message);
+    bool found = false;
+    while (in.more()) switch (in.varint()) {
+            case key(1, kVarint):
+                batch.id = in.varint();
+                break;
+            case key(3, kBytes): {
+                if (found) return std::nullopt;
+                found = true;
+                Reader items(in.bytes());
+                while (items.more()) {
+                    if (items.varint() != key(1, kBytes)) return std::nullopt;
+                    if (!parse_step(items.bytes(), batch.steps.emplace_back())) return std::nullopt;
+                }
+                if (!items.ok()) return std::nullopt;
+                break;
+            }
+            default:
+                return std::nullopt;
+        }
+    if (!in.ok() || !found) return std::nullopt;
+    return batch;
+}
+
+}  // namespace suffixsvc

@@ -1,0 +1,436 @@
+"""Arctic's class over our engine: its documented behaviour, and its known defects, none of them copied."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suffixsvc import SuffixCache
+from suffixsvc.compat.arctic import SuffixDecodingCache, SuffixDecodingDraft
+from suffixsvc.errors import InvalidConfigError, InvalidCostError, InvalidInputError, InvalidTokensError
+
+SQL = list(range(100, 160))
+PROMPT = [1, 2, 3, 4, 5]
+
+
+def wrote(
+    cache: SuffixDecodingCache, req_id: Any, tokens: list[int], prompt: list[int] | None = None
+) -> None:
+    cache.start_request(req_id, prompt or PROMPT)
+    cache.add_active_response(req_id, tokens)
+    cache.stop_request(req_id)
+
+
+def drafted(cache: SuffixDecodingCache, prompt: list[int], written: list[int], **how: Any) -> list[int]:
+    """What a fresh request with this text is offered; it leaves nothing behind."""
+    cache.start_request("probe", prompt)
+    cache.add_active_response("probe", written)
+    draft = cache.speculate("probe", [*prompt, *written], **how)
+    if "probe" in cache.cached_requests:
+        cache.evict_cached_response("probe")
+    cache.stop_request("probe")
+    return draft.token_ids
+
+
+# ---------------------------------------------------------------------------------- documented behaviour
+
+
+def test_the_signatures_are_arctics() -> None:
+    def names(function: Any) -> list[str]:
+        kinds = (inspect.Parameter.KEYWORD_ONLY,)  # ours stand behind the *
+        return [p.name for p in inspect.signature(function).parameters.values() if p.kind not in kinds][1:]
+
+    speculate = inspect.signature(SuffixDecodingCache.speculate).parameters
+    assert names(SuffixDecodingCache.__init__) == ["max_tree_depth", "max_cached_requests"]
+    assert names(SuffixDecodingCache.start_request) == ["req_id", "prompt_token_ids"]
+    assert names(SuffixDecodingCache.stop_request) == ["req_id"]
+    assert names(SuffixDecodingCache.add_active_response) == ["req_id", "token_ids"]
+    assert names(SuffixDecodingCache.evict_cached_response) == ["req_id"]
+    assert {
+        name: p.default for name, p in speculate.items() if name not in ("self", "req_id", "context")
+    } == {
+        "max_spec_tokens": None,
+        "max_spec_factor": 1.0,
+        "max_spec_offset": 0.0,
+        "min_token_prob": 0.1,
+        "use_tree_spec": False,
+    }
+    assert SuffixDecodingDraft() == SuffixDecodingDraft([], [], [], 0.0, 0)
+    with SuffixDecodingCache() as cache:
+        assert (cache.max_tree_depth, cache.max_cached_requests) == (64, -1)
+
+
+def test_a_request_drafts_what_another_one_wrote() -> None:
+    with SuffixDecodingCache() as cache:
+        wrote(cache, "a", SQL)
+        cache.start_request("b", [9, 9])
+        cache.add_active_response("b", SQL[:8])
+        draft = cache.speculate("b", [9, 9, *SQL[:8]], max_spec_tokens=16)
+        n = len(draft.token_ids)
+        assert draft.token_ids == SQL[8 : 8 + n] != []
+        assert draft.parents == list(range(-1, n - 1))
+        assert draft.match_len == 8
+        assert math.isclose(draft.score, sum(draft.probs))
+
+
+def test_a_request_drafts_from_its_own_prompt() -> None:
+    with SuffixDecodingCache(max_cached_requests=0) as cache:
+        cache.start_request("a", [*SQL, 7])
+        cache.add_active_response("a", SQL[:6])
+        assert cache.speculate("a", SQL[:6]).token_ids[:3] == SQL[6:9]
+
+
+def test_the_two_views_follow_the_requests() -> None:
+    with SuffixDecodingCache() as cache:
+        active, cached = cache.active_requests, cache.cached_requests
+        cache.start_request("a", PROMPT)
+        assert (list(active), list(cached)) == (["a"], ["a"])
+        cache.add_active_response("a", SQL)
+        cache.stop_request("a")
+        assert (list(active), list(cached)) == ([], ["a"])
+        cache.evict_cached_response("a")
+        assert (list(active), list(cached)) == ([], [])
+
+
+def test_what_is_out_of_turn_is_a_value_error() -> None:
+    with SuffixDecodingCache() as cache:
+        cache.start_request("a", PROMPT)
+        with pytest.raises(ValueError, match="already active"):
+            cache.start_request("a", PROMPT)
+        for call in (
+            lambda: cache.stop_request("b"),
+            lambda: cache.add_active_response("b", SQL),
+            lambda: cache.speculate("b", SQL),
+        ):
+            with pytest.raises(ValueError, match="is not active"):
+                call()
+        with pytest.raises(ValueError, match="is not cached"):
+            cache.evict_cached_response("b")
+
+
+def test_starting_a_cached_id_again_evicts_its_response() -> None:
+    with SuffixDecodingCache() as cache:
+        wrote(cache, "a", SQL)
+        cache.start_request("a", PROMPT)
+        assert list(cache.cached_requests) == ["a"]
+        assert drafted(cache, [9], SQL[:8]) == []
+
+
+def test_an_evicted_response_is_not_drafted_from() -> None:
+    with SuffixDecodingCache() as cache:
+        wrote(cache, "a", SQL)
+        cache.evict_cached_response("a")
+        assert drafted(cache, [9], SQL[:8]) == []
+
+
+def test_the_oldest_response_goes_first() -> None:
+    texts = {name: list(range(start, start + 40)) for name, start in (("a", 100), ("b", 200), ("c", 300))}
+    with SuffixDecodingCache(max_cached_requests=2) as cache:
+        for name, text in texts.items():
+            wrote(cache, name, text)
+        assert list(cache.cached_requests) == ["b", "c"]
+        cache.start_request("d", [9])  # takes the place of "b"
+        assert list(cache.cached_requests) == ["c", "d"]
+        cache.add_active_response("d", texts["b"][:8])
+        assert cache.speculate("d", texts["b"][:8]).token_ids == []
+        cache.add_active_response("d", texts["c"][:8])
+        assert cache.speculate("d", texts["c"][:8]).token_ids != []
+
+
+def test_with_no_cached_requests_everyone_is_alone() -> None:
+    with SuffixDecodingCache(max_cached_requests=0) as cache:
+        cache.start_request("a", PROMPT)
+        cache.add_active_response("a", SQL)
+        assert list(cache.cached_requests) == []
+        assert drafted(cache, [9], SQL[:8]) == []
+        cache.stop_request("a")
+        assert drafted(cache, [9], SQL[:8]) == []
+
+
+def test_an_evicted_active_request_goes_on_for_itself() -> None:
+    with SuffixDecodingCache() as cache:
+        cache.start_request("a", PROMPT)
+        cache.add_active_response("a", SQL)
+        cache.evict_cached_response("a")
+        cache.add_active_response("a", SQL[:8])
+        assert cache.speculate("a", SQL[:8]).token_ids[:3] == SQL[8:11]  # from its own response
+        assert drafted(cache, [9], SQL[:8]) == []
+        cache.stop_request("a")
+        assert drafted(cache, [9], SQL[:8]) == []
+
+
+def test_tokens_come_one_at_a_time_too() -> None:
+    with SuffixDecodingCache() as cache:
+        cache.start_request(("any", "hashable"), np.array(PROMPT, np.int32))
+        for token in SQL:
+            cache.add_active_response(("any", "hashable"), token)
+        cache.stop_request(("any", "hashable"))
+        assert drafted(cache, [9], SQL[:8])[:3] == SQL[8:11]
+
+
+def test_a_tree_has_branches() -> None:
+    with SuffixDecodingCache(verify_cost=0.0) as cache:
+        for i in range(6):
+            wrote(cache, i, [*SQL[:10], 500 + i % 2, *range(600, 610)])
+        cache.start_request("b", [9])
+        cache.add_active_response("b", SQL[:10])
+        bounds = {"max_spec_tokens": 16, "max_spec_factor": 4.0, "min_token_prob": 0.01}
+        tree = cache.speculate("b", SQL[:10], use_tree_spec=True, **bounds)
+        chain = cache.speculate("b", SQL[:10], use_tree_spec=False, **bounds)
+        roots = {token for token, parent in zip(tree.token_ids, tree.parents, strict=True) if parent == -1}
+        assert roots == {500, 501}
+        assert chain.parents == list(range(-1, len(chain.parents) - 1))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 2**32),
+    most=st.integers(0, 40),
+    factor=st.floats(0, 4),
+    offset=st.floats(-4, 8),
+    least=st.floats(0, 1),
+    tree=st.booleans(),
+)
+def test_no_draft_exceeds_its_bounds(
+    seed: int, most: int, factor: float, offset: float, least: float, tree: bool
+) -> None:
+    rng = random.Random(seed)
+    with SuffixDecodingCache(verify_cost=rng.choice([0.0, 0.02, 0.2])) as cache:
+        for i in range(4):
+            wrote(cache, i, [rng.randrange(3) for _ in range(60)])
+        cache.start_request("b", [rng.randrange(3) for _ in range(20)])
+        for _ in range(5):
+            text = [rng.randrange(3) for _ in range(rng.randrange(1, 12))]
+            cache.add_active_response("b", text)
+            free = cache.speculate("b", text, 40, 100.0, 0.0, 0.0, tree)
+            draft = cache.speculate("b", text, most, factor, offset, least, tree)
+            n = len(draft.token_ids)
+            # the bounds cut the draft that cost alone would have made, and cut it at the first that binds
+            assert (draft.token_ids, draft.parents) == (free.token_ids[:n], free.parents[:n])
+            bound = min(most, max(0, math.floor(free.match_len * factor + offset + 1e-6)))
+            assert draft.probs == list(itertools.takewhile(lambda p: p >= least, free.probs))[:bound]
+            assert n <= bound
+            assert all(p >= least for p in draft.probs)
+            assert all(-1 <= parent < i for i, parent in enumerate(draft.parents))
+            assert math.isclose(draft.score, sum(draft.probs), abs_tol=1e-9)
+
+
+# ------------------------------------------------------------------------------------------ known defects
+
+
+def test_the_default_of_max_spec_tokens_works() -> None:
+    """Arctic: None, the documented default, reads an attribute that does not exist: AttributeError."""
+    with SuffixDecodingCache(max_tree_depth=5) as cache:
+        for i in range(8):
+            wrote(cache, i, SQL)
+        cache.start_request("b", [9])
+        cache.add_active_response("b", SQL[:20])
+        assert cache.speculate("b", SQL[:20]).token_ids == SQL[20:25]  # as long as the tree is deep
+        assert cache.speculate("b", SQL[:20], max_spec_tokens=2).token_ids == SQL[20:22]
+
+
+def test_a_context_of_one_token_drafts() -> None:
+    """Arctic: the loop over match lengths ends one short of the context, so one token matched nothing."""
+    with SuffixDecodingCache() as cache:
+        wrote(cache, "a", [*SQL, *SQL])
+        cache.start_request("b", [100])
+        assert cache.speculate("b", [100]).token_ids == [101]
+
+
+def test_a_short_context_is_matched_whole() -> None:
+    """The same defect: of three tokens two were matched, and the wrong continuation won."""
+    with SuffixDecodingCache() as cache:
+        for i in range(4):
+            wrote(cache, f"x{i}", [50, 51, 52, 70, 71, 72])
+        wrote(cache, "y", [60, 51, 52, 80, 81, 82])
+        cache.start_request("b", [60, 51, 52])
+        assert cache.speculate("b", [60, 51, 52]).token_ids[0] == 80
+
+
+def test_an_active_request_is_never_evicted_to_make_room() -> None:
+    """Arctic: first in, first out, whoever it is: a long request lost its slot to newer ones, and what it
+    wrote afterwards was silently not cached."""
+    with SuffixDecodingCache(max_cached_requests=2) as cache:
+        cache.start_request("long", PROMPT)
+        cache.add_active_response("long", SQL[:10])
+        for i in range(4):
+            wrote(cache, i, [900 + i] * 5)
+        assert list(cache.cached_requests) == ["long", 3]
+        cache.add_active_response("long", SQL[10:])
+        assert drafted(cache, [9], SQL[20:30])[:3] == SQL[30:33]
+        cache.stop_request("long")
+        assert list(cache.cached_requests) == ["long"]
+
+
+def test_more_active_requests_than_may_be_cached() -> None:
+    """The limit waits for requests to finish; the next one that starts brings the number down."""
+    with SuffixDecodingCache(max_cached_requests=2) as cache:
+        for i in range(5):
+            cache.start_request(i, PROMPT)
+            cache.add_active_response(i, [1000 * i + k for k in range(1, 30)])
+        assert list(cache.cached_requests) == [0, 1, 2, 3, 4]
+        for i in range(5):
+            cache.stop_request(i)
+        cache.start_request("next", PROMPT)
+        assert list(cache.cached_requests) == [4, "next"]
+
+
+def test_the_prompt_leads_to_the_response() -> None:
+    """Arctic: prompts never enter the global tree, so the beginning of a known answer was never drafted."""
+    with SuffixDecodingCache() as cache:
+        wrote(cache, "a", SQL, prompt=[1, 2, 3, 4, 5, 6])
+        cache.start_request("b", [77, 2, 3, 4, 5, 6])
+        assert cache.speculate("b", [77, 2, 3, 4, 5, 6]).token_ids[:3] == SQL[:3]
+
+
+def test_memory_goes_back() -> None:
+    """Arctic: nodes stay allocated after every sequence was removed."""
+    rng = random.Random(5)
+    with SuffixCache() as engine, SuffixDecodingCache(cache=engine) as cache:
+        wrote(cache, "warm", [7] * 50)
+        cache.evict_cached_response("warm")
+        empty = engine.stats().index_bytes
+        for i in range(60):
+            wrote(cache, i, [rng.randrange(50_000) for _ in range(500)])
+        full = engine.stats().index_bytes
+        for i in range(60):
+            cache.evict_cached_response(i)
+        left = engine.stats()
+        assert (left.outputs, left.tokens, left.index_nodes) == (0, 0, 1)
+        assert left.index_bytes < empty + (full - empty) // 10
+        engine.check()
+
+
+# ------------------------------------------------------------------------------------- what is ours alone
+
+
+def test_a_folder_remembers(tmp_path: Path) -> None:
+    with SuffixCache(tmp_path / "data") as engine, SuffixDecodingCache(cache=engine) as cache:
+        wrote(cache, "a", SQL)
+    with SuffixCache(tmp_path / "data") as engine, SuffixDecodingCache(cache=engine) as cache:
+        assert list(cache.cached_requests) == []  # the ids of an earlier process are not ours to evict
+        assert drafted(cache, [9], SQL[:8])[:3] == SQL[8:11]
+        engine.check()
+
+
+def test_an_engine_handed_in_stays_open() -> None:
+    with SuffixCache() as engine:
+        SuffixDecodingCache(cache=engine).close()
+        assert engine.stats().namespaces == 1
+
+
+def test_closing_retracts_what_was_not_stopped() -> None:
+    with SuffixCache() as engine:
+        cache = SuffixDecodingCache(cache=engine)
+        cache.start_request("a", PROMPT)
+        cache.add_active_response("a", SQL)
+        cache.close()
+        cache.close()
+        assert (engine.stats().sessions, engine.stats().outputs) == (0, 0)
+        engine.check()
+
+
+def test_a_dear_target_gets_shorter_drafts() -> None:
+    def length(cost: float) -> int:
+        with SuffixDecodingCache(verify_cost=cost) as cache:
+            for i in range(3):
+                wrote(cache, i, SQL)
+            return len(drafted(cache, [9], SQL[:30], max_spec_tokens=24, min_token_prob=0.0))
+
+    assert length(0.0) > length(0.5)
+
+
+def test_another_context_than_the_text_drafts_too() -> None:
+    """Callers that tell only later what was written: a context ahead of the text, or of another text."""
+    with SuffixDecodingCache() as cache:
+        wrote(cache, "a", SQL)
+        cache.start_request("b", [9, 8])
+        cache.add_active_response("b", SQL[:6])
+        ahead = cache.speculate("b", [9, 8, *SQL[:9]])
+        tail = cache.speculate("b", SQL[3:9])
+        other = cache.speculate("b", SQL[30:40])
+        assert ahead.token_ids[:3] == tail.token_ids[:3] == SQL[9:12]
+        assert other.token_ids[:3] == SQL[40:43]
+        assert cache.speculate("b", SQL[:6]).token_ids[:3] == SQL[6:9]  # and the request is as it was
+        cache.stop_request("b")
+
+
+def test_the_engine_counts_what_was_accepted() -> None:
+    with SuffixCache() as engine, SuffixDecodingCache(cache=engine) as cache:
+        wrote(cache, "a", SQL)
+        cache.start_request("b", [9])
+        cache.add_active_response("b", SQL[:10])
+        draft = cache.speculate("b", SQL[:10], max_spec_tokens=4)
+        cache.add_active_response("b", [*draft.token_ids[:2], 999])
+        stats = engine.namespace("arctic").stats()
+        assert (stats.num_steps, stats.num_drafts, stats.num_accepted_tokens) == (1, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda: SuffixDecodingCache(max_tree_depth=0), InvalidConfigError),
+        (lambda: SuffixDecodingCache(max_tree_depth=True), InvalidConfigError),
+        (lambda: SuffixDecodingCache(max_cached_requests=-2), InvalidConfigError),
+        (lambda: SuffixDecodingCache(max_cached_requests=1.5), InvalidConfigError),  # type: ignore[arg-type] # on purpose
+        (lambda: SuffixDecodingCache(verify_cost=math.nan), InvalidCostError),
+    ],
+)
+def test_settings_that_make_no_sense(make: Any, error: type[Exception]) -> None:
+    with pytest.raises(error) as caught:
+        make()
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"max_spec_tokens": -1},
+        {"max_spec_tokens": 2.5},
+        {"max_spec_factor": math.nan},
+        {"max_spec_factor": math.inf},
+        {"max_spec_offset": "much"},
+        {"min_token_prob": None},
+        {"context": [-1]},
+        {"context": [2**31]},
+        {"context": "text"},
+        {"context": [[1]]},
+    ],
+)
+def test_arguments_that_make_no_sense(arguments: dict[str, Any]) -> None:
+    with SuffixDecodingCache() as cache:
+        cache.start_request("a", PROMPT)
+        with pytest.raises(InvalidInputError):
+            cache.speculate("a", **{"context": PROMPT, **arguments})
+
+
+def test_bad_tokens_change_nothing() -> None:
+    with SuffixDecodingCache() as cache:
+        wrote(cache, "a", SQL)
+        with pytest.raises(InvalidTokensError):
+            cache.start_request("a", [-1])
+        assert (list(cache.active_requests), list(cache.cached_requests)) == ([], ["a"])
+        cache.start_request("b", PROMPT)
+        for bad in (-1, 2**31, [1, -5], [0.5], np.array([[1]])):
+            with pytest.raises(InvalidTokensError):
+                cache.add_active_response("b", bad)  # type: ignore[arg-type] # on purpose
+        cache.add_active_response("b", [])
+        assert drafted(cache, [9], SQL[:8])[:3] == SQL[8:11]
+
+
+def test_nothing_to_match_and_nothing_asked_for() -> None:
+    with SuffixDecodingCache() as cache:
+        wrote(cache, "a", SQL)
+        cache.start_request("b", SQL[:8])
+        assert cache.speculate("b", []) == SuffixDecodingDraft()
+        assert cache.speculate("b", SQL[:8], max_spec_tokens=0) == SuffixDecodingDraft()
+        assert cache.speculate("b", SQL[:8], min_token_prob=1.1) == SuffixDecodingDraft()
