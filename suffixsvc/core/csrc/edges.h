@@ -1,20 +1,21 @@
-// Next-token edges of the index's nodes.
+// What a node carries beyond its fixed part: one block with its counters and its next-token edges.
 //
-//   0 edges   nothing
-//   1 edge    inline in the node          {token, target}
-//   2..16     a block of entries          [e0 e1 .. e(n-1) | free]
-//   17..      entries and a hash index    [e0 e1 .. | free][slot slot slot ...]   2 slots an entry
+//   up to 16 edges   [counters][e0 e1 .. e(n-1) | room]
+//   more             [counters][e0 e1 .. e(n-1) | room][slot slot slot ...]   a hash index, 2 slots an edge;
+//                                                        a slot has 1, 2 or 4 bytes, as the room needs
 //
-// Entries keep the order in which they were inserted (an erase moves the last one into the hole), so
-// that the first few are, roughly, the most frequent: that is what drafting scans in wide nodes.
-// Blocks come in powers of two from chunks that never move; freed blocks are reused by size.
+// Edges keep the order in which they were inserted (an erase moves the last one into the hole), so that
+// the first few are, roughly, the most frequent: that is what drafting scans in wide nodes.
+//
+// A block grows in steps of a third to a half, by moving. Blocks of up to 1 KB lie in a slab (slab.h),
+// wide ones in memory of their own that goes back to the system as soon as they move.
 //
 // Threads: a reader needs the owner's shared lock, a writer its exclusive one.
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <vector>
+
+#include "slab.h"
 
 namespace suffixsvc {
 
@@ -27,69 +28,75 @@ struct Edge {
     NodeId to;
 };
 
-// What a node holds of its edges: 12 bytes.
-struct EdgeList {
-    std::uint32_t size : 27 = 0;
-    std::uint32_t size_class : 5 = 0;  // log2 of the block's capacity, 0 = inline or none
-    Edge one{0, 0};                    // size == 1: the edge; size_class > 0: one.to is the block
+struct Block {
+    std::int32_t unsent;     // the part of the node's count that its link does not know of yet
+    std::uint32_t kids;      // nodes whose link this is
+    std::uint32_t kids_xor;  // exclusive or of their ids
+    std::uint32_t ends;      // positions of live texts whose whole prefix is the node's string
+    Token recent;            // the token that last followed it, as far as growing touched it; or -1
+    std::uint32_t size : 26;
+    std::uint32_t size_class : 6;
+
+    Edge* edges() { return reinterpret_cast<Edge*>(this + 1); }
+    const Edge* edges() const { return reinterpret_cast<const Edge*>(this + 1); }
 };
+static_assert(sizeof(Block) == 24);
+
+// Names a block: a unit of the slab, or (top bit set) the cell of the slab that points to a wide one.
+using BlockRef = std::uint32_t;
 
 class EdgePool {
   public:
     EdgePool();
+    EdgePool(const EdgePool&) = delete;
+    EdgePool& operator=(const EdgePool&) = delete;
+    ~EdgePool() { clear(); }
 
-    NodeId find(const EdgeList& list, Token token) const;
-    // The token must not be there.
-    void add(EdgeList& list, Token token, NodeId to);
-    // The token must be there.
-    void set(EdgeList& list, Token token, NodeId to);
-    // Returns false where the token is not there.
-    bool erase(EdgeList& list, Token token);
-    void copy(const EdgeList& from, EdgeList& to);
-    void clear(EdgeList& list);
-
-    // Entries in insertion order; valid until the next write.
-    const Edge* entries(const EdgeList& list) const {
-        return list.size_class == 0 ? &list.one : block(list.one.to);
+    Block* block(BlockRef ref) const {
+        if (ref & kWide) [[unlikely]]
+            return reinterpret_cast<Cell*>(slab_.at(ref & ~kWide))->block;
+        return reinterpret_cast<Block*>(slab_.at(ref));
     }
+    // No counts, no edges, room for one; `recent` is -1.
+    BlockRef make();
+    // The same edges; the counters are copied as well.
+    BlockRef copy(BlockRef ref);
+    void free(BlockRef ref);
+    // Frees all blocks and gives their memory back.
+    void clear();
 
-    std::size_t bytes() const;
-    // Names the first broken invariant of a list, or returns nullptr.
-    const char* broken(const EdgeList& list) const;
+    NodeId find(const Block* b, Token token) const;
+    // Where the token leads, or kNoNode after adding an edge to `to`. `ref` changes where the block moves.
+    NodeId find_or_add(BlockRef& ref, Token token, NodeId to);
+    // Lets the token's edge lead to `to` where it leads to `from`; false where it does not.
+    bool replace(BlockRef ref, Token token, NodeId from, NodeId to);
+    // Erases the token's edge where it leads to `to`; false where it does not. `ref` may change.
+    bool erase(BlockRef& ref, Token token, NodeId to);
+
+    void prefetch(BlockRef ref) const {
+        if (!(ref & kWide)) __builtin_prefetch(slab_.at(ref));
+    }
+    // First step of a look-up in a wide block that is about to happen.
+    void prefetch_slot(const Block* b, Token token) const;
+
+    std::size_t bytes() const { return slab_.bytes() + wide_bytes_; }
+    // Names the first broken invariant of a block, or returns nullptr.
+    const char* broken(const Block* b) const;
 
   private:
-    static constexpr std::uint32_t kChunkBits = 16;
-    static constexpr std::uint32_t kHashedClass = 5;  // capacities from 32 on carry a hash index
-    using Block = std::uint32_t;                      // chunk << kChunkBits | offset
+    static constexpr BlockRef kWide = 0x80000000u;
+    struct Cell {
+        std::uint32_t live;
+        std::uint32_t unused;  // the slab's while it is free
+        Block* block;
+    };
 
-    Edge* block(Block b) { return chunks_[b >> kChunkBits].get() + (b & ((1u << kChunkBits) - 1)); }
-    const Edge* block(Block b) const {
-        return chunks_[b >> kChunkBits].get() + (b & ((1u << kChunkBits) - 1));
-    }
-    static std::size_t block_edges(std::uint32_t size_class) {
-        std::size_t capacity = std::size_t{1} << size_class;
-        return size_class >= kHashedClass ? 2 * capacity : capacity;
-    }
-    std::uint32_t* slots(Edge* b, std::uint32_t size_class) const {
-        return reinterpret_cast<std::uint32_t*>(b + (std::size_t{1} << size_class));
-    }
-    const std::uint32_t* slots(const Edge* b, std::uint32_t size_class) const {
-        return reinterpret_cast<const std::uint32_t*>(b + (std::size_t{1} << size_class));
-    }
-    Block allocate(std::uint32_t size_class);
-    void release(Block b, std::uint32_t size_class);
-    void move_to(EdgeList& list, std::uint32_t size_class);
-    void index_insert(Edge* b, std::uint32_t size_class, std::uint32_t entry);
-    std::uint32_t index_slot(const Edge* b, std::uint32_t size_class, Token token) const;
-    void index_erase(Edge* b, std::uint32_t size_class, std::uint32_t slot);
-    std::uint32_t position(const EdgeList& list, Token token) const;
+    BlockRef allocate(std::uint32_t size_class);
+    std::uint32_t position(const Block* b, Token token) const;
+    void move_to(BlockRef& ref, std::uint32_t size_class);
 
-    std::vector<std::unique_ptr<Edge[]>> chunks_;
-    std::vector<std::size_t> chunk_edges_;
-    std::vector<std::vector<Block>> free_;  // by size class
-    std::uint32_t open_chunk_ = 0;          // the chunk that small blocks are cut from
-    std::size_t open_used_ = 0;
-    std::size_t open_size_ = 0;
+    Slab<8, 512> slab_;
+    std::size_t wide_bytes_ = 0;
 };
 
 }  // namespace suffixsvc
