@@ -34,7 +34,7 @@ constexpr std::uint32_t slot_bytes(std::uint32_t size_class) {
 }
 
 constexpr std::size_t bytes_of(std::uint32_t size_class) {
-    std::size_t bytes = sizeof(Block) + room_of(size_class) * sizeof(Edge);
+    std::size_t bytes = room_of(size_class) * sizeof(Edge);
     if (size_class >= kHashedClass) bytes += std::size_t{slot_bytes(size_class)} << slot_bits(size_class);
     return bytes;
 }
@@ -45,17 +45,17 @@ static_assert((1u << slot_bits(8)) == 64 && (1u << slot_bits(9)) == 64 && (1u <<
 // The hash index behind the edges of a block; Slot is its integer type, all ones means empty.
 template <typename Slot>
 struct Slots {
-    const Edge* edges;
+    Edge* edges;
     Slot* table;
     std::uint32_t mask;
     std::uint32_t shift;
     static constexpr Slot kEmpty = static_cast<Slot>(~Slot{0});
 
-    explicit Slots(const Block* b)
-        : edges(b->edges()),
-          table(reinterpret_cast<Slot*>(const_cast<Edge*>(b->edges() + room_of(b->size_class)))),
-          mask((1u << slot_bits(b->size_class)) - 1),
-          shift(32 - slot_bits(b->size_class)) {}
+    Slots(Edge* block, std::uint32_t size_class)
+        : edges(block),
+          table(reinterpret_cast<Slot*>(block + room_of(size_class))),
+          mask((1u << slot_bits(size_class)) - 1),
+          shift(32 - slot_bits(size_class)) {}
 
     std::uint32_t home(Token token) const {
         return (static_cast<std::uint32_t>(token) * 0x9E3779B1u) >> shift;
@@ -85,16 +85,16 @@ struct Slots {
     }
 };
 
-// Calls f with the block's hash index.
+// Calls f with a block's hash index.
 template <typename F>
-auto with_slots(const Block* b, F&& f) {
-    switch (slot_bytes(b->size_class)) {
+auto with_slots(Edge* block, std::uint32_t size_class, F&& f) {
+    switch (slot_bytes(size_class)) {
         case 1:
-            return f(Slots<std::uint8_t>(b));
+            return f(Slots<std::uint8_t>(block, size_class));
         case 2:
-            return f(Slots<std::uint16_t>(b));
+            return f(Slots<std::uint16_t>(block, size_class));
         default:
-            return f(Slots<std::uint32_t>(b));
+            return f(Slots<std::uint32_t>(block, size_class));
     }
 }
 
@@ -122,167 +122,176 @@ constexpr std::uint32_t kCellUnits = 2;
 
 EdgePool::EdgePool() : slab_(kClasses + 1) {}
 
-BlockRef EdgePool::allocate(std::uint32_t size_class) {
+EdgePool::BlockRef EdgePool::allocate(std::uint32_t size_class) {
     const std::size_t bytes = bytes_of(size_class);
-    BlockRef ref;
-    if (bytes <= kSlabBytes) {
-        ref = slab_.allocate(static_cast<std::uint32_t>(bytes / 8), size_class);
-        if (ref & kWide) throw std::bad_alloc();
-    } else {
-        void* p = take(bytes);
-        const std::uint32_t unit = slab_.allocate(kCellUnits, kClasses);
-        if (unit & kWide) throw std::bad_alloc();
-        *reinterpret_cast<Cell*>(slab_.at(unit)) = Cell{1, 0, static_cast<Block*>(p)};
-        ref = unit | kWide;
-        wide_bytes_ += bytes;
-    }
-    block(ref)->size_class = size_class & 63u;
-    return ref;
+    const bool wide = bytes > kSlabBytes;
+    const std::uint32_t unit = slab_.allocate(wide ? kCellUnits : static_cast<std::uint32_t>(bytes / 8),
+                                              wide ? kClasses : size_class);
+    if (unit & kWide) throw std::bad_alloc();
+    if (!wide) return unit;
+    *reinterpret_cast<Cell*>(slab_.at(unit)) = Cell{size_class, 0, static_cast<Edge*>(take(bytes))};
+    wide_bytes_ += bytes;
+    return unit | kWide;
 }
 
-BlockRef EdgePool::make() {
-    const BlockRef ref = allocate(0);
-    Block* b = block(ref);
-    b->unsent = 0;
-    b->kids = b->kids_xor = b->ends = 0;
-    b->recent = -1;
-    b->size = 0;
-    return ref;
-}
-
-void EdgePool::free(BlockRef ref) {
-    if (!(ref & kWide)) {
-        slab_.free(ref);
-        return;
+void EdgePool::release(BlockRef ref, std::uint32_t size_class) {
+    if (ref & kWide) {
+        const std::size_t bytes = bytes_of(size_class);
+        wide_bytes_ -= bytes;
+        drop(block(ref), bytes);
+        ref &= ~kWide;
+        reinterpret_cast<Cell*>(slab_.at(ref))->size_class = 0;
     }
-    Block* b = block(ref);
-    const std::size_t bytes = bytes_of(b->size_class);
-    wide_bytes_ -= bytes;
-    drop(b, bytes);
-    reinterpret_cast<Cell*>(slab_.at(ref & ~kWide))->live = 0;
-    slab_.free(ref & ~kWide);
+    slab_.free(ref);
 }
 
 void EdgePool::clear() {
-    slab_.for_each_span([this](std::uint32_t first, std::uint32_t fresh, std::uint32_t size_class) {
+    slab_.for_each_page([this](std::uint32_t first, std::uint32_t fresh, std::uint32_t size_class) {
         if (size_class != kClasses) return;
         for (std::uint32_t u = 0; u < fresh; u += kCellUnits) {
             const Cell* cell = reinterpret_cast<const Cell*>(slab_.at(first + u));
-            if (cell->live) drop(cell->block, bytes_of(cell->block->size_class));
+            if (cell->size_class != 0) drop(cell->block, bytes_of(cell->size_class));
         }
     });
     slab_.clear();
     wide_bytes_ = 0;
 }
 
-std::uint32_t EdgePool::position(const Block* b, Token token) const {
-    if (b->size_class >= kHashedClass)
-        return with_slots(b, [&](auto slots) {
+std::uint32_t EdgePool::position(const EdgeList& list, Token token) const {
+    if (list.size_class >= kHashedClass)
+        return with_slots(block(list.one.to), list.size_class, [&](auto slots) {
             const auto e = slots.table[slots.find(token)];
             return e == slots.kEmpty ? kAbsent : std::uint32_t{e};
         });
-    const Edge* e = b->edges();
-    for (std::uint32_t i = 0; i < b->size; ++i)
+    const Edge* e = edges(list);
+    for (std::uint32_t i = 0; i < list.size; ++i)
         if (e[i].token == token) return i;
     return kAbsent;
 }
 
-NodeId EdgePool::find(const Block* b, Token token) const {
-    const std::uint32_t i = position(b, token);
-    return i == kAbsent ? kNoNode : b->edges()[i].to;
+NodeId EdgePool::find(const EdgeList& list, Token token) const {
+    const std::uint32_t i = position(list, token);
+    return i == kAbsent ? kNoNode : edges(list)[i].to;
 }
 
-void EdgePool::move_to(BlockRef& ref, std::uint32_t size_class) {
-    const BlockRef fresh = allocate(size_class);
-    const Block* from = block(ref);
-    Block* to = block(fresh);
-    std::memcpy(to, from, sizeof(Block) + from->size * sizeof(Edge));
-    to->size_class = size_class & 63u;
-    if (size_class >= kHashedClass) with_slots(to, [&](auto slots) { slots.build(to->size); });
-    free(ref);
-    ref = fresh;
+void EdgePool::move_to(EdgeList& list, std::uint32_t size_class) {
+    if (size_class == 0) {
+        const BlockRef old = list.one.to;
+        list.one = block(old)[0];
+        release(old, list.size_class);
+    } else {
+        const BlockRef fresh = allocate(size_class);
+        std::memcpy(block(fresh), edges(list), list.size * sizeof(Edge));
+        if (size_class >= kHashedClass)
+            with_slots(block(fresh), size_class, [&](auto slots) { slots.build(list.size); });
+        if (list.size_class > 0) release(list.one.to, list.size_class);
+        list.one = Edge{-1, fresh};
+    }
+    list.size_class = size_class & 63u;
 }
 
-BlockRef EdgePool::copy(BlockRef ref) {
-    const std::uint32_t size_class = block(ref)->size_class;
-    const BlockRef fresh = allocate(size_class);
-    const Block* from = block(ref);
-    std::memcpy(
-        block(fresh), from,
-        size_class >= kHashedClass ? bytes_of(size_class) : sizeof(Block) + from->size * sizeof(Edge));
-    return fresh;
-}
-
-NodeId EdgePool::find_or_add(BlockRef& ref, Token token, NodeId to) {
-    Block* b = block(ref);
-    const bool full = b->size == room_of(b->size_class);
-    if (b->size_class >= kHashedClass) {
-        const NodeId found = with_slots(b, [&](auto slots) {
+NodeId EdgePool::find_or_add(EdgeList& list, Token token, NodeId to) {
+    if (list.size == 0 && list.size_class == 0) {
+        list.one = Edge{token, to};
+        list.size = 1;
+        return kNoNode;
+    }
+    const bool full = list.size == room_of(list.size_class);
+    if (list.size_class >= kHashedClass) {
+        const NodeId found = with_slots(block(list.one.to), list.size_class, [&](auto slots) {
             auto& e = slots.table[slots.find(token)];
             if (e != slots.kEmpty) return slots.edges[e].to;
-            if (!full) e = static_cast<std::remove_reference_t<decltype(e)>>(b->size);
+            if (!full) e = static_cast<std::remove_reference_t<decltype(e)>>(list.size);
             return kNoNode;
         });
         if (found != kNoNode) return found;
     } else {
-        const Edge* e = b->edges();
-        for (std::uint32_t i = 0; i < b->size; ++i)
+        const Edge* e = edges(list);
+        for (std::uint32_t i = 0; i < list.size; ++i)
             if (e[i].token == token) return e[i].to;
     }
     if (full) {
-        if (b->size == kMostEdges) throw std::length_error("a context has too many different next tokens");
-        move_to(ref, b->size_class + 1);
-        b = block(ref);
-        if (b->size_class >= kHashedClass)
-            with_slots(b, [&](auto slots) {
+        if (list.size == kMostEdges) throw std::length_error("a context has too many different next tokens");
+        move_to(list, list.size_class + 1);
+        if (list.size_class >= kHashedClass)
+            with_slots(block(list.one.to), list.size_class, [&](auto slots) {
                 auto& e = slots.table[slots.find(token)];
-                e = static_cast<std::remove_reference_t<decltype(e)>>(b->size);
+                e = static_cast<std::remove_reference_t<decltype(e)>>(list.size);
             });
     }
-    b->edges()[b->size] = Edge{token, to};
-    b->size = (b->size + 1) & kMostEdges;
+    block(list.one.to)[list.size] = Edge{token, to};
+    list.size = (list.size + 1) & kMostEdges;
     return kNoNode;
 }
 
-bool EdgePool::replace(BlockRef ref, Token token, NodeId from, NodeId to) {
-    Block* b = block(ref);
-    const std::uint32_t i = position(b, token);
-    if (i == kAbsent || b->edges()[i].to != from) return false;
-    b->edges()[i].to = to;
+bool EdgePool::replace(EdgeList& list, Token token, NodeId from, NodeId to) {
+    const std::uint32_t i = position(list, token);
+    if (i == kAbsent) return false;
+    Edge& e = list.size_class == 0 ? list.one : block(list.one.to)[i];
+    if (e.to != from) return false;
+    e.to = to;
     return true;
 }
 
-bool EdgePool::erase(BlockRef& ref, Token token, NodeId to) {
-    Block* b = block(ref);
-    const std::uint32_t i = position(b, token);
-    Edge* edges = b->edges();
-    if (i == kAbsent || edges[i].to != to) return false;
-    const std::uint32_t last = b->size - 1;
-    if (b->size_class >= kHashedClass)
-        with_slots(b, [&](auto slots) {
+bool EdgePool::erase(EdgeList& list, Token token, NodeId to) {
+    const std::uint32_t i = position(list, token);
+    if (i == kAbsent || edges(list)[i].to != to) return false;
+    const std::uint32_t last = list.size - 1;
+    list.size = last & kMostEdges;
+    if (list.size_class == 0) {
+        list.one = Edge{-1, kNoNode};
+        return true;
+    }
+    Edge* b = block(list.one.to);
+    if (list.size_class >= kHashedClass)
+        with_slots(b, list.size_class, [&](auto slots) {
             slots.erase(slots.find(token));
             if (i != last) {
-                auto& e = slots.table[slots.find(edges[last].token)];
+                auto& e = slots.table[slots.find(b[last].token)];
                 e = static_cast<std::remove_reference_t<decltype(e)>>(i);
             }
         });
-    edges[i] = edges[last];
-    b->size = last & kMostEdges;
-    // Shrinks at half the next smaller room, so that a block at a boundary does not move to and fro.
-    if (b->size_class > 0 && last <= std::max(1u, room_of(b->size_class - 1) * 2 / 3))
-        move_to(ref, b->size_class - 1);
+    b[i] = b[last];
+    // Shrinks below the next smaller room, so that a block at a boundary does not move to and fro.
+    if (last <= std::max(1u, room_of(list.size_class - 1) * 2 / 3)) move_to(list, list.size_class - 1);
     return true;
 }
 
-void EdgePool::prefetch_slot(const Block* b, Token token) const {
-    if (b->size_class >= kHashedClass)
-        with_slots(b, [&](auto slots) { __builtin_prefetch(&slots.table[slots.home(token)]); });
+void EdgePool::copy(const EdgeList& from, EdgeList& to) {
+    to = from;
+    if (from.size_class == 0) return;
+    to.one.to = allocate(from.size_class);
+    std::memcpy(block(to.one.to), block(from.one.to),
+                from.size_class >= kHashedClass ? bytes_of(from.size_class) : from.size * sizeof(Edge));
 }
 
-const char* EdgePool::broken(const Block* b) const {
-    if (b->size > room_of(b->size_class)) return "an edge block holds more than its room";
-    for (std::uint32_t i = 0; i < b->size; ++i)
-        if (position(b, b->edges()[i].token) != i) return "an edge is not found where it stands";
+void EdgePool::free(EdgeList& list) {
+    if (list.size_class > 0) release(list.one.to, list.size_class);
+    list = EdgeList{};
+}
+
+void EdgePool::prefetch_slot(const EdgeList& list, Token token) const {
+    if (list.size_class >= kHashedClass)
+        with_slots(block(list.one.to), list.size_class,
+                   [&](auto slots) { __builtin_prefetch(&slots.table[slots.home(token)]); });
+    else if (list.size_class > 0)
+        __builtin_prefetch(block(list.one.to));
+}
+
+void EdgePool::prefetch_edge(const EdgeList& list, Token token) const {
+    if (list.size_class >= kHashedClass)
+        with_slots(block(list.one.to), list.size_class, [&](auto slots) {
+            const auto e = slots.table[slots.home(token)];
+            if (e != slots.kEmpty) __builtin_prefetch(&slots.edges[e]);
+        });
+}
+
+const char* EdgePool::broken(const EdgeList& list) const {
+    if (list.size > room_of(list.size_class)) return "an edge list holds more than its room";
+    if (list.size_class > 0 && list.size == 0) return "an empty edge list holds a block";
+    const Edge* e = edges(list);
+    for (std::uint32_t i = 0; i < list.size; ++i)
+        if (position(list, e[i].token) != i) return "an edge is not found where it stands";
     return nullptr;
 }
 

@@ -1,8 +1,9 @@
-// What a node carries beyond its fixed part: one block with its counters and its next-token edges.
+// Next-token edges of the index's nodes.
 //
-//   up to 16 edges   [counters][e0 e1 .. e(n-1) | room]
-//   more             [counters][e0 e1 .. e(n-1) | room][slot slot slot ...]   a hash index, 2 slots an edge;
-//                                                        a slot has 1, 2 or 4 bytes, as the room needs
+//   0 or 1 edge     inline in the node   {token, target}
+//   2 .. 16         a block of edges     [e0 e1 .. e(n-1) | room]
+//   more            with a hash index    [e0 e1 .. e(n-1) | room][slot slot slot ...]   2 slots an edge; a
+//                                         slot has 1, 2 or 4 bytes, as the room needs
 //
 // Edges keep the order in which they were inserted (an erase moves the last one into the hole), so that
 // the first few are, roughly, the most frequent: that is what drafting scans in wide nodes.
@@ -28,22 +29,12 @@ struct Edge {
     NodeId to;
 };
 
-struct Block {
-    std::int32_t unsent;     // the part of the node's count that its link does not know of yet
-    std::uint32_t kids;      // nodes whose link this is
-    std::uint32_t kids_xor;  // exclusive or of their ids
-    std::uint32_t ends;      // positions of live texts whose whole prefix is the node's string
-    Token recent;            // the token that last followed it, as far as growing touched it; or -1
-    std::uint32_t size : 26;
-    std::uint32_t size_class : 6;
-
-    Edge* edges() { return reinterpret_cast<Edge*>(this + 1); }
-    const Edge* edges() const { return reinterpret_cast<const Edge*>(this + 1); }
+// What a node holds of its edges: 12 bytes.
+struct EdgeList {
+    std::uint32_t size : 26 = 0;
+    std::uint32_t size_class : 6 = 0;  // of its block, 0 = none
+    Edge one{-1, kNoNode};             // no block: the edge, if size is 1. With a block: one.to names it
 };
-static_assert(sizeof(Block) == 24);
-
-// Names a block: a unit of the slab, or (top bit set) the cell of the slab that points to a wide one.
-using BlockRef = std::uint32_t;
 
 class EdgePool {
   public:
@@ -52,48 +43,50 @@ class EdgePool {
     EdgePool& operator=(const EdgePool&) = delete;
     ~EdgePool() { clear(); }
 
-    Block* block(BlockRef ref) const {
-        if (ref & kWide) [[unlikely]]
-            return reinterpret_cast<Cell*>(slab_.at(ref & ~kWide))->block;
-        return reinterpret_cast<Block*>(slab_.at(ref));
+    // In insertion order; valid until the next write.
+    const Edge* edges(const EdgeList& list) const {
+        return list.size_class == 0 ? &list.one : block(list.one.to);
     }
-    // No counts, no edges, room for one; `recent` is -1.
-    BlockRef make();
-    // The same edges; the counters are copied as well.
-    BlockRef copy(BlockRef ref);
-    void free(BlockRef ref);
+    NodeId find(const EdgeList& list, Token token) const;
+    // Where the token leads, or kNoNode after adding an edge to `to`.
+    NodeId find_or_add(EdgeList& list, Token token, NodeId to);
+    // Lets the token's edge lead to `to` where it leads to `from`; false where it does not.
+    bool replace(EdgeList& list, Token token, NodeId from, NodeId to);
+    // Erases the token's edge where it leads to `to`; false where it does not.
+    bool erase(EdgeList& list, Token token, NodeId to);
+    // `to` must hold no block.
+    void copy(const EdgeList& from, EdgeList& to);
+    void free(EdgeList& list);
     // Frees all blocks and gives their memory back.
     void clear();
 
-    NodeId find(const Block* b, Token token) const;
-    // Where the token leads, or kNoNode after adding an edge to `to`. `ref` changes where the block moves.
-    NodeId find_or_add(BlockRef& ref, Token token, NodeId to);
-    // Lets the token's edge lead to `to` where it leads to `from`; false where it does not.
-    bool replace(BlockRef ref, Token token, NodeId from, NodeId to);
-    // Erases the token's edge where it leads to `to`; false where it does not. `ref` may change.
-    bool erase(BlockRef& ref, Token token, NodeId to);
-
-    void prefetch(BlockRef ref) const {
-        if (!(ref & kWide)) __builtin_prefetch(slab_.at(ref));
-    }
-    // First step of a look-up in a wide block that is about to happen.
-    void prefetch_slot(const Block* b, Token token) const;
+    // The two steps of a look-up that is about to happen, each a cache miss before it.
+    void prefetch_slot(const EdgeList& list, Token token) const;
+    void prefetch_edge(const EdgeList& list, Token token) const;
 
     std::size_t bytes() const { return slab_.bytes() + wide_bytes_; }
-    // Names the first broken invariant of a block, or returns nullptr.
-    const char* broken(const Block* b) const;
+    // Names the first broken invariant of a list, or returns nullptr.
+    const char* broken(const EdgeList& list) const;
 
   private:
+    // Names a block: a unit of the slab, or (top bit set) the cell of the slab that points to a wide one.
+    using BlockRef = std::uint32_t;
     static constexpr BlockRef kWide = 0x80000000u;
     struct Cell {
-        std::uint32_t live;
-        std::uint32_t unused;  // the slab's while it is free
-        Block* block;
+        std::uint32_t size_class;  // 0: a free cell
+        std::uint32_t unused;      // the slab's while it is free
+        Edge* block;
     };
 
+    Edge* block(BlockRef ref) const {
+        if (ref & kWide) [[unlikely]]
+            return reinterpret_cast<Cell*>(slab_.at(ref & ~kWide))->block;
+        return reinterpret_cast<Edge*>(slab_.at(ref));
+    }
     BlockRef allocate(std::uint32_t size_class);
-    std::uint32_t position(const Block* b, Token token) const;
-    void move_to(BlockRef& ref, std::uint32_t size_class);
+    void release(BlockRef ref, std::uint32_t size_class);
+    std::uint32_t position(const EdgeList& list, Token token) const;
+    void move_to(EdgeList& list, std::uint32_t size_class);
 
     Slab<8, 512> slab_;
     std::size_t wide_bytes_ = 0;

@@ -46,41 +46,9 @@
 #include <string>
 #include <vector>
 
-#include "edges.h"
+#include "nodes.h"
 
 namespace suffixsvc {
-
-inline constexpr NodeId kRoot = 0;
-// Evidence from more than one writer.
-inline constexpr std::uint32_t kManyWriters = 0xFFFFFFFFu;
-
-// What is kept of every node, 20 bytes. Most nodes are plain: one text ends there, no other node's link
-// leads there, and at most one token followed. The others have a block (edges.h) for the rest.
-struct Node {
-    std::uint32_t head;    // length of the longest string, 28 bits; flags. 0: dead or free (or the root)
-    NodeId link;           // root: none. In a dead node: the node that took its strings over
-    std::uint32_t writer;  // the one writer of all its occurrences, or kManyWriters
-    Edge one;              // plain: its edge, to kNoNode where nothing followed. Others: {count, BlockRef}
-
-    static constexpr std::uint32_t kMostLen = (1u << 28) - 1;
-    static constexpr std::uint32_t kHasBlock = 1u << 31;
-    static constexpr std::uint32_t kCounted = 1u << 30;  // plain: count is 1
-    static constexpr std::uint32_t kUnsent = 1u << 29;   // plain: unsent is 1
-
-    std::uint32_t len() const { return head & kMostLen; }
-    bool has_block() const { return head >> 31 != 0; }
-};
-static_assert(sizeof(Node) == 20);
-
-// A node as readers see it.
-struct NodeView {
-    std::uint32_t len;     // length of the longest string
-    NodeId link;           // root: none
-    std::int32_t count;    // occurrences that reached this node; 0 beyond max_context
-    std::uint32_t writer;  // the one writer of all its occurrences, or kManyWriters
-    std::uint32_t fanout;  // edges
-    Token recent;          // the token that last followed it, as far as growing touched it; or -1
-};
 
 // A place in the tree: the node that holds the last `len` tokens of some context.
 struct Cursor {
@@ -133,28 +101,10 @@ class Index {
     std::uint32_t max_context() const { return max_context_; }
     // Changes whenever cursors may have become stale; find() them again then.
     std::uint64_t epoch() const { return epoch_; }
-    NodeView node(NodeId id) const {
-        const Node* n = at(id);
-        if (!n->has_block()) {
-            const bool followed = n->one.to != kNoNode;
-            return {n->len(),  n->link,  (n->head & Node::kCounted) != 0,
-                    n->writer, followed, followed ? n->one.token : -1};
-        }
-        const Block* b = block(n);
-        return {n->len(), n->link, n->one.token, n->writer, b->size, b->recent};
-    }
-    NodeId next(NodeId id, Token token) const {
-        const Node* n = at(id);
-        if (!n->has_block()) return n->one.token == token ? n->one.to : kNoNode;
-        return pool_.find(block(n), token);
-    }
+    NodeView node(NodeId id) const { return nodes_.view(id); }
+    NodeId next(NodeId id, Token token) const { return nodes_.next(id, token); }
     // In insertion order; valid until the next write.
-    std::span<const Edge> edges(NodeId id) const {
-        const Node* n = at(id);
-        if (!n->has_block()) return {&n->one, n->one.to != kNoNode ? 1u : 0u};
-        const Block* b = block(n);
-        return {b->edges(), b->size};
-    }
+    std::span<const Edge> edges(NodeId id) const { return nodes_.edges(id); }
     // Moves a cursor by one token to the longest suffix that is known, at most max_context long.
     // Returns how many nodes were touched.
     std::uint32_t advance(Cursor& cursor, Token token) const;
@@ -170,60 +120,34 @@ class Index {
     std::string check() const;
 
   private:
+    class Ahead;
     struct Grown {
         NodeId id;
         bool made;  // a new plain node, its end included
     };
 
-    Node* at(NodeId id) { return reinterpret_cast<Node*>(nodes_.at(id)); }
-    const Node* at(NodeId id) const { return reinterpret_cast<const Node*>(nodes_.at(id)); }
-    std::uint32_t len(NodeId id) const { return at(id)->len(); }
-    Block* block(const Node* n) const { return pool_.block(n->one.to); }
-    // The node's block; a plain node is given one.
-    Block* with_block(Node* n);
-    void make_plain(Node* n);
-    std::int32_t count_of(const Node* n) const;
-    std::int32_t unsent_of(const Node* n) const;
-    std::uint32_t ends_of(const Node* n) const;
-    void set_counts(Node* n, std::int32_t count, std::int32_t unsent);
-
-    NodeId make(std::uint32_t len, std::uint32_t writer);
-    void free_later(NodeId id, NodeId heir);
-    NodeId find_or_add(NodeId id, Token token, NodeId to);
-    bool replace(NodeId id, Token token, NodeId from, NodeId to);
-    bool erase(NodeId id, Token token, NodeId to);
-
+    std::uint32_t len(NodeId id) const { return nodes_.len(id); }
+    NodeId link(NodeId id) const { return nodes_.link(id); }
+    void bury(NodeId id, NodeId heir);
     Grown extend(NodeId last, Token token, std::uint32_t writer);
     NodeId split(NodeId from, Token token, NodeId target);
     void mark_writer(NodeId id, std::uint32_t writer);
     void carry(NodeId id, std::int32_t amount, std::uint32_t hops);
     std::uint32_t hops();
+    void pay(std::uint64_t visited_before);
     std::uint32_t canonical(Cursor& cursor) const;
-    void grow(TextEnd& text, Token token, bool counted, std::uint32_t writer,
-              std::span<const Token> context_tail);
     bool is_text(std::span<const Token> text, std::vector<NodeId>& path) const;
+    void ahead(const std::vector<NodeId>& path, std::span<const Token> text, std::size_t i) const;
     void drop_last(NodeId node, NodeId before, Token token);
     void merge_into_child(NodeId id, NodeId from, Token token);
-    void reset();
-    template <typename F>
-    void for_each_node(F&& f) const {
-        nodes_.for_each_span([&](NodeId first, std::uint32_t fresh, std::uint32_t) {
-            for (NodeId id = first; id < first + fresh; ++id)
-                if (id == kRoot || at(id)->head != 0) f(id, *at(id));
-        });
-    }
-
     std::uint32_t max_context_;
-    Slab<20, 1024> nodes_;
-    EdgePool pool_;
+    Nodes nodes_;
     std::vector<NodeId> dead_;  // freed by the removal under way
     std::uint64_t epoch_ = 1;
     std::uint64_t ticks_ = 0;
     std::int64_t credit_ = 0;     // node visits left over from cheap tokens
     std::int64_t unsettled_ = 0;  // nodes with unsent != 0
     std::uint64_t tokens_ = 0;
-    std::uint64_t live_ = 0;
-    std::uint64_t edges_ = 0;
     std::uint64_t appended_ = 0;
     std::uint64_t visited_ = 0;
 };
