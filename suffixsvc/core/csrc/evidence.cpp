@@ -47,7 +47,7 @@ int order_of(std::uint32_t len) {
 
 // Occurrences of an edge's target that count as evidence of `source`.
 std::uint32_t votes_of(const Index& index, NodeId to, int source, std::uint32_t writer) {
-    const Node& n = index.node(to);
+    const NodeView n = index.node(to);
     if (n.count <= 0 || (source == 1 && n.writer == writer)) return 0;
     return static_cast<std::uint32_t>(n.count);
 }
@@ -72,9 +72,9 @@ void walk(const Sources& sources, const View& view, std::size_t number, Slots& s
     NodeId id = cursor.node;
     std::uint32_t high = cursor.len;
     while (id != kRoot) {
-        const Node& n = index.node(id);
+        const NodeView n = index.node(id);
         const std::uint32_t low = index.node(n.link).len + 1;
-        if (n.edges.size > 0 && high >= low && (source == 0 || n.writer != writer)) {
+        if (n.fanout > 0 && high >= low && (source == 0 || n.writer != writer)) {
             if (high >= kMinMatch && high > match.len) {
                 const Token token = last_follower(index, id, source, writer);
                 if (token >= 0) match = Match{token, high, static_cast<std::uint8_t>(number)};

@@ -41,33 +41,14 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <shared_mutex>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "edges.h"
+#include "nodes.h"
 
 namespace suffixsvc {
-
-inline constexpr NodeId kRoot = 0;
-// Evidence from more than one writer.
-inline constexpr std::uint32_t kManyWriters = 0xFFFFFFFFu;
-
-struct Node {
-    std::uint32_t len = 0;       // length of the longest string
-    NodeId link = kNoNode;       // root: none. In a dead node: the node that took its strings over
-    std::int32_t count = 0;      // occurrences that reached this node; 0 beyond max_context
-    std::int32_t unsent = 0;     // the part of count that link does not know of yet
-    std::uint32_t kids = 0;      // nodes whose link this is
-    std::uint32_t kids_xor = 0;  // exclusive or of their ids
-    std::uint32_t ends = 0;      // positions of live texts whose whole prefix is the node's string
-    std::uint32_t writer = 0;    // the one writer of all its occurrences, or kManyWriters
-    Token recent = -1;           // the token that last followed it, as far as growing touched it
-    EdgeList edges;
-    bool dead = false;
-};
 
 // A place in the tree: the node that holds the last `len` tokens of some context.
 struct Cursor {
@@ -105,6 +86,9 @@ class Index {
     // removal made text.context stale.
     void append(TextEnd& text, Token token, bool counted, std::uint32_t writer,
                 std::span<const Token> context_tail);
+    // Many tokens at once, the first `uncounted` of them context only. Nothing may have been removed since
+    // the text was begun.
+    void append(TextEnd& text, std::span<const Token> tokens, std::size_t uncounted, std::uint32_t writer);
     // A whole text at once; the first `uncounted` tokens are context only.
     void add(std::span<const Token> text, std::size_t uncounted, std::uint32_t writer);
     // Undoes add, or the appends of a text that grew to exactly this. False where no such text is there
@@ -117,12 +101,10 @@ class Index {
     std::uint32_t max_context() const { return max_context_; }
     // Changes whenever cursors may have become stale; find() them again then.
     std::uint64_t epoch() const { return epoch_; }
-    const Node& node(NodeId id) const { return *at(id); }
-    NodeId next(NodeId id, Token token) const { return pool_.find(at(id)->edges, token); }
-    std::span<const Edge> edges(NodeId id) const {
-        const EdgeList& list = at(id)->edges;
-        return {pool_.entries(list), list.size};
-    }
+    NodeView node(NodeId id) const { return nodes_.view(id); }
+    NodeId next(NodeId id, Token token) const { return nodes_.next(id, token); }
+    // In insertion order; valid until the next write.
+    std::span<const Edge> edges(NodeId id) const { return nodes_.edges(id); }
     // Moves a cursor by one token to the longest suffix that is known, at most max_context long.
     // Returns how many nodes were touched.
     std::uint32_t advance(Cursor& cursor, Token token) const;
@@ -138,34 +120,34 @@ class Index {
     std::string check() const;
 
   private:
-    static constexpr std::uint32_t kChunkBits = 8;
+    class Ahead;
+    struct Grown {
+        NodeId id;
+        bool made;  // a new plain node, its end included
+    };
 
-    Node* at(NodeId id) { return &chunks_[id >> kChunkBits][id & ((1u << kChunkBits) - 1)]; }
-    const Node* at(NodeId id) const { return &chunks_[id >> kChunkBits][id & ((1u << kChunkBits) - 1)]; }
-    NodeId make(std::uint32_t len);
-    void free_later(NodeId id, NodeId heir);
-    NodeId extend(NodeId last, Token token, std::uint32_t writer);
+    std::uint32_t len(NodeId id) const { return nodes_.len(id); }
+    NodeId link(NodeId id) const { return nodes_.link(id); }
+    void bury(NodeId id, NodeId heir);
+    Grown extend(NodeId last, Token token, std::uint32_t writer);
     NodeId split(NodeId from, Token token, NodeId target);
     void mark_writer(NodeId id, std::uint32_t writer);
     void carry(NodeId id, std::int32_t amount, std::uint32_t hops);
     std::uint32_t hops();
+    void pay(std::uint64_t visited_before);
     std::uint32_t canonical(Cursor& cursor) const;
     bool is_text(std::span<const Token> text, std::vector<NodeId>& path) const;
+    void ahead(const std::vector<NodeId>& path, std::span<const Token> text, std::size_t i) const;
     void drop_last(NodeId node, NodeId before, Token token);
     void merge_into_child(NodeId id, NodeId from, Token token);
-
     std::uint32_t max_context_;
-    std::vector<std::unique_ptr<Node[]>> chunks_;
-    NodeId used_ = 0;
-    std::vector<NodeId> free_;
+    Nodes nodes_;
     std::vector<NodeId> dead_;  // freed by the removal under way
-    EdgePool pool_;
     std::uint64_t epoch_ = 1;
     std::uint64_t ticks_ = 0;
     std::int64_t credit_ = 0;     // node visits left over from cheap tokens
     std::int64_t unsettled_ = 0;  // nodes with unsent != 0
     std::uint64_t tokens_ = 0;
-    std::uint64_t live_ = 0;
     std::uint64_t appended_ = 0;
     std::uint64_t visited_ = 0;
 };

@@ -77,10 +77,8 @@ void Session::catch_up(std::span<const Token> added) {
 void Session::append_context(std::span<const Token> tokens) {
     std::scoped_lock lock(mutex_);
     if (tokens.empty()) return;
-    for (Token token : tokens) {
-        text_.push_back(token);
-        local_.append(local_end_, token, true, 1, {});
-    }
+    text_.insert(text_.end(), tokens.begin(), tokens.end());
+    local_.append(local_end_, tokens, 0, 1);
     view_.cursors[0] = local_end_.context;
     in_output_ = false;
     proposed_.clear();
@@ -99,8 +97,8 @@ void Session::insert(Token token) {
         if (own_ && !retracted_) {
             const std::unique_lock write(own_->mutex);
             runs_.back().end.epoch = own_->epoch();
-            for (std::size_t i = tail; i < text_.size(); ++i)
-                own_->append(runs_.back().end, text_[i], false, writer_, {});
+            const auto before = std::span(text_).subspan(tail);
+            own_->append(runs_.back().end, before, before.size(), writer_);
         }
         in_output_ = true;
     }

@@ -1,0 +1,169 @@
+"""The single measurements. All times are wall time in seconds, taken around the call alone."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from suffixsvc import core
+from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits
+from suffixsvc.index import NamespaceIndex, Session
+from suffixsvc.types import NewOutput, OutputId, TokenArray
+
+__all__ = ["Filled", "concatenated", "open_session", "percentiles", "steps"]
+
+#: what every drafted token costs, in plain decode steps
+_COST = 0.02
+
+
+class Filled:
+    """A namespace's index that is filled and measured."""
+
+    def __init__(self) -> None:
+        gc.collect()
+        self._resident_before = _resident()
+        self.namespace = NamespaceIndex("bench")
+        self.seconds = 0.0  #: spent in add, all in all
+        self.tokens = 0
+        self._writer = itertools.count(1 << 30)
+
+    @property
+    def index(self) -> NamespaceIndex:
+        return self.namespace
+
+    def add(self, outputs: Sequence[TokenArray]) -> float:
+        index, start = self.namespace.index, time.perf_counter()
+        for output in outputs:
+            index.add(output, 0, next(self._writer))
+        seconds = time.perf_counter() - start
+        self.seconds += seconds
+        self.tokens += sum(map(len, outputs))
+        return seconds
+
+    def remove(self, outputs: Sequence[TokenArray]) -> float:
+        index, start = self.namespace.index, time.perf_counter()
+        found = [index.remove(output, 0) for output in outputs]
+        seconds = time.perf_counter() - start
+        if not all(found):
+            raise AssertionError("an output that was added is not in the index")
+        self.tokens -= sum(map(len, outputs))
+        return seconds
+
+    def remove_and_add(self, outputs: Sequence[TokenArray]) -> float:
+        """Seconds an output takes to be removed; they are there again afterwards."""
+        seconds = self.remove(outputs) / len(outputs)
+        self.add(outputs)
+        return seconds
+
+    @property
+    def bytes(self) -> int:
+        return int(self.namespace.index.stats().bytes)
+
+    @property
+    def nodes(self) -> int:
+        return int(self.namespace.index.stats().nodes)
+
+    @property
+    def resident(self) -> int:
+        """Bytes by which the process grew since this index was made. Small figures mean little: memory
+        that was used for something else before is used again."""
+        return _resident() - self._resident_before
+
+    def close(self) -> None:
+        self.namespace = NamespaceIndex("bench")
+
+
+def steps(namespace: NamespaceIndex, outputs: Sequence[TokenArray], max_draft_tokens: int) -> dict[str, Any]:
+    """Outputs written token by token, a draft after each; percentiles of the microseconds of
+
+    "append_us" and "draft_us": the native session, as the embedded engine calls it; "step_us": both and
+    the engine's own Python, as ``Session.step``. What was written is retracted at the end of each output.
+    """
+    append, draft, step, drafted = [], [], [], 0
+    curve = 1.0 + _COST * np.arange(max_draft_tokens + 1, dtype=np.float64)
+    for writer, output in enumerate(outputs, 1 << 29):
+        native = core.Session(namespace.index, [], namespace.learner, writer, PROMPT_TAIL_TOKENS)
+        for i in range(len(output)):
+            token = output[i : i + 1]
+            a = time.perf_counter()
+            native.append(token, True)
+            b = time.perf_counter()
+            tokens = native.draft(max_draft_tokens, curve, False)[0]
+            c = time.perf_counter()
+            append.append((b - a) * 1e6)
+            draft.append((c - b) * 1e6)
+            drafted += len(tokens)
+        native.retract()
+        with _session(namespace) as session:
+            for i in range(len(output)):
+                token = output[i : i + 1]
+                a = time.perf_counter()
+                session.step(token, max_draft_tokens, _COST)
+                step.append((time.perf_counter() - a) * 1e6)
+            session.close(commit=False)
+    return {
+        "append_us": percentiles(append),
+        "draft_us": percentiles(draft),
+        "step_us": percentiles(step),
+        "drafted_per_step": drafted / max(1, len(append)),
+    }
+
+
+def open_session(namespace: NamespaceIndex, prompt: TokenArray) -> float:
+    """Seconds until a session with this prompt is open; the best of three, as the first pays for memory."""
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        session = _session(namespace, prompt)
+        best = min(best, time.perf_counter() - start)
+        session.close(commit=False)
+    return best
+
+
+def concatenated(outputs: Iterator[TokenArray], tokens: int) -> TokenArray:
+    parts, have = [], 0
+    while have < tokens:
+        parts.append(next(outputs))
+        have += len(parts[-1])
+    return np.ascontiguousarray(np.concatenate(parts)[:tokens])
+
+
+def percentiles(values: Iterable[float]) -> dict[str, float]:
+    array = np.fromiter(values, float)
+    names = {"p50": 50, "p90": 90, "p99": 99}
+    found = {name: float(np.percentile(array, q)) for name, q in names.items()} if len(array) else {}
+    return found | {"mean": float(array.mean()) if len(array) else 0.0}
+
+
+def _session(namespace: NamespaceIndex, prompt: TokenArray | None = None) -> Session:
+    def commit(_: NewOutput) -> Future[list[OutputId]]:
+        raise AssertionError("sessions of this bench are retracted")
+
+    nothing = np.zeros(0, np.int32)
+    return Session(
+        namespace,
+        [],
+        nothing if prompt is None else prompt,
+        nothing,
+        labels={},
+        limits=Limits(),
+        commit=commit,
+        on_close=lambda: None,
+        abandoned=deque(),
+    )
+
+
+def _resident() -> int:
+    """Resident bytes of this process; 0 where /proc does not tell."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * 4096
+    except OSError:
+        return 0

@@ -1,0 +1,231 @@
+"""Fills one index per kind of text and measures it at each size on the way."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from suffixsvc.errors import InvalidInputError
+from suffixsvc.types import TokenArray
+from suffixsvc_bench.index_bench import measure
+from suffixsvc_bench.index_bench.peer import ArcticTree, peer_python
+from suffixsvc_bench.index_bench.texts import KINDS, from_log, stream
+from suffixsvc_bench.provenance import provenance
+from suffixsvc_bench.replay.logs import Encode
+
+__all__ = ["IndexBenchOptions", "run_index_bench"]
+
+#: outputs added between two looks at the clock; the peer's turn comes as often
+_BLOCK: Final = 100
+#: the peer's tree needs 120 to 240 bytes a token: larger sizes are ours alone
+PEER_MOST_TOKENS: Final = 10_000_000
+
+#: called with (what is done now, share of all work that is done, 0..1)
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexBenchOptions:
+    """What to measure."""
+
+    #: tokens in the index at which it is measured, rising
+    sizes: tuple[int, ...] = (1_000_000,)
+    #: see :mod:`suffixsvc_bench.index_bench.texts`; a log's name stands beside them when ``log`` is given
+    kinds: tuple[str, ...] = tuple(KINDS)
+    #: a recorded log, repeated under permuted token ids
+    log: Path | None = None
+    encode: Encode | None = None
+    output_tokens: int = 500
+    max_draft_tokens: int = 16
+    #: outputs written token by token with a draft after each, of each sort
+    step_outputs: int = 8
+    #: outputs removed to time a removal
+    removed_outputs: int = 100
+    #: prompt of the session that is opened
+    prompt_tokens: int = 100_000
+    seed: int = 1
+    #: run the peer beside ours where it can be imported
+    peer: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.sizes or list(self.sizes) != sorted(set(self.sizes)):
+            raise InvalidInputError("sizes must rise", expected="e.g. 1M,10M", got=str(self.sizes))
+        least = self.output_tokens * max(self.removed_outputs, 1)
+        if self.sizes[0] < least:
+            raise InvalidInputError(
+                "the smallest size is less than what is removed from it",
+                expected=f"at least {least} tokens",
+                got=str(self.sizes[0]),
+            )
+        if unknown := [k for k in self.kinds if k not in KINDS]:
+            raise InvalidInputError("no such kind of text", expected=" | ".join(KINDS), got=unknown[0])
+
+
+def run_index_bench(options: IndexBenchOptions, progress: Progress | None = None) -> dict[str, Any]:
+    """Everything measured, as JSON-able data: {"provenance", "options", "texts": {kind: {...}}}.
+
+    Each text has "sizes": a measurement per size, "growth": cumulated points of tokens, seconds and bytes,
+    and "removal": what is left of the smallest size while all of it is removed. Times of ours and of the
+    peer's come from the same run, in turns of 100 outputs.
+    """
+    python = peer_python() if options.peer else None
+    sources: dict[str, Callable[[int], Iterator[TokenArray]]] = {
+        kind: lambda seed, kind=kind: stream(kind, options.output_tokens, seed)  # type: ignore[misc]  # a bound default
+        for kind in options.kinds
+    }
+    if options.log is not None:
+        log = options.log
+        sources[log.name] = lambda seed: from_log(log, options.encode, seed)
+    texts: dict[str, Any] = {}
+    for i, (name, source) in enumerate(sources.items()):
+
+        def tell(what: str, share: float, i: int = i, name: str = name) -> None:
+            if progress is not None:
+                progress(f"{name}: {what}", (i + share) / len(sources))
+
+        texts[name] = _Text(options, source, python, tell).run()
+    described = asdict(options) | {
+        "sizes": list(options.sizes),
+        "kinds": list(options.kinds),
+        "log": str(options.log) if options.log else None,
+        "encode": None,
+    }
+    return {
+        "provenance": provenance().as_dict(),
+        "options": described,
+        "peer": "arctic suffix tree" if python else None,
+        #: what else ran: times mean little where this is above the number of cores
+        "load_average": list(os.getloadavg()),
+        "texts": texts,
+    }
+
+
+class _Text:
+    """The measurements of one kind of text."""
+
+    def __init__(
+        self,
+        options: IndexBenchOptions,
+        source: Callable[[int], Iterator[TokenArray]],
+        python: str | None,
+        tell: Progress,
+    ) -> None:
+        self._options = options
+        self._python = python
+        self._tell = tell
+        self._source = source
+        self._outputs = source(options.seed)
+        self._kept: list[TokenArray] = []  # the first outputs, to remove and to write again
+        self._growth: list[dict[str, float]] = []
+
+    def run(self) -> dict[str, Any]:
+        options = self._options
+        # so that the texts' own tables are there before memory is measured
+        self._outputs = itertools.chain([next(self._outputs)], self._outputs)
+        ours = measure.Filled()
+        peer: ArcticTree | None = None
+        try:
+            if self._python is not None:
+                peer = ArcticTree(self._python, depth=24)
+            sizes = []
+            for size in options.sizes:
+                with_peer = peer if size <= PEER_MOST_TOKENS else None
+                sizes.append(self._fill(ours, with_peer, size) | self._at(ours, with_peer, size))
+        finally:
+            if peer is not None:
+                peer.close()
+        bytes_empty = measure.Filled().bytes
+        ours.close()
+        self._tell("removing all", 0.99)
+        return {"sizes": sizes, "growth": self._growth, "removal": self._remove_all(bytes_empty)}
+
+    def _fill(self, ours: measure.Filled, peer: ArcticTree | None, size: int) -> dict[str, Any]:
+        """Add outputs until the index holds ``size`` tokens; what this part cost."""
+        before, seconds, peer_seconds, peer_bytes = ours.tokens, 0.0, 0.0, 0
+        while ours.tokens < size:
+            block = self._block(size - ours.tokens)
+            self._kept += block[: max(0, self._options.removed_outputs - len(self._kept))]
+            seconds += ours.add(block)
+            if peer is not None:
+                answer = peer.extend(block)
+                peer_seconds += answer["seconds"]
+                peer_bytes += answer["bytes"]
+            if len(self._growth) < 1 or ours.tokens >= self._growth[-1]["tokens"] * 1.2:
+                self._growth.append({"tokens": ours.tokens, "seconds": ours.seconds, "bytes": ours.bytes})
+            self._tell(f"{ours.tokens / 1e6:.1f}M tokens", ours.tokens / self._options.sizes[-1] * 0.95)
+        added = ours.tokens - before
+        result: dict[str, Any] = {
+            "tokens": ours.tokens,
+            "ingest_us_per_token": seconds / added * 1e6,
+            "bytes_per_token": ours.bytes / ours.tokens,
+            "resident_bytes_per_token": ours.resident / ours.tokens,
+            "nodes_per_token": ours.nodes / ours.tokens,
+        }
+        if peer is not None:
+            result["peer_ingest_us_per_token"] = peer_seconds / added * 1e6
+            result["peer_resident_bytes_per_token"] = peer_bytes / added
+            result["ingest_speedup"] = peer_seconds / seconds
+        return result
+
+    def _block(self, most_tokens: int) -> list[TokenArray]:
+        """The next outputs, until there are enough of them or of their tokens."""
+        block: list[TokenArray] = []
+        while len(block) < _BLOCK and most_tokens > 0:
+            block.append(next(self._outputs))
+            most_tokens -= len(block[-1])
+        return block
+
+    def _at(self, ours: measure.Filled, peer: ArcticTree | None, size: int) -> dict[str, Any]:
+        options = self._options
+        self._tell(f"steps at {size / 1e6:.0f}M", size / options.sizes[-1] * 0.95)
+        new = list(itertools.islice(self._outputs, options.step_outputs))
+        known = self._kept[: options.step_outputs]
+        prompt = measure.concatenated(self._outputs, options.prompt_tokens)
+        result: dict[str, Any] = {"steps": {}}
+        for sort, outputs in (("new text", new), ("known text", known)):
+            steps = measure.steps(ours.index, outputs, options.max_draft_tokens)
+            if peer is not None:
+                answer = peer.steps(outputs, options.max_draft_tokens)
+                steps |= {f"peer {k}": measure.percentiles(v) for k, v in answer.items()}
+            result["steps"][sort] = steps
+        result["remove_ms_per_output"] = ours.remove_and_add(self._kept) * 1e3
+        result["open_ms"] = measure.open_session(ours.index, prompt) * 1e3
+        if peer is not None:
+            removed = peer.remove(len(self._kept))
+            result["peer_remove_ms_per_output"] = removed["seconds"] / len(self._kept) * 1e3
+            peer.extend(self._kept)  # no longer the oldest ones, which the next size removes
+            assert self._python is not None
+            with ArcticTree(self._python, depth=64) as tree:
+                result["peer_open_ms"] = tree.extend([prompt])["seconds"] * 1e3
+        return result
+
+    def _remove_all(self, bytes_empty: int) -> list[dict[str, float]]:
+        """Bytes and time while the smallest size is removed again, the oldest output first."""
+        outputs = self._source(self._options.seed)
+        size, tokens, block = self._options.sizes[0], 0, []
+        for output in outputs:
+            block.append(output)
+            tokens += len(output)
+            if tokens >= size:
+                break
+        index = measure.Filled()
+        index.add(block)
+        points = []
+        for tenth in range(11):
+            if tenth:
+                first, last = (len(block) * t // 10 for t in (tenth - 1, tenth))
+                index.remove(block[first:last])
+            points.append(
+                {
+                    "tokens": index.tokens,
+                    "bytes": index.bytes,
+                    "resident_bytes": index.resident,
+                    "of_empty": index.bytes / bytes_empty,
+                }
+            )
+        index.close()
+        return points

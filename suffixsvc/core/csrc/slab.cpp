@@ -1,0 +1,159 @@
+#include "slab.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace suffixsvc {
+
+namespace {
+constexpr std::size_t kMapped = 4 << 20;     // segments from here on come from the system directly
+constexpr std::size_t kHugePages = 8 << 20;  // and from here on as large pages, where it has them
+constexpr std::size_t kFewPages = 64;        // not worth a system call
+}  // namespace
+
+template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
+void Slab<kUnitBytes, kGroupUnits>::grow() {
+    const std::size_t k = segments_.size();
+    const std::size_t first = ((std::size_t{1} << k) - 1) * kGroupUnits;  // unit
+    if (first + (std::size_t{kGroupUnits} << k) + kGroupUnits > std::size_t{kNone}) throw std::bad_alloc();
+    Segment segment{nullptr, kGroupPages * kPageBytes << k, false};
+    segment.mapped = segment.bytes >= kMapped;
+    if (segment.mapped) {
+        void* p = mmap(nullptr, segment.bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED) throw std::bad_alloc();
+        if (segment.bytes >= kHugePages) madvise(p, segment.bytes, MADV_HUGEPAGE);
+        segment.data = static_cast<char*>(p);
+    } else {
+        segment.data = static_cast<char*>(std::aligned_alloc(kPageBytes, segment.bytes));
+        if (segment.data == nullptr) throw std::bad_alloc();
+    }
+    segments_.push_back(segment);
+    room_ += kGroupPages << k;
+    bases_[static_cast<std::size_t>(std::bit_width(kGroupUnits)) + k] =
+        reinterpret_cast<std::uintptr_t>(segment.data) - first * kUnitBytes;
+}
+
+template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
+std::uint32_t Slab<kUnitBytes, kGroupUnits>::take_page() {
+    for (auto* spare : {&free_resident_, &free_returned_})
+        if (!spare->empty()) {
+            const std::uint32_t p = spare->back();
+            spare->pop_back();
+            return p;
+        }
+    if (pages_.size() == room_) grow();
+    pages_.emplace_back();
+    return static_cast<std::uint32_t>(pages_.size() - 1);
+}
+
+template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
+void Slab<kUnitBytes, kGroupUnits>::link(std::uint32_t p) {
+    Page& page = pages_[p];
+    std::uint32_t& head = partial_[page.size_class];
+    page.before = kNone;
+    page.after = head;
+    if (head != kNone) pages_[head].before = p;
+    head = p;
+}
+
+template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
+void Slab<kUnitBytes, kGroupUnits>::unlink(std::uint32_t p) {
+    const Page& page = pages_[p];
+    (page.before == kNone ? partial_[page.size_class] : pages_[page.before].after) = page.after;
+    if (page.after != kNone) pages_[page.after].before = page.before;
+}
+
+template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
+std::uint32_t Slab<kUnitBytes, kGroupUnits>::allocate(std::uint32_t units, std::uint32_t size_class) {
+    std::uint32_t p = partial_[size_class];
+    if (p == kNone) {
+        p = take_page();
+        pages_[p] = Page{};
+        pages_[p].units = static_cast<std::uint8_t>(units);
+        pages_[p].size_class = static_cast<std::uint8_t>(size_class);
+        link(p);
+    }
+    Page& page = pages_[p];
+    std::uint32_t unit = first_unit(p);
+    if (page.free != kNil) {
+        unit += page.free;
+        std::memcpy(&page.free, at(unit) + 4, sizeof page.free);
+    } else {
+        unit += page.fresh;
+        page.fresh = static_cast<std::uint16_t>(page.fresh + units);
+    }
+    ++page.live;
+    if (full(p)) unlink(p);
+    return unit;
+}
+
+template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
+void Slab<kUnitBytes, kGroupUnits>::free(std::uint32_t unit) {
+    const std::uint32_t p = page_of(unit);
+    Page& page = pages_[p];
+    const bool was_full = full(p);
+    if (--page.live == 0) {
+        if (!was_full) unlink(p);
+        free_resident_.push_back(p);
+        if (free_resident_.size() > std::max(kFewPages, pages_.size() / 32)) give_back_pages();
+        return;
+    }
+    std::memcpy(at(unit) + 4, &page.free, sizeof page.free);
+    page.free = static_cast<std::uint16_t>(unit - first_unit(p));
+    if (was_full) link(p);
+}
+
+template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
+void Slab<kUnitBytes, kGroupUnits>::give_back_pages() {
+    std::sort(free_resident_.begin(), free_resident_.end());
+    std::vector<std::uint32_t> kept;
+    for (std::size_t i = 0; i < free_resident_.size();) {
+        const std::size_t first = free_resident_[i];
+        const auto k = static_cast<std::size_t>(std::bit_width(first / kGroupPages + 1) - 1);
+        const std::size_t begin = ((std::size_t{1} << k) - 1) * kGroupPages;  // of the segment, in pages
+        const std::size_t end = begin + (kGroupPages << k);
+        std::size_t n = 1;
+        while (i + n < free_resident_.size() && free_resident_[i + n] == first + n && first + n < end) ++n;
+        // Pages that malloc gave are given back in the same way; it gets the addresses again in the end.
+        const bool returned =
+            madvise(segments_[k].data + (first - begin) * kPageBytes, n * kPageBytes, MADV_DONTNEED) == 0;
+        auto& to = returned ? free_returned_ : kept;
+        for (std::size_t j = 0; j < n; ++j) to.push_back(static_cast<std::uint32_t>(first + j));
+        i += n;
+    }
+    free_resident_.swap(kept);
+}
+
+template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
+void Slab<kUnitBytes, kGroupUnits>::clear() {
+    for (const Segment& segment : segments_) {
+        if (segment.mapped)
+            munmap(segment.data, segment.bytes);
+        else
+            std::free(segment.data);
+    }
+    std::vector<Segment>().swap(segments_);
+    room_ = 0;
+    std::vector<Page>().swap(pages_);
+    std::vector<std::uint32_t>().swap(free_resident_);
+    std::vector<std::uint32_t>().swap(free_returned_);
+    std::fill(partial_.begin(), partial_.end(), kNone);
+}
+
+template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
+std::size_t Slab<kUnitBytes, kGroupUnits>::bytes() const {
+    return (pages_.size() - free_returned_.size()) * kPageBytes + pages_.capacity() * sizeof(Page) +
+           (free_resident_.capacity() + free_returned_.capacity() + partial_.capacity()) *
+               sizeof(std::uint32_t);
+}
+
+template class Slab<20, 1024>;  // plain nodes (nodes.h)
+template class Slab<48, 256>;   // full nodes (nodes.h)
+template class Slab<8, 512>;    // edges (edges.h)
+
+}  // namespace suffixsvc

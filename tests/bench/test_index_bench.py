@@ -1,0 +1,134 @@
+"""The index bench: its texts are what they claim, its figures are there and consistent. No speeds."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from suffixsvc_bench.index_bench import IndexBenchOptions, run_index_bench
+from suffixsvc_bench.index_bench.peer import ArcticTree, PeerBrokeOffError, peer_python
+from suffixsvc_bench.index_bench.texts import KINDS, VOCABULARY, from_log, stream
+from typer.testing import CliRunner
+
+from suffixsvc.cli.bench_index import bench_index
+from suffixsvc.errors import InvalidInputError
+
+LOG = Path(__file__).parents[1] / "data" / "recorded_demo.jsonl.gz"
+SMALL = IndexBenchOptions(
+    sizes=(3_000, 9_000),
+    output_tokens=100,
+    step_outputs=2,
+    removed_outputs=5,
+    prompt_tokens=500,
+    peer=False,
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_is_the_same_for_the_same_seed_only(kind: str) -> None:
+    first, again, other = (list(itertools.islice(stream(kind, 700, seed), 100)) for seed in (3, 3, 4))
+    assert all(o.dtype == np.int32 and o.shape == (700,) for o in first)
+    assert all(o.min() >= 0 and o.max() < VOCABULARY for o in first)
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not any(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_kinds_repeat_themselves_as_their_names_say() -> None:
+    """Share of 8-grams that were written before."""
+    seen_before = {}
+    for kind in KINDS:
+        tokens = np.concatenate(list(itertools.islice(stream(kind, 1_000, 1), 100)))
+        grams = np.lib.stride_tricks.sliding_window_view(tokens, 8)
+        seen_before[kind] = 1 - len(np.unique(grams, axis=0)) / len(grams)
+    assert seen_before["random"] == 0
+    assert 0.3 < seen_before["realistic"] < 0.7
+    assert seen_before["repetitive"] > 0.7
+
+
+def test_a_log_comes_again_under_other_ids_with_its_repetition_kept() -> None:
+    outputs = from_log(LOG, None, seed=1)
+    first_round = []
+    for output in outputs:
+        if first_round and np.array_equal(output, first_round[0]):
+            pytest.fail("a round came again unpermuted")
+        first_round.append(output)
+        if len(first_round) == 54:
+            break
+    second_round = list(itertools.islice(outputs, 54))
+    there: dict[int, int] = {}
+    back: dict[int, int] = {}
+    for a, b in zip(first_round, second_round, strict=True):
+        assert len(a) == len(b)
+        for x, y in zip(a.tolist(), b.tolist(), strict=True):
+            assert there.setdefault(x, y) == y
+            assert back.setdefault(y, x) == x
+
+
+def test_all_figures_are_there_and_agree_with_each_other() -> None:
+    shares: list[float] = []
+    results = run_index_bench(SMALL, lambda _, share: shares.append(share))
+    assert json.loads(json.dumps(results)) == results
+    assert shares == sorted(shares)
+    assert set(results["texts"]) == set(KINDS)
+    for text in results["texts"].values():
+        assert [at["tokens"] for at in text["sizes"]] == [3_000, 9_000]
+        for at in text["sizes"]:
+            assert at["ingest_us_per_token"] > 0
+            assert at["bytes_per_token"] > 0
+            assert at["open_ms"] > 0
+            assert at["remove_ms_per_output"] > 0
+            for steps in at["steps"].values():
+                for what in ("append_us", "draft_us", "step_us"):
+                    assert 0 < steps[what]["p50"] <= steps[what]["p90"] <= steps[what]["p99"]
+        assert [p["tokens"] for p in text["growth"]] == sorted({p["tokens"] for p in text["growth"]})
+        removal = text["removal"]
+        assert [p["tokens"] for p in removal] == [3_000 - 300 * i for i in range(11)]
+        assert removal[-1]["of_empty"] <= 1.1
+    known = results["texts"]["realistic"]["sizes"][0]["steps"]
+    assert known["known text"]["drafted_per_step"] > known["new text"]["drafted_per_step"]
+
+
+def test_sizes_and_kinds_that_make_no_sense_are_refused() -> None:
+    for wrong in ({"sizes": ()}, {"sizes": (2_000_000, 1_000_000)}, {"sizes": (10,)}, {"kinds": ("odd",)}):
+        with pytest.raises(InvalidInputError):
+            IndexBenchOptions(**wrong)  # type: ignore[arg-type]  # what callers may send
+
+
+def test_the_verb_prints_a_table_or_json_and_refuses_odd_sizes() -> None:
+    app = typer.Typer()
+    app.command()(bench_index)
+    few = ["--sizes", "60k", "--kind", "realistic", "--no-peer", "--seed", "7"]
+    table = CliRunner().invoke(app, few)
+    assert table.exit_code == 0, table.output
+    assert "ingest, us a token" in table.stdout
+    assert "seed 7" in table.stdout
+    data = json.loads(CliRunner().invoke(app, [*few, "--json"]).stdout)
+    assert data["options"]["seed"] == 7
+    assert data["provenance"]["commit"] is not None
+    assert isinstance(CliRunner().invoke(app, ["--sizes", "12Q"]).exception, InvalidInputError)
+
+
+def test_a_peer_that_is_none_is_named(tmp_path: Path) -> None:
+    odd = tmp_path / "python"
+    odd.write_text("#!/bin/sh\necho no answer\n")
+    odd.chmod(0o755)
+    with ArcticTree(str(odd), 24) as tree, pytest.raises(PeerBrokeOffError):
+        tree.extend([np.arange(3, dtype=np.int32)])
+    with pytest.raises(PeerBrokeOffError):
+        ArcticTree(str(tmp_path / "nothing"), 24)
+
+
+def test_the_peer_does_the_same_work_where_it_is_installed() -> None:
+    python = peer_python()
+    if python is None:
+        pytest.skip("the peer is not installed; make peers builds it")
+    text = stream("repetitive", 100, 1)
+    with ArcticTree(python, 24) as tree:
+        assert tree.extend(list(itertools.islice(text, 20)))["seconds"] > 0
+        steps = tree.steps(list(itertools.islice(text, 2)), 16)
+        assert len(steps["append_us"]) == len(steps["draft_us"]) == 200
+        assert tree.remove(20)["seconds"] > 0
