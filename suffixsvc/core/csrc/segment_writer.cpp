@@ -56,7 +56,8 @@ void SegmentWriter::unmap() {
 
 bool SegmentWriter::fail(const char* what, int error) {
     if (fault_) return false;
-    fault_.kind = error == ENOSPC || error == EDQUOT ? SegmentFault::Kind::full : SegmentFault::Kind::io;
+    fault_.kind = error == ENOSPC || error == EDQUOT || error == EFBIG ? SegmentFault::Kind::full
+                                                                       : SegmentFault::Kind::io;
     fault_.message = std::string("cannot ") + what + " the segment file " + path_;
     fault_.got = std::strerror(error);
     return false;
