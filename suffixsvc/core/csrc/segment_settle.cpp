@@ -33,7 +33,7 @@ class Settler : public SegmentSearch<W> {
             lower(h.total);
             for (std::size_t k = 0; k < h.followers; ++k)
                 if (h.code[k] == code) lower(h.votes[k]);
-            if (forgotten(h.newest) && !find_newest(hub, h)) return false;
+            if (h.newest != 0 && forgotten(h.newest) && !find_newest(hub, h)) return false;
         }
         return true;
     }
@@ -43,7 +43,7 @@ class Settler : public SegmentSearch<W> {
         return position >= this->counts_.text || this->s_.weight(this->s_.text_map().at(position)) == 0;
     }
 
-    // Looks at the whole hub, once for each time that its newest text is forgotten.
+    // Looks at the whole hub, once for each time that its newest text is forgotten; 0 where all are.
     bool find_newest(std::uint32_t hub, SegmentHub& h) const {
         std::uint32_t best = 0;
         for (std::uint32_t e = this->s_.template values<std::uint32_t>(Column::hub_start)[hub]; e < h.end;
