@@ -228,7 +228,7 @@ class Segment:
         Args:
             context: tokens before the position, the last 64 matter.
             orders: ascending context lengths, 1..64, at most 11.
-            width: strongest followers wanted, at most 16.
+            width: strongest followers wanted, at most 8.
             tokens: whose votes are wanted too.
         """
         if len(orders) > 11 or any(not 1 <= n <= 64 for n in orders) or list(orders) != sorted(set(orders)):

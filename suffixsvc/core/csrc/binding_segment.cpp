@@ -64,16 +64,21 @@ std::vector<Rung> look(const Segment& segment, std::span<const Token> context, s
     std::vector<Rung> out;
     SegmentView view;
     segment.find(context, orders, view);
-    for (std::size_t i = 0; i < view.size; ++i) {
-        const SegmentRung& rung = view.rungs[i];
-        std::array<SegmentFollower, kMostFollowers> top;
-        const std::size_t n = segment.strongest(rung, std::span(top).first(std::min(width, top.size())));
+    SegmentEvidence evidence;
+    segment.gather(view, width, evidence);
+    std::vector<std::array<std::uint32_t, kMostRungs>> asked(tokens.size());
+    for (std::size_t k = 0; k < tokens.size(); ++k) segment.votes(view, tokens[k], asked[k]);
+    for (std::size_t r = 0; r < view.size; ++r) {
+        const SegmentRung& rung = view.rungs[r];
         std::vector<std::pair<Token, std::uint32_t>> strongest;
-        for (std::size_t k = 0; k < n; ++k) strongest.emplace_back(top[k].token, top[k].votes);
+        for (std::size_t k = 0; k < evidence.strongest_size[r]; ++k) {
+            const std::size_t c = evidence.strongest[r][k];
+            strongest.emplace_back(evidence.token[c], evidence.votes[c][r]);
+        }
         std::vector<std::uint32_t> votes;
-        for (Token t : tokens) votes.push_back(segment.votes(view, i, t));
+        for (const auto& each : asked) votes.push_back(each[r]);
         const SegmentNewest newest = segment.newest(rung);
-        out.emplace_back(rung.len, rung.begin, rung.end, segment.total(rung), std::move(strongest),
+        out.emplace_back(rung.len, rung.begin, rung.end, evidence.total[r], std::move(strongest),
                          std::move(votes), std::pair{newest.token, newest.age});
     }
     return out;

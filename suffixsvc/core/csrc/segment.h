@@ -41,7 +41,8 @@ namespace suffixsvc {
 inline constexpr std::size_t kMostRungs = 12;
 inline constexpr std::uint32_t kExactEntries = 256;  // longer intervals that are no hubs are sampled
 inline constexpr std::uint32_t kSampledEntries = 64;
-inline constexpr std::size_t kMostFollowers = 16;  // that strongest() gives
+inline constexpr std::size_t kMostWidth = 8;  // strongest followers of a rung that gather() gives
+inline constexpr std::size_t kMostCandidates = kMostRungs * kMostWidth;
 
 // Contexts of one length (and of some shorter ones): entries [begin, end).
 struct SegmentRung {
@@ -59,9 +60,17 @@ struct SegmentView {
     std::span<const SegmentRung> all() const { return {rungs.data(), size}; }
 };
 
-struct SegmentFollower {
-    Token token = -1;
-    std::uint32_t votes = 0;  // occurrences; an estimate where the rung was sampled
+// What followed the contexts of a view. Candidates are the strongest followers of any rung, each once, those
+// of the longest rung first. Filled up to `size` candidates and the view's rungs; the rest is not
+// initialised.
+struct SegmentEvidence {
+    std::size_t size = 0;
+    std::array<Token, kMostCandidates> token;
+    std::array<std::array<std::uint32_t, kMostRungs>, kMostCandidates> votes;  // [candidate][rung]
+    std::array<std::uint32_t, kMostRungs> total;  // votes of all followers of a rung
+    // Candidates that are the strongest of a rung, strongest first, of equal ones the newer first.
+    std::array<std::uint8_t, kMostRungs> strongest_size;
+    std::array<std::array<std::uint8_t, kMostWidth>, kMostRungs> strongest;
 };
 
 struct SegmentNewest {
@@ -107,15 +116,17 @@ class Segment {
     // Rungs: the longest context with a follower that is not forgotten, and of the shorter ones those that
     // cover an order.
     void find(std::span<const Token> context, std::span<const int> orders, SegmentView& view) const;
+    // The `width` (at most kMostWidth) strongest followers of each rung, with their votes in all of them. A
+    // vote is an occurrence: an entry in an output. Exact for rungs of up to kExactEntries entries. Of hubs
+    // the kHubFollowers strongest followers are known exactly; another one's votes are those it has in the
+    // next longer rung, which are some of them. Other rungs (where hub_min was raised, and hubs before
+    // settle()) are estimated from kSampledEntries evenly spaced entries, a stratified sample. A rung that
+    // the segment does not have: undefined numbers, no crash.
+    void gather(const SegmentView& view, std::size_t width, SegmentEvidence& out) const;
+    // Votes of one token in each rung, by the same rules; out has room for view.size.
+    void votes(const SegmentView& view, Token token, std::span<std::uint32_t> out) const;
     // Votes of all followers of a rung. 0: all forgotten, or corrupt.
     std::uint32_t total(const SegmentRung& rung) const;
-    // Its at most out.size() (and kMostFollowers) strongest followers, strongest first, the newer first among
-    // equal ones; how many. Exact for hubs that nothing was forgotten of (the kHubFollowers first; more are
-    // not known) and for up to kExactEntries entries; else from kSampledEntries evenly spaced ones, scaled.
-    std::size_t strongest(const SegmentRung& rung, std::span<SegmentFollower> out) const;
-    // Votes of a token in view.rungs[i]. Exact where strongest() is; for a token that is not among a hub's
-    // known followers its votes in the next longer rung, which are some of them.
-    std::uint32_t votes(const SegmentView& view, std::size_t i, Token token) const;
     // The newest follower of a rung that is not forgotten. From samples where strongest() samples and, of a
     // hub, where its newest was forgotten and is not settled yet.
     SegmentNewest newest(const SegmentRung& rung) const;

@@ -42,7 +42,7 @@ class Alphabet {
         const Word& w = words_[u / 64];
         const std::uint64_t bit = 1ull << (u % 64);
         if (!(w.bits & bit)) return 0;
-        return w.before + static_cast<std::uint32_t>(std::popcount(w.bits & (bit - 1))) + 1;
+        return w.before + ones(w.bits & (bit - 1)) + 1;
     }
     // `code` is 1 .. size().
     Token id(std::uint32_t code) const { return ids_[code - 1]; }
@@ -50,6 +50,13 @@ class Alphabet {
     std::size_t bytes() const { return words_.size() * sizeof(Word); }
 
   private:
+    // std::popcount calls a library where the instruction is not promised at compile time.
+    static std::uint32_t ones(std::uint64_t x) {
+        x -= (x >> 1) & 0x5555555555555555ull;
+        x = (x & 0x3333333333333333ull) + ((x >> 2) & 0x3333333333333333ull);
+        return static_cast<std::uint32_t>(
+            (((x + (x >> 4)) & 0x0F0F0F0F0F0F0F0Full) * 0x0101010101010101ull) >> 56);
+    }
     struct Word {
         std::uint64_t bits = 0;
         std::uint32_t before = 0;

@@ -75,7 +75,7 @@ Percentiles percentiles(std::vector<double>& values) {
 // Microseconds of drafts of 16 along texts that the segment does not hold, and rungs a context.
 Percentiles time_drafts(const Segment& segment, Writer& writer, double& rungs) {
     std::vector<double> drafts;
-    std::uint64_t contexts = 0, found = 0, votes = 0;
+    std::uint64_t contexts = 0, found = 0, candidates = 0, votes = 0;
     for (int text = 0; text < 60; ++text) {
         const std::vector<Token> output = writer.output();
         for (std::size_t at = 64; at + 16 < output.size(); at += 20) {
@@ -83,19 +83,9 @@ Percentiles time_drafts(const Segment& segment, Writer& writer, double& rungs) {
             for (std::size_t k = 0; k < 16; ++k) {
                 SegmentView view;
                 segment.find(std::span(output).first(at + k), kOrders, view);
-                std::array<Token, 3 * kMostRungs> candidates;
-                std::size_t n = 0;
-                for (const SegmentRung& rung : view.all()) {
-                    votes += segment.total(rung);
-                    std::array<SegmentFollower, 3> top;
-                    const std::size_t got = segment.strongest(rung, top);
-                    for (std::size_t i = 0; i < got; ++i)
-                        if (std::find(candidates.begin(), candidates.begin() + n, top[i].token) ==
-                            candidates.begin() + n)
-                            candidates[n++] = top[i].token;
-                }
-                for (std::size_t r = 0; r < view.size; ++r)
-                    for (std::size_t i = 0; i < n; ++i) votes += segment.votes(view, r, candidates[i]);
+                SegmentEvidence evidence;
+                segment.gather(view, 3, evidence);
+                candidates += evidence.size;
                 if (view.size > 0) votes += static_cast<std::uint64_t>(segment.newest(view.rungs[0]).token);
                 found += view.size;
                 ++contexts;
@@ -103,7 +93,7 @@ Percentiles time_drafts(const Segment& segment, Writer& writer, double& rungs) {
             drafts.push_back(seconds_since(start) * 1e6);
         }
     }
-    if (votes == 0) fail("draft", "nothing was found");
+    if (votes + candidates == 0) fail("draft", "nothing was found");
     rungs = static_cast<double>(found) / static_cast<double>(contexts);
     return percentiles(drafts);
 }

@@ -119,18 +119,18 @@ Outcome use(const std::string& folder, std::mt19937& random, const Segment& othe
                                                static_cast<std::uint32_t>(t) % segment->counts().alphabet);
             SegmentView view;
             segment->find(context, kOrders, view);
+            SegmentEvidence evidence;
+            segment->gather(view, 1 + static_cast<std::size_t>(k) % 4, evidence);
+            for (std::size_t c = 0; c < evidence.size; ++c)
+                if (evidence.token[c] < 0) fail("gather", "a candidate is no token");
+            std::array<std::uint32_t, kMostRungs> votes;
+            segment->votes(view, evidence.size > 0 ? evidence.token[0] : 3, votes);
             std::uint32_t longer = 65;
-            for (std::size_t i = 0; i < view.size; ++i) {
-                const SegmentRung& rung = view.rungs[i];
+            for (const SegmentRung& rung : view.all()) {
                 if (rung.len == 0 || rung.len >= longer) fail("find", "rungs do not get shorter");
                 if (rung.begin >= rung.end || rung.end > segment->counts().entries)
                     fail("find", "a rung is no interval");
                 longer = rung.len;
-                std::array<SegmentFollower, 4> top;
-                const std::size_t n = segment->strongest(rung, top);
-                for (std::size_t f = 0; f < n; ++f)
-                    if (top[f].token < 0) fail("strongest", "a follower is no token");
-                (void)segment->votes(view, i, n > 0 ? top[0].token : 3);
                 (void)segment->total(rung);
                 (void)segment->newest(rung);
             }

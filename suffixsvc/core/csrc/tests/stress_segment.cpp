@@ -67,13 +67,12 @@ void together(const std::string& folder, std::uint32_t seed, int rounds) {
                     const std::vector<Token> context = hurtful_text(mine, 70);
                     SegmentView view;
                     segment->find(context, kOrders, view);
-                    for (std::size_t i = 0; i < view.size; ++i) {
-                        std::array<SegmentFollower, 4> top;
-                        const std::size_t n = segment->strongest(view.rungs[i], top);
-                        for (std::size_t f = 0; f < n; ++f) (void)segment->votes(view, i, top[f].token);
-                        (void)segment->total(view.rungs[i]);
-                        (void)segment->newest(view.rungs[i]);
-                    }
+                    SegmentEvidence evidence;
+                    segment->gather(view, 3, evidence);
+                    std::array<std::uint32_t, kMostRungs> votes;
+                    for (std::size_t c = 0; c < evidence.size; ++c)
+                        segment->votes(view, evidence.token[c], votes);
+                    if (view.size > 0) (void)segment->newest(view.rungs[0]);
                 }
             });
         threads.emplace_back([&] {
