@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check sanitize bench peers clean
+.PHONY: help setup demo test check sanitize fuzz-segment bench peers clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,7 +17,7 @@ FOLDERS := $(addsuffix /.,$(shell find suffixsvc clients caches bench -type d -n
 help:  ## show this
 	@echo "suffixsvc: what \`make TARGET\` can do"
 	@echo
-	@sed -nE 's/^([a-z]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 	@echo
 	@echo "Variables: PYTHON=python3.12  CXX=clang++  PYTEST_ARGS='-k store'  SUFFIXSVC_HOME=/where/models/go"
 
@@ -74,7 +74,19 @@ sanitize: $(VENV)/.stamp-core  ## run the core under AddressSanitizer, Undefined
 	        ./build/sanitize-$$kind/core_stress; \
 	    UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
 	        ./build/sanitize-$$kind/core_steps; \
+	    scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
+	    UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
+	        ./build/sanitize-$$kind/segment_stress "$$scratch"; \
 	done
+
+# A mutant that crashes the reader stays in build/fuzz-segment/mutant.seg.
+fuzz-segment: $(VENV)/.stamp-core  ## mutate segment files under AddressSanitizer; SECONDS=60 SEED=1
+	@$(BIN)/cmake -S $(CSRC) -B build/sanitize-address,undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	    -DSUFFIXSVC_BUILD_TESTS=ON -DSUFFIXSVC_SANITIZE=address,undefined >/dev/null
+	@$(BIN)/cmake --build build/sanitize-address,undefined --parallel 2 --target fuzz_segment >/dev/null
+	@mkdir -p build/fuzz-segment
+	@UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ./build/sanitize-address,undefined/fuzz_segment \
+	    build/fuzz-segment $(or $(SECONDS),60) $(or $(SEED),1) tests/golden/segment/*.seg
 
 bench: $(VENV)/.stamp-core  ## compare drafting methods on the project's own recorded log, without a model
 	@$(BIN)/suffixsvc bench replay tests/data/recorded_demo.jsonl.gz

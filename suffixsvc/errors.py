@@ -22,6 +22,8 @@
     │   ├── StoreLockedError                  another process has the data folder open
     │   ├── StoreFullError                    disk or map full
     │   ├── StoreCorruptError                 torn or damaged file
+    │   │   └── SegmentCorruptError           of a sealed segment: rebuilt from the log
+    │   ├── SegmentCancelledError             building or merging was stopped by its caller
     │   ├── StoreForeignError                 not one of our files, or another schema version
     │   └── StoreClosedError
     ├── IndexCorruptError                     check() found a broken invariant
@@ -65,6 +67,8 @@ __all__ = [
     "ModelError",
     "ModelNotFoundError",
     "ProtocolError",
+    "SegmentCancelledError",
+    "SegmentCorruptError",
     "ServiceError",
     "ServiceTimeoutError",
     "ServiceUnavailableError",
@@ -260,6 +264,14 @@ class StoreCorruptError(StoreError):
     """A file is torn or damaged."""
 
 
+class SegmentCorruptError(StoreCorruptError):
+    """A segment file is damaged or cut short; what it holds is in the log and can be built again."""
+
+
+class SegmentCancelledError(StoreError):
+    """Building or merging a segment was cancelled; nothing of it is left."""
+
+
 class StoreForeignError(StoreError):
     """A file is not ours, or has another schema version."""
 
@@ -356,6 +368,8 @@ STATUS: Final[dict[type[SuffixError], tuple[ErrorCode, str]]] = {
     StoreLockedError: (ErrorCode.STORE_LOCKED, "FAILED_PRECONDITION"),
     StoreFullError: (ErrorCode.STORE_FULL, "RESOURCE_EXHAUSTED"),
     StoreCorruptError: (ErrorCode.STORE_CORRUPT, "DATA_LOSS"),
+    SegmentCorruptError: (ErrorCode.STORE_CORRUPT, "DATA_LOSS"),
+    SegmentCancelledError: (ErrorCode.STORE, "INTERNAL"),
     StoreForeignError: (ErrorCode.STORE_FOREIGN, "FAILED_PRECONDITION"),
     StoreClosedError: (ErrorCode.STORE_CLOSED, "UNAVAILABLE"),
     IndexCorruptError: (ErrorCode.INDEX_CORRUPT, "DATA_LOSS"),

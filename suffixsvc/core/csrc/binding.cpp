@@ -12,6 +12,7 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "binding_segment.h"
 #include "index.h"
 #include "session.h"
 
@@ -58,6 +59,8 @@ void bind_desk(nb::module_& m);   // desk_binding.cpp
 
 NB_MODULE(_ext, m) {
     m.doc() = "The native core: the hot index and drafting. Import suffixsvc.core instead.";
+
+    bind_segments(m);
 
     nb::class_<IndexStats>(m, "IndexStats")
         .def_ro("nodes", &IndexStats::nodes)

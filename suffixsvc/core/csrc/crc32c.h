@@ -1,0 +1,14 @@
+// CRC-32C (Castagnoli polynomial, reflected, as in RFC 3720): every burst of up to 32 damaged bits is
+// noticed, any other damage but for one in 4 billion. Uses the SSE 4.2 instruction where the machine has it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace suffixsvc {
+
+std::uint32_t crc32c(const void* data, std::size_t size);
+// The same without the instruction, for tests and other machines.
+std::uint32_t crc32c_portable(const void* data, std::size_t size);
+
+}  // namespace suffixsvc

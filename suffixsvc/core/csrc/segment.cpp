@@ -1,0 +1,251 @@
+#include "segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "crc32c.h"
+
+namespace suffixsvc {
+
+namespace {
+
+SegmentFault fault_of(SegmentFault::Kind kind, const std::string& path, const std::string& what,
+                      std::string expected = "", std::string got = "") {
+    return {kind, "segment file " + path + ": " + what, std::move(expected), std::move(got)};
+}
+
+// What is wrong with a header whose checksum is right; empty: nothing.
+std::string nonsense(const SegmentHeader& h) {
+    const SegmentCounts& c = h.counts;
+    if (h.max_context != kSegmentContext) return "another depth of contexts";
+    if (h.block_bytes != kSegmentBlock) return "another size of blocks";
+    if (c.code_bytes != code_bytes_for(c.alphabet)) return "codes do not fit the alphabet";
+    if (c.text > kSegmentMaxText || c.text == 0) return "too many positions, or none";
+    if (c.alphabet > c.text || c.texts > c.text / 2 || c.entries > c.text - 1 - c.texts ||
+        c.occurrences < c.texts || c.hubs > c.entries || c.hub_min < 2)
+        return "counts contradict each other";
+    for (std::uint8_t byte : h.zero)
+        if (byte) return "reserved bytes are set";
+    return "";
+}
+
+}  // namespace
+
+std::unique_ptr<Segment> Segment::open(const std::string& path, SegmentFault& fault) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        fault = fault_of(SegmentFault::Kind::io, path, "cannot be opened", "", std::strerror(errno));
+        return nullptr;
+    }
+    std::unique_ptr<Segment> segment(new Segment);
+    segment->path_ = path;
+    const bool ok = segment->map(fd, fault);
+    ::close(fd);
+    if (!ok || !segment->load_tables(fault)) return nullptr;
+    return segment;
+}
+
+Segment::~Segment() {
+    if (file_) ::munmap(const_cast<std::uint8_t*>(file_), header_.file_bytes);
+    if (writable_) ::munmap(writable_, writable_bytes_);
+}
+
+bool Segment::map(int fd, SegmentFault& fault) {
+    using Kind = SegmentFault::Kind;
+    struct stat info;
+    if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        fault = fault_of(Kind::foreign, path_, "not a regular file");
+        return false;
+    }
+    const auto size = static_cast<std::uint64_t>(info.st_size);
+    const ssize_t got = ::pread(fd, &header_, sizeof header_, 0);
+    const std::size_t have = got < 0 ? 0 : static_cast<std::size_t>(got);
+    if (have < 12 || header_.magic != kSegmentMagic) {
+        fault = have > 0 && have < 12 &&
+                        std::memcmp(&header_, kSegmentMagic.data(), std::min<std::size_t>(have, 8)) == 0
+                    ? fault_of(Kind::corrupt, path_, "cut short", "a header of 512 bytes",
+                               std::to_string(have) + " bytes")
+                    : fault_of(Kind::foreign, path_, "not a segment", "SXSEG at its start", "something else");
+        return false;
+    }
+    if (have == sizeof header_ && header_.crc == crc32c(&header_, sizeof header_ - 4)) {
+        if (header_.version != kSegmentVersion) {
+            fault = fault_of(Kind::foreign, path_, "another version of the format",
+                             std::to_string(kSegmentVersion), std::to_string(header_.version));
+            return false;
+        }
+    } else {
+        // A newer version may have another header; only its number is read.
+        const bool newer = header_.version > kSegmentVersion && header_.version < 1024;
+        fault = newer ? fault_of(Kind::foreign, path_, "another version of the format, or a damaged header",
+                                 std::to_string(kSegmentVersion), std::to_string(header_.version))
+                      : fault_of(Kind::corrupt, path_, "the header's checksum does not match");
+        return false;
+    }
+    if (const std::string what = nonsense(header_); !what.empty()) {
+        fault = fault_of(Kind::corrupt, path_, what);
+        return false;
+    }
+    layout_ = layout_of(header_.counts);
+    if (layout_.file_bytes != size || header_.file_bytes != size) {
+        fault = fault_of(Kind::corrupt, path_, "the file has a wrong length",
+                         std::to_string(layout_.file_bytes) + " bytes", std::to_string(size) + " bytes");
+        return false;
+    }
+    void* p = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED) {
+        fault = fault_of(Kind::io, path_, "cannot be mapped", "", std::strerror(errno));
+        return false;
+    }
+    file_ = static_cast<const std::uint8_t*>(p);
+    ::madvise(p, size, MADV_RANDOM);
+    if (header_.counts.hubs > 0) {
+        const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+        const std::uint64_t at = layout_[Column::hubs].offset / page * page;
+        writable_bytes_ = layout_[Column::hubs].offset + layout_[Column::hubs].bytes - at;
+        p = ::mmap(nullptr, writable_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, static_cast<off_t>(at));
+        if (p == MAP_FAILED) {
+            fault = fault_of(Kind::io, path_, "cannot be mapped", "", std::strerror(errno));
+            return false;
+        }
+        writable_ = static_cast<std::uint8_t*>(p);
+        hubs_ = reinterpret_cast<SegmentHub*>(writable_ + (layout_[Column::hubs].offset - at));
+    }
+    const SegmentLayout::Extent& sums = layout_[Column::sums];
+    if (crc32c(file_ + sums.offset, sums.bytes) != header_.sums_crc) {
+        fault = fault_of(Kind::corrupt, path_, "the table of checksums does not match its own");
+        return false;
+    }
+    blocks_ = std::vector<std::atomic<std::uint8_t>>(layout_.blocks);
+    return true;
+}
+
+bool Segment::verify(std::uint64_t block) const {
+    const std::uint64_t at = sizeof header_ + block * kSegmentBlock;
+    const std::uint64_t end = std::min(at + kSegmentBlock, layout_[Column::sums].offset);
+    if (crc32c(file_ + at, end - at) != values<std::uint32_t>(Column::sums)[block]) {
+        mark_corrupt();
+        return false;
+    }
+    blocks_[block].store(kBlockGood, std::memory_order_relaxed);
+    return true;
+}
+
+bool Segment::load_tables(SegmentFault& fault) {
+    const SegmentCounts& c = header_.counts;
+    const auto refuse = [&](const char* what) {
+        fault = fault_of(SegmentFault::Kind::corrupt, path_, what);
+        return false;
+    };
+    for (Column each : {Column::alphabet, Column::buckets, Column::text_start, Column::text_context,
+                        Column::text_age, Column::occ_lsn, Column::occ_text, Column::hub_index})
+        if (layout_[each].bytes > 0 && !touch(column(each), layout_[each].bytes))
+            return refuse("a block's checksum does not match");
+    const auto ids = values<Token>(Column::alphabet);
+    for (std::size_t i = 0; i < ids.size(); ++i)
+        if (ids[i] < 0 || (i > 0 && ids[i] <= ids[i - 1])) return refuse("the alphabet is not ascending");
+    const auto buckets = values<std::uint32_t>(Column::buckets);
+    if (buckets.front() != 0 || buckets.back() != c.entries ||
+        !std::is_sorted(buckets.begin(), buckets.end()))
+        return refuse("the buckets do not cover the entries");
+    const auto starts = values<std::uint32_t>(Column::text_start);
+    const auto contexts = values<std::uint8_t>(Column::text_context);
+    if (starts.front() != 1 || starts.back() != c.text)
+        return refuse("the texts do not cover the text column");
+    std::uint64_t entries = 0;
+    for (std::uint32_t t = 0; t < c.texts; ++t) {
+        if (starts[t + 1] > c.text || starts[t + 1] < starts[t] + 2u + contexts[t])
+            return refuse("a text ends before it starts to count");
+        entries += starts[t + 1] - starts[t] - 1 - contexts[t];
+    }
+    if (entries != c.entries) return refuse("the texts do not have as many tokens as there are entries");
+    const auto lsns = values<std::uint64_t>(Column::occ_lsn);
+    const auto texts = values<std::uint32_t>(Column::occ_text);
+    weights_ = std::vector<std::atomic<std::uint32_t>>(c.texts);
+    for (std::uint32_t i = 0; i < c.occurrences; ++i) {
+        if (texts[i] >= c.texts || (i > 0 && lsns[i] < lsns[i - 1]))
+            return refuse("the occurrences are out of order");
+        weights_[texts[i]].fetch_add(1, std::memory_order_relaxed);
+    }
+    plain_.store(std::all_of(weights_.begin(), weights_.end(), [](const auto& w) { return w.load() == 1; }),
+                 std::memory_order_relaxed);
+    const auto hub_index = values<std::uint32_t>(Column::hub_index);
+    if (!std::is_sorted(hub_index.begin(), hub_index.end()) || hub_index.back() > c.hubs)
+        return refuse("the index of hubs is not ascending");
+    alphabet_ = Alphabet(ids);
+    text_map_ = TextMap(starts);
+    return true;
+}
+
+std::size_t Segment::forget(std::span<const std::uint64_t> lsns) {
+    const auto known = values<std::uint64_t>(Column::occ_lsn);
+    const auto texts = values<std::uint32_t>(Column::occ_text);
+    const std::scoped_lock lock(forgetting_);
+    if (gone_.empty()) gone_.resize(known.size());
+    std::size_t found = 0;
+    for (const std::uint64_t lsn : lsns) {
+        bool here = false;
+        for (auto at = std::lower_bound(known.begin(), known.end(), lsn); at != known.end() && *at == lsn;
+             ++at) {
+            const auto i = static_cast<std::size_t>(at - known.begin());
+            if (gone_[i]) continue;
+            here = true;
+            gone_[i] = true;
+            // Readers that see the new weight no longer take the short way.
+            plain_.store(false, std::memory_order_seq_cst);
+            stale_.store(true, std::memory_order_seq_cst);
+            weights_[texts[i]].fetch_sub(1, std::memory_order_seq_cst);
+            if (header_.counts.hubs > 0) unsettled_.push_back(texts[i]);
+            forgotten_.fetch_add(1, std::memory_order_relaxed);
+        }
+        found += here;
+    }
+    if (unsettled_.empty()) stale_.store(false, std::memory_order_seq_cst);
+    left_.store(unsettled_.size(), std::memory_order_relaxed);
+    return found;
+}
+
+std::size_t Segment::settle(std::size_t texts) {
+    const std::scoped_lock lock(forgetting_);
+    for (; texts > 0 && !unsettled_.empty() && !corrupt(); --texts) {
+        take_from_hubs(unsettled_.back());
+        unsettled_.pop_back();
+    }
+    if (unsettled_.empty()) stale_.store(false, std::memory_order_seq_cst);
+    left_.store(unsettled_.size(), std::memory_order_relaxed);
+    return unsettled_.size();
+}
+
+std::vector<SegmentOccurrence> Segment::occurrences() const {
+    const auto lsns = values<std::uint64_t>(Column::occ_lsn);
+    const auto texts = values<std::uint32_t>(Column::occ_text);
+    const std::scoped_lock lock(forgetting_);
+    std::vector<SegmentOccurrence> out;
+    for (std::size_t i = 0; i < lsns.size(); ++i)
+        if (gone_.empty() || !gone_[i]) out.push_back({lsns[i], texts[i]});
+    return out;
+}
+
+SegmentStats Segment::stats() const {
+    const SegmentCounts& c = header_.counts;
+    return {header_.file_bytes,
+            alphabet_.bytes() + text_map_.bytes() + blocks_.size() + weights_.size() * 4 + sizeof *this,
+            c.entries,
+            c.texts,
+            c.occurrences,
+            forgotten_.load(std::memory_order_relaxed),
+            c.alphabet,
+            c.hubs,
+            c.hub_min,
+            header_.first_lsn,
+            header_.last_lsn,
+            left_.load(std::memory_order_relaxed)};
+}
+
+}  // namespace suffixsvc

@@ -1,0 +1,140 @@
+#include <algorithm>
+#include <bit>
+
+#include "segment_search.h"
+
+namespace suffixsvc {
+
+namespace {
+
+// The largest order that is at most len; 0: none.
+std::uint32_t order_of(std::span<const int> orders, std::uint32_t len) {
+    std::uint32_t best = 0;
+    for (int order : orders)
+        if (order > 0 && static_cast<std::uint32_t>(order) <= len) best = static_cast<std::uint32_t>(order);
+    return best;
+}
+
+// Eight lcps at once: none is above 64, so the top bit of each byte is free to catch a comparison.
+constexpr std::uint64_t kBytes = 0x0101010101010101ull;
+constexpr std::uint64_t kTops = 0x8080808080808080ull;
+
+// Top bits of the bytes that are at least `least` (of any bytes where some are above 127: the file lies).
+std::uint64_t at_least(std::uint64_t bytes, std::uint32_t least) {
+    return ((bytes | kTops) - kBytes * least) & kTops;
+}
+
+std::uint64_t load_eight(const std::uint8_t* p) {
+    std::uint64_t word;
+    std::memcpy(&word, p, 8);
+    return word;
+}
+
+void lower(std::uint32_t& least, std::uint64_t bytes) {
+    if (at_least(bytes, least) == kTops) return;
+    for (int i = 0; i < 64; i += 8) least = std::min(least, static_cast<std::uint32_t>((bytes >> i) & 0xFF));
+}
+
+// The first place at or behind `at` whose lcp is below `wanted`, or `end`; `least` becomes the least one
+// passed.
+std::uint32_t run_up(const std::uint8_t* lcp, std::uint32_t at, std::uint32_t end, std::uint32_t wanted,
+                     std::uint32_t& least) {
+    for (; at + 8 <= end; at += 8) {
+        const std::uint64_t bytes = load_eight(lcp + at);
+        if (at_least(bytes, wanted) != kTops) break;
+        lower(least, bytes);
+    }
+    for (; at < end && lcp[at] >= wanted; ++at) least = std::min<std::uint32_t>(least, lcp[at]);
+    return at;
+}
+
+// The last place at or before `at` whose lcp is below `wanted`, or `begin`.
+std::uint32_t run_down(const std::uint8_t* lcp, std::uint32_t at, std::uint32_t begin, std::uint32_t wanted,
+                       std::uint32_t& least) {
+    for (; at >= begin + 8; at -= 8) {
+        const std::uint64_t bytes = load_eight(lcp + at - 7);
+        if (at_least(bytes, wanted) != kTops) break;
+        lower(least, bytes);
+    }
+    for (; at > begin && lcp[at] >= wanted; --at) least = std::min<std::uint32_t>(least, lcp[at]);
+    return at;
+}
+
+template <std::uint32_t W>
+class Finder : public SegmentSearch<W> {
+  public:
+    using Base = SegmentSearch<W>;
+    using Base::Base, Base::counts_, Base::lcp_, Base::s_;
+
+    // False: broken.
+    bool find(std::span<const Token> context, std::span<const int> orders, const Segment& segment, bool plain,
+              const SegmentHub* hubs, SegmentView& view) const {
+        SegmentQuery query(context, s_.alphabet());
+        typename Base::Place place;
+        if (!this->locate(query, place)) return true;
+        // Entries around the place, as far out as no hub is needed; their lcps are looked at in one window.
+        const std::uint32_t centre = place.right >= place.left ? place.at : place.at - 1;
+        const std::uint32_t reach = counts_.hub_min;
+        const std::uint32_t floor = centre - place.begin > reach ? centre - reach : place.begin;
+        const std::uint32_t ceiling = place.end - centre > reach ? centre + reach : place.end;
+        if (!s_.touch(lcp_ + floor, std::size_t{ceiling} - floor + (ceiling < counts_.entries ? 1 : 0)))
+            return false;
+        std::uint32_t low = centre, high = centre + 1;
+        std::uint32_t longest = std::max(place.left, place.right);  // that the next rung may have
+        std::uint32_t wanted = longest;                             // the length it is looked up by
+        std::uint32_t hub = kNoHub;
+        while (wanted > 0 && view.size < kMostRungs) {
+            SegmentRung rung;
+            std::uint32_t shorter = 0;  // the longest length that has a larger interval
+            if (hub == kNoHub) {
+                std::uint32_t least = longest;
+                low = run_down(lcp_, low, floor, wanted, least);
+                high = run_up(lcp_, high, ceiling, wanted, least);
+                if (high - low >= counts_.hub_min) {
+                    hub = this->hub_around(centre);
+                    if (hub == kNoHub) return false;
+                } else {
+                    rung = SegmentRung{low, high, kNoHub, least};
+                    if (low > place.begin) shorter = lcp_[low];
+                    if (high < place.end) shorter = std::max<std::uint32_t>(shorter, lcp_[high]);
+                }
+            }
+            if (hub != kNoHub) {
+                std::uint32_t parent = hubs[hub].parent;
+                while (parent != kNoHub && this->valid(parent) && hubs[parent].depth >= wanted) {
+                    hub = parent;
+                    parent = hubs[hub].parent;
+                }
+                if (hubs[hub].depth < wanted || (parent != kNoHub && !this->valid(parent))) return false;
+                rung = SegmentRung{s_.template values<std::uint32_t>(Column::hub_start)[hub], hubs[hub].end,
+                                   hub, std::min<std::uint32_t>(hubs[hub].depth, longest)};
+                if (parent != kNoHub) shorter = hubs[parent].depth;
+            }
+            if (shorter >= wanted) return false;  // the loop ends on any file
+            longest = shorter;
+            // Below the first rung that is alive all are.
+            if (view.size == 0 && !plain && segment.total(rung) == 0) {
+                wanted = longest;
+                continue;
+            }
+            view.rungs[view.size++] = rung;
+            wanted = order_of(orders, longest);
+        }
+        return true;
+    }
+};
+
+}  // namespace
+
+void Segment::find(std::span<const Token> context, std::span<const int> orders, SegmentView& view) const {
+    view.size = 0;
+    if (corrupt() || context.empty()) return;
+    const bool plain = plain_.load(std::memory_order_acquire);
+    if (!by_width(*this, [&]<std::uint32_t W>() {
+            return Finder<W>(*this).find(context, orders, *this, plain, hubs_, view);
+        }))
+        mark_corrupt();
+    if (corrupt()) view.size = 0;
+}
+
+}  // namespace suffixsvc

@@ -1,0 +1,131 @@
+// Counting followers; for segment_gather.cpp only.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include "segment.h"
+
+namespace suffixsvc {
+
+inline std::uint32_t saturated(std::uint64_t votes) {
+    return static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(votes, std::numeric_limits<std::uint32_t>::max()));
+}
+
+// Followers of the exactly counted rungs of a view. They are nested, longest first, so one pass over the
+// entries of the last counts all of them: a row keeps what each rung has more than the one before.
+class Tally {
+  public:
+    struct Row {
+        std::uint32_t code;
+        std::uint32_t newest;
+        std::uint32_t votes;  // so far
+        std::array<std::uint32_t, kMostRungs> added;
+    };
+
+    explicit Tally(std::uint32_t entries) : hashed_(entries > kLinear) {
+        if (hashed_) slots_.fill(0);
+    }
+    void add(std::uint32_t code, std::uint32_t position, std::uint32_t weight, std::size_t rung) {
+        Row& row = rows_[find(code, true)];
+        row.votes += weight;
+        row.added[rung] += weight;
+        row.newest = std::max(row.newest, position);
+    }
+    const Row* row(std::uint32_t code) {
+        const std::size_t at = find(code, false);
+        return at < size_ ? &rows_[at] : nullptr;
+    }
+    std::span<const Row> rows() const { return {rows_.data(), size_}; }
+
+  private:
+    static constexpr std::uint32_t kLinear = 12;
+    static constexpr std::uint32_t kSlots = 2 * kExactEntries;
+
+    std::size_t find(std::uint32_t code, bool make) {
+        std::uint32_t at = 0;
+        if (!hashed_) {
+            for (std::size_t i = 0; i < size_; ++i)
+                if (codes_[i] == code) return i;
+        } else {
+            for (at = (code * 0x9E3779B1u >> 16) % kSlots; slots_[at] != 0; at = (at + 1) % kSlots)
+                if (codes_[slots_[at] - 1u] == code) return slots_[at] - 1u;
+        }
+        if (!make) return size_;
+        if (hashed_) slots_[at] = static_cast<std::uint16_t>(size_ + 1);
+        Row& row = rows_[size_];
+        row.code = codes_[size_] = code;
+        row.newest = row.votes = 0;
+        row.added.fill(0);
+        return size_++;
+    }
+
+    bool hashed_;
+    std::size_t size_ = 0;
+    std::array<Row, kExactEntries> rows_;
+    std::array<std::uint32_t, kExactEntries> codes_;  // of the rows, close together
+    std::array<std::uint16_t, kSlots> slots_;
+};
+
+// What is known of a rung that is not counted: a hub's followers, or those of evenly spaced entries.
+struct Listed {
+    bool hub = false;
+    std::uint32_t size = 0;
+    std::uint64_t looked = 0;  // samples: entries looked at, forgotten ones included
+    std::array<std::uint32_t, kSampledEntries> code, votes, newest;
+
+    // Samples: one more.
+    void add(std::uint32_t sample, std::uint32_t position, std::uint32_t weight) {
+        std::uint32_t i = 0;
+        while (i < size && code[i] != sample) ++i;
+        if (i == size) {
+            code[size] = sample;
+            votes[size] = newest[size] = 0;
+            ++size;
+        }
+        votes[i] += weight;
+        newest[i] = std::max(newest[i], position);
+    }
+    // kNoVotes: not listed.
+    std::uint32_t of(std::uint32_t wanted) const {
+        for (std::uint32_t i = 0; i < size; ++i)
+            if (code[i] == wanted) return votes[i];
+        return kNoVotes;
+    }
+    static constexpr std::uint32_t kNoVotes = 0xFFFFFFFFu;
+};
+
+// The strongest of what it is shown, the newer first among equals.
+template <std::size_t Most>
+class Top {
+  public:
+    explicit Top(std::size_t width) : width_(width) {}
+    void show(std::uint32_t code, std::uint32_t votes, std::uint32_t newest) {
+        if (votes == 0) return;
+        std::size_t at = size_;
+        while (at > 0 && (votes_[at - 1] < votes || (votes_[at - 1] == votes && newest_[at - 1] < newest)))
+            --at;
+        if (at >= width_) return;
+        size_ = std::min(size_ + 1, width_);
+        for (std::size_t m = size_ - 1; m > at; --m) {
+            code_[m] = code_[m - 1];
+            votes_[m] = votes_[m - 1];
+            newest_[m] = newest_[m - 1];
+        }
+        code_[at] = code;
+        votes_[at] = votes;
+        newest_[at] = newest;
+    }
+    std::span<const std::uint32_t> codes() const { return {code_.data(), size_}; }
+
+  private:
+    std::size_t width_;
+    std::size_t size_ = 0;
+    std::array<std::uint32_t, Most> code_, votes_, newest_;
+};
+
+}  // namespace suffixsvc

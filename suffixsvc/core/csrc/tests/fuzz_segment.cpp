@@ -1,0 +1,199 @@
+// Mutates segment files and does with each everything that can be done with one. A mutant may be refused, be
+// found corrupt later, or answer; it may not crash, hang or trip a sanitizer. Most mutants get right
+// checksums, so that the checks behind them are reached. The mutant at hand is DIR/mutant.seg.
+//
+//   fuzz_segment DIR SECONDS [SEED] [SEGMENT FILES ...]
+#include <chrono>
+#include <cstring>
+
+#include "crc32c.h"
+#include "segment.h"
+#include "segment_inputs.h"
+
+using namespace suffixsvc;
+
+namespace {
+
+constexpr int kOrders[] = {1, 2, 3, 4, 5, 6, 8, 11, 16, 24};
+
+// Checksums that agree with what the file is now, as far as it has room for them.
+void put_right(std::string& bytes) {
+    if (bytes.size() < sizeof(SegmentHeader)) return;
+    SegmentHeader h;
+    std::memcpy(&h, bytes.data(), sizeof h);
+    const SegmentLayout layout = layout_of(h.counts);
+    if (layout.file_bytes == bytes.size()) {
+        const std::uint64_t end = layout[Column::sums].offset;
+        std::vector<std::uint32_t> sums;
+        for (std::uint64_t at = sizeof h; at < end; at += kSegmentBlock)
+            sums.push_back(crc32c(bytes.data() + at, std::min<std::uint64_t>(kSegmentBlock, end - at)));
+        std::memcpy(bytes.data() + end, sums.data(), sums.size() * 4);
+        h.sums_crc = crc32c(sums.data(), sums.size() * 4);
+        h.file_bytes = bytes.size();
+    }
+    h.crc = crc32c(&h, sizeof h - 4);
+    std::memcpy(bytes.data(), &h, sizeof h);
+}
+
+std::uint32_t nasty(std::mt19937& random, std::uint32_t old) {
+    switch (random() % 8) {
+        case 0:
+            return 0;
+        case 1:
+            return 0xFFFFFFFFu;
+        case 2:
+            return old + 1;
+        case 3:
+            return old - 1;
+        case 4:
+            return old ^ (1u << random() % 32);
+        case 5:
+            return 0x7FFFFFFFu;
+        case 6:
+            return static_cast<std::uint32_t>(random() % 100);
+        default:
+            return static_cast<std::uint32_t>(random());
+    }
+}
+
+// One change, mostly of one number of one column.
+void mutate(std::mt19937& random, std::string& bytes, const std::string& other) {
+    SegmentHeader h;
+    std::memcpy(&h, bytes.data(), sizeof h);
+    const SegmentLayout layout = layout_of(h.counts);
+    std::uint64_t begin = 0, size = bytes.size();
+    if (random() % 8 != 0 && layout.file_bytes == bytes.size()) {
+        const auto& extent = layout.columns[random() % kColumns];
+        if (extent.bytes >= 4) {
+            begin = extent.offset;
+            size = extent.bytes;
+        }
+    } else if (random() % 3 == 0) {
+        begin = 32;  // the counts
+        size = 32;
+    }
+    const std::uint64_t at = begin + random() % (size - 3) / 4 * 4;
+    std::uint32_t word;
+    std::memcpy(&word, bytes.data() + at, 4);
+    switch (random() % 6) {
+        case 0:
+            bytes[begin + random() % size] = static_cast<char>(random());
+            break;
+        case 1: {  // a piece of another file, or of another place
+            const std::size_t from = random() % other.size();
+            const std::size_t n =
+                std::min<std::size_t>({1 + random() % 64, other.size() - from, bytes.size() - at});
+            bytes.replace(at, n, other, from, n);
+            break;
+        }
+        case 2: {  // two numbers change places
+            const std::uint64_t to = begin + random() % (size - 3) / 4 * 4;
+            for (int i = 0; i < 4; ++i)
+                std::swap(bytes[at + static_cast<std::uint64_t>(i)],
+                          bytes[to + static_cast<std::uint64_t>(i)]);
+            break;
+        }
+        default:
+            word = nasty(random, word);
+            std::memcpy(bytes.data() + at, &word, 4);
+    }
+}
+
+struct Outcome {
+    bool refused = false, corrupt = false, sound = false;
+};
+
+Outcome use(const std::string& folder, std::mt19937& random, const Segment& other) {
+    SegmentFault fault;
+    const std::unique_ptr<Segment> segment = Segment::open(folder + "/mutant.seg", fault);
+    if (!segment) {
+        if (!fault || fault.message.empty()) fail("open", "refused without a reason");
+        return {true, false, false};
+    }
+    const auto ask = [&] {
+        for (int k = 0; k < 20; ++k) {
+            std::vector<Token> context = hurtful_text(random, 80);
+            if (k % 2 && segment->counts().alphabet > 0)
+                for (Token& t : context)
+                    t = segment->alphabet().id(1 +
+                                               static_cast<std::uint32_t>(t) % segment->counts().alphabet);
+            SegmentView view;
+            segment->find(context, kOrders, view);
+            SegmentEvidence evidence;
+            segment->gather(view, 1 + static_cast<std::size_t>(k) % 4, evidence);
+            for (std::size_t c = 0; c < evidence.size; ++c)
+                if (evidence.token[c] < 0) fail("gather", "a candidate is no token");
+            std::array<std::uint32_t, kMostRungs> votes;
+            segment->votes(view, evidence.size > 0 ? evidence.token[0] : 3, votes);
+            std::uint32_t longer = 65;
+            for (const SegmentRung& rung : view.all()) {
+                if (rung.len == 0 || rung.len >= longer) fail("find", "rungs do not get shorter");
+                if (rung.begin >= rung.end || rung.end > segment->counts().entries)
+                    fail("find", "a rung is no interval");
+                longer = rung.len;
+                (void)segment->total(rung);
+                (void)segment->newest(rung);
+            }
+        }
+    };
+    ask();
+    std::vector<std::uint64_t> gone;
+    for (const SegmentOccurrence& o : segment->occurrences())
+        if (random() % 3 == 0) gone.push_back(o.lsn);
+    segment->forget(gone);
+    ask();
+    segment->settle(100);
+    ask();
+    SegmentJob job;
+    const Segment* sources[] = {segment.get(), &other};
+    const SegmentFault merged = merge_segments(folder + "/merged.seg", sources, {2}, job);
+    if (merged && merged.kind != SegmentFault::Kind::corrupt && merged.kind != SegmentFault::Kind::invalid)
+        fail("merge", merged.message + ": " + merged.got);
+    const bool sound = segment->check().empty();
+    if (sound && !segment->corrupt()) {
+        if (merged) fail("merge", "a segment that check() accepts is refused");
+        const std::unique_ptr<Segment> result = Segment::open(folder + "/merged.seg", fault);
+        if (!result) fail("merge", fault.message);
+        if (const std::string what = result->check(); !what.empty())
+            fail("merge", "the result is broken: " + what);
+    }
+    return {false, !sound, sound};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc < 3) fail("usage", "fuzz_segment DIR SECONDS [SEED] [SEGMENT FILES ...]");
+    const std::string folder = argv[1];
+    const auto seed = static_cast<std::uint32_t>(argc > 3 ? std::atol(argv[3]) : 1);
+    std::mt19937 random(seed);
+    std::vector<std::string> corpus;
+    for (int i = 4; i < argc; ++i) corpus.push_back(read_file(argv[i]));
+    for (std::size_t i = 0; i < 12; ++i) {
+        build(folder + "/mutant.seg", hurtful_texts(random, 1, 1 + i % 6, i % 3 == 2 ? 1500 : 100),
+              i % 2 ? 2 : 0);
+        corpus.push_back(read_file(folder + "/mutant.seg"));
+    }
+    write_file(folder + "/other.seg", corpus.back());
+    SegmentFault fault;
+    const std::unique_ptr<Segment> other = Segment::open(folder + "/other.seg", fault);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(std::atol(argv[2]));
+    std::uint64_t mutants = 0, refused = 0, corrupt = 0, sound = 0;
+    while (std::chrono::steady_clock::now() < until) {
+        std::string bytes = corpus[random() % corpus.size()];
+        for (std::uint32_t k = random() % 8 ? 1 : 1 + random() % 20; k > 0; --k)
+            mutate(random, bytes, corpus[random() % corpus.size()]);
+        if (random() % 50 == 0) bytes.resize(random() % (bytes.size() + 100));
+        if (random() % 10 != 0) put_right(bytes);
+        write_file(folder + "/mutant.seg", bytes);
+        const Outcome outcome = use(folder, random, *other);
+        ++mutants;
+        refused += outcome.refused;
+        corrupt += outcome.corrupt;
+        sound += outcome.sound;
+    }
+    std::printf("fuzz_segment: seed %u, %llu mutants: %llu refused, %llu found corrupt, %llu sound\n", seed,
+                static_cast<unsigned long long>(mutants), static_cast<unsigned long long>(refused),
+                static_cast<unsigned long long>(corrupt), static_cast<unsigned long long>(sound));
+    return 0;
+}

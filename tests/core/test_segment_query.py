@@ -1,0 +1,261 @@
+"""Sealed segments against a brute-force oracle: every query, hurtful inputs, forgetting, merging."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import hurtful
+from support.segment_oracle import ORDERS, SegmentOracle
+
+from suffixsvc.core.segments import Segment, SegmentText, build_segment, merge_segments
+
+#: tokens, context, output id
+Text = tuple[list[int], int, int]
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def as_texts(texts: Sequence[Text]) -> list[SegmentText]:
+    return [SegmentText(np.array(t, dtype=np.int32), c, lsn) for t, c, lsn in texts]
+
+
+def sealed(folder: Path, texts: Sequence[Text], hub_min: int = 0, name: str = "one.seg") -> Segment:
+    build_segment(folder / name, as_texts(texts), hub_min=hub_min)
+    return Segment(folder / name)
+
+
+def require_equal(
+    segment: Segment, oracle: SegmentOracle, context: Sequence[int], orders: Sequence[int] = ORDERS
+) -> None:
+    """Everything that can be asked about one position."""
+    alphabet = sorted({t for tokens, _ in oracle.texts for t in tokens})[:8]
+    asked = [*alphabet, 12345]
+    hub_min = segment.stats().hub_min
+    rungs = segment.look(list(context), orders, width=8, tokens=asked)
+    truth = oracle.look(context, orders)
+    assert [(r.length, r.entries, r.total) for r in rungs] == [
+        (r.length, len(r.places), r.votes.total()) for r in truth
+    ], context
+    longer: list[int] = [0] * len(asked)
+    for rung, true in zip(rungs, truth, strict=True):
+        if oracle.forgotten and rung.entries >= hub_min:
+            # The eight strongest of before, with the votes that are left, as long as one has any.
+            assert all(true.votes[t] == v for t, v in rung.strongest)
+            assert rung.strongest
+        else:
+            assert rung.strongest == true.strongest(8)
+        listed = dict(rung.strongest)
+        for token, got, more in zip(asked, rung.votes, longer, strict=True):
+            if rung.entries < hub_min or token in listed or len(true.votes) <= 8:
+                assert got == true.votes[token]
+            else:
+                assert more <= got <= true.votes[token]
+        place = max(true.newest_place.values())
+        assert rung.newest == (oracle.texts[place[0]][0][place[1]], oracle.ages[place[0]])
+        longer = rung.votes
+
+
+def contexts_of(texts: Sequence[Text], random: Random, n: int) -> Iterator[list[int]]:
+    """Prefixes of texts, changed ones, pieces of two texts, and strangers."""
+    for _ in range(n):
+        tokens = list(random.choice(texts)[0])
+        context = tokens[: random.randint(0, len(tokens))]
+        kind = random.randrange(4)
+        if kind == 1 and context:
+            context[random.randrange(len(context))] = random.randrange(4)
+        elif kind == 2:
+            context += random.choice(texts)[0][: random.randint(1, 5)]
+        elif kind == 3:
+            context = [random.randrange(5) for _ in range(random.randint(1, 4))] + context[-3:]
+        yield context
+
+
+small_text = st.one_of(
+    st.lists(st.integers(0, 1), min_size=1, max_size=30),
+    st.lists(st.integers(0, 3), min_size=1, max_size=30),
+    st.lists(st.sampled_from([0, 7, 2**31 - 1]), min_size=1, max_size=20),
+    st.builds(lambda p, n: (p * n)[:90], st.lists(st.integers(0, 2), min_size=1, max_size=4), st.integers(2, 40)),
+    st.builds(lambda t, n: [t] * n, st.integers(0, 2), st.integers(1, 90)),
+)
+
+
+@st.composite
+def some_texts(draw: st.DrawFn) -> list[Text]:
+    texts: list[Text] = []
+    for tokens, context, lsn in draw(
+        st.lists(st.tuples(small_text, st.integers(0, 80), st.integers(1, 9)), min_size=1, max_size=8)
+    ):
+        texts.append((tokens, min(context, len(tokens) - 1), lsn))
+    for pick in draw(st.lists(st.integers(0, 99), max_size=3)):
+        tokens, context, _ = texts[pick % len(texts)]  # the same text in another output
+        texts.append((tokens, context, 10 + pick % 4))
+    return texts
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    texts=some_texts(),
+    hub_min=st.sampled_from([0, 2, 3, 7]),
+    orders=st.sampled_from([ORDERS, (1,), (2, 3), (1, 64), (5,)]),
+    forgotten=st.lists(st.integers(0, 14), max_size=6),
+    seed=st.integers(0, 2**32),
+)
+def test_a_segment_answers_as_brute_force_does(
+    folder: Path, texts: list[Text], hub_min: int, orders: Sequence[int], forgotten: list[int], seed: int
+) -> None:
+    segment, oracle = sealed(folder, texts, hub_min), SegmentOracle(texts)
+    random = Random(seed)
+    segment.check()
+    assert segment.outputs() == oracle.outputs()
+    for context in contexts_of(texts, random, 6):
+        require_equal(segment, oracle, context, orders)
+    for lsn in forgotten:
+        known = lsn in oracle.outputs()
+        oracle.forgotten.add(lsn)
+        assert segment.forget([lsn]) == known
+        assert segment.outputs() == oracle.outputs()
+        for context in contexts_of(texts, random, 2):  # hubs are sampled: exact here, they are small
+            require_equal(segment, oracle, context, orders)
+        if random.random() < 0.7:
+            assert segment.settle() == 0
+            for context in contexts_of(texts, random, 2):
+                require_equal(segment, oracle, context, orders)
+    segment.check()
+    reopened = Segment(segment.path, oracle.forgotten)
+    for context in contexts_of(texts, random, 2):
+        require_equal(reopened, oracle, context, orders)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    parts=st.lists(some_texts(), min_size=1, max_size=4),
+    forgotten=st.sets(st.integers(0, 60), max_size=6),
+    hub_min=st.sampled_from([0, 2, 5]),
+    seed=st.integers(0, 2**32),
+)
+def test_merging_gives_what_building_the_union_gives(
+    folder: Path, parts: list[list[Text]], forgotten: set[int], hub_min: int, seed: int
+) -> None:
+    """Byte for byte without tombstones; with them, what a segment of the rest answers."""
+    # Every output is sealed once: ids of the parts are kept apart, but not in order.
+    shift = list(range(0, 20 * len(parts), 20))
+    Random(seed).shuffle(shift)
+    parts = [[(t, c, lsn + by) for t, c, lsn in part] for part, by in zip(parts, shift, strict=True)]
+    union = [text for part in parts for text in part]
+    sources = [sealed(folder, part, hub_min, f"part{i}.seg") for i, part in enumerate(parts)]
+    merge_segments(folder / "merged.seg", sources, hub_min=hub_min)
+    build_segment(folder / "built.seg", as_texts(union), hub_min=hub_min)
+    assert (folder / "merged.seg").read_bytes() == (folder / "built.seg").read_bytes()
+    for source in sources:
+        source.forget(forgotten)
+    merge_segments(folder / "rest.seg", sources, hub_min=hub_min)
+    rest = Segment(folder / "rest.seg")
+    rest.check()
+    assert rest.outputs() == sorted({lsn for _, _, lsn in union} - forgotten)
+    assert rest.stats().forgotten == 0
+    kept = [text for text in union if text[2] not in forgotten]
+    if kept and all(len({lsn for t, c, lsn in union if (t, c) == (u, d)}) == 1 for u, d, _ in union):
+        build_segment(folder / "built.seg", as_texts(kept), hub_min=hub_min)
+        assert (folder / "rest.seg").read_bytes() == (folder / "built.seg").read_bytes()
+    random = Random(seed)
+    oracle = SegmentOracle(union)
+    oracle.forgotten = forgotten
+    for context in contexts_of(union, random, 4):
+        got = rest.look(context, width=8)
+        truth = oracle.look(context)
+        assert [r.total for r in got[:1]] == [r.votes.total() for r in truth[:1]]
+        assert [r.length for r in got[:1]] == [r.length for r in truth[:1]]
+
+
+@pytest.mark.parametrize("name", sorted(hurtful.ALL))
+def test_hurtful_inputs(folder: Path, name: str) -> None:
+    """Segments with real hubs; positions of the texts themselves, so that long matches are asked about."""
+    random = Random(f"segment {name}")
+    texts: list[Text] = [(hurtful.ALL[name](n, random), c, i) for i, (n, c) in enumerate([(700, 0), (300, 9), (5, 1)])]
+    segment, oracle = sealed(folder, texts), SegmentOracle(texts)
+    segment.check()
+    for context in contexts_of(texts, random, 12):
+        require_equal(segment, oracle, context)
+    segment.forget([0])
+    segment.settle()
+    oracle.forgotten.add(0)
+    for context in contexts_of(texts, random, 6):
+        require_equal(segment, oracle, context)
+
+
+@pytest.mark.parametrize("name", sorted(hurtful.ALL))
+def test_large_hurtful_inputs_build_and_check(folder: Path, name: str) -> None:
+    random = Random(f"large {name}")
+    texts = [(hurtful.ALL[name](60_000, random), 0, i) for i in range(3)]
+    segment = sealed(folder, texts)
+    segment.check()
+    stats = segment.stats()
+    assert stats.tokens == 60_000 * stats.texts
+    # What a token costs, without what is there once for every different id.
+    assert (stats.file_bytes - 8 * stats.alphabet - 8192) / stats.tokens <= 12
+
+
+@pytest.mark.parametrize("ids", [3, 300, 70_000])
+def test_every_width_of_codes(folder: Path, ids: int) -> None:
+    """Two bytes up to 65,535 different ids, three beyond."""
+    random = Random(ids)
+    every = random.sample(range(2**31), ids)
+    texts: list[Text] = [([random.choice(every) for _ in range(90)], 10, i) for i in range(4)]
+    texts.append((every, 0, 9))
+    segment = sealed(folder, texts)
+    segment.check()
+    assert segment.stats().alphabet == ids
+    small = SegmentOracle(texts)
+    for context in (texts[0][0][:50], texts[2][0][:1], every[:5], [every[0], 5, every[1]], [2**31 - 1], []):
+        require_equal(segment, small, context)
+    merge_segments(folder / "two.seg", [segment, sealed(folder, texts[:2], name="few.seg")])
+    Segment(folder / "two.seg").check()
+
+
+def test_large_intervals_are_estimated_from_samples_when_hubs_are_stale(folder: Path) -> None:
+    """A context seen 20,000 times, followed by three tokens in known shares; a tenth of it is forgotten."""
+    random = Random(3)
+    texts: list[Text] = []
+    for lsn in range(10):
+        tokens: list[int] = []
+        for _ in range(2_000):
+            tokens += [1, random.choices([2, 3, 4], [6, 3, 1])[0]]
+        texts.append((tokens, 0, lsn))
+    segment = sealed(folder, texts)
+    exact = segment.look([1], tokens=[2, 3, 4])[0]
+    assert exact.total == 20_000
+    segment.forget([9])
+    stale = segment.look([1], tokens=[2, 3, 4])[0]
+    assert abs(stale.total - 18_000) < 3_000
+    assert stale.strongest[0][0] == 2
+    for before, now in zip(exact.votes, stale.votes, strict=True):
+        assert abs(now - 0.9 * before) < 5_000
+    assert segment.settle(0) == 1
+    assert segment.settle() == 0
+    settled = segment.look([1], tokens=[2, 3, 4])[0]
+    counted = [sum(t[i + 1] == v for t, _, _ in texts[:9] for i in range(0, 4_000, 2)) for v in (2, 3, 4)]
+    assert settled.votes == counted
+    assert settled.total == 18_000
+    assert settled.newest == (texts[8][0][-1], 8)
+
+
+def test_an_empty_segment(folder: Path) -> None:
+    segment = sealed(folder, [])
+    segment.check()
+    assert segment.look([1, 2, 3]) == []
+    assert segment.outputs() == []
+    source = sealed(folder, [([1, 2, 3], 0, 5)], name="source.seg")
+    source.forget([5])
+    merge_segments(folder / "none.seg", [source, segment])
+    assert (folder / "none.seg").read_bytes() == segment.path.read_bytes()
