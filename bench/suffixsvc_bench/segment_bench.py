@@ -3,9 +3,9 @@
     python -m suffixsvc_bench.segment_bench --sizes 1M,10M --json
 
 Texts: outputs of 500 tokens put together from phrases of which some are much more frequent than others (the
-number of different ones grows with the size), a twentieth of their tokens replaced. A draft: 16 contexts, each
-a token longer, along texts that the segment does not hold; for each, all of its shorter contexts are found and
-the votes of what followed them gathered.
+number of different ones grows with the size), a twentieth of the tokens replaced. A draft: 16 contexts, each
+a token longer, along texts that the segment does not hold; all shorter contexts of each are found and the
+votes of what followed them gathered.
 """
 
 from __future__ import annotations

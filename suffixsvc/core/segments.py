@@ -216,7 +216,8 @@ class Segment:
     def forget(self, outputs: Iterable[OutputId]) -> int:
         """From now on these outputs neither vote nor are drafted from.
 
-        Returns how many of them are here and were not forgotten before. The counts of frequent contexts are estimated until :meth:`settle` has corrected them.
+        Returns how many of them are here and were not forgotten before. The counts of frequent contexts are
+        estimated until :meth:`settle` has corrected them.
         """
         lsns = np.fromiter(outputs, dtype=np.uint64)
         return self.native.forget(lsns) if len(lsns) else 0
