@@ -1,7 +1,7 @@
 """Sealed segments: immutable, memory-mapped files that hold outputs and are drafted from in place.
 
-``docs/format.md`` describes the file, ``core/csrc/segment.h`` what is asked of one. Drafting itself asks in C++;
-what is here seals, merges, forgets and checks.
+``docs/format.md`` describes the file, ``core/csrc/segment.h`` what is asked of one. Drafting itself asks in
+C++; what is here seals, merges, forgets and checks.
 
     texts of outputs ── build_segment ──> file ── Segment(path) ──> forget, settle, check
                                           file ┐
@@ -30,10 +30,11 @@ from suffixsvc.errors import (
     StoreFullError,
     SuffixError,
 )
-from suffixsvc.types import OutputId, TokenArray, TokenIds
+from suffixsvc.types import FloatArray, OutputId, TokenArray, TokenIds
 from suffixsvc.values import as_token_array
 
 __all__ = [
+    "ORDERS",
     "TEMPORARY_SUFFIX",
     "Segment",
     "SegmentJob",
@@ -46,6 +47,9 @@ __all__ = [
 
 #: names that end so are of segments that were never finished; nothing needs them
 TEMPORARY_SUFFIX: Final[str] = _ext.SEGMENT_TEMPORARY
+
+#: context lengths that the drafting asks for (kOrders in core/csrc/learner.h)
+ORDERS: Final = (1, 2, 3, 4, 5, 6, 8, 11, 16, 24)
 
 _REBUILD = "Delete the file; it is built again from the log."
 _KINDS: Final[dict[str, tuple[type[SuffixError], str]]] = {
@@ -64,8 +68,8 @@ class SegmentText:
 
     Attributes:
         token_ids: int32[n], n > context.
-        context: how many of the first tokens are context only (the prompt's tail): matched, never drafted. Only the
-            last 64 of them matter.
+        context: how many of the first tokens are context only (the prompt's tail): matched, never drafted.
+            Only the last 64 of them matter.
         output_id: LSN of the output; an output may have several texts.
     """
 
@@ -83,7 +87,9 @@ class SegmentRung:
     total: int  #: occurrences that something followed
     strongest: list[tuple[int, int]]  #: (token, votes), strongest first
     votes: list[int]  #: of the tokens asked for
-    newest: tuple[int, OutputId]  #: the token that followed last, and in which output; -1 where all are forgotten
+    newest: tuple[
+        int, OutputId
+    ]  #: the token that followed last, and in which output; -1 where all are forgotten
 
 
 @contextmanager
@@ -137,7 +143,9 @@ def build_segment(
         )
     except (OverflowError, ValueError, TypeError) as error:
         raise InvalidInputError(
-            "a context length or an output id is not a number that fits", expected="unsigned ints", got=str(error)
+            "a context length or an output id is not a number that fits",
+            expected="unsigned ints",
+            got=str(error),
         ) from None
     tokens = np.concatenate(arrays) if arrays else np.empty(0, np.int32)
     with _typed_errors():
@@ -153,7 +161,9 @@ def merge_segments(
     job: SegmentJob | None = None,
     hub_min: int = 0,
 ) -> None:
-    """Write one segment with all outputs of the sources that are not forgotten; byte for byte what building it would give.
+    """Write one segment with all outputs of the sources that are not forgotten.
+
+    Byte for byte it is what building it from those outputs would give.
 
     Memory: a few dozen bytes a text, four bytes a different token id and source.
 
@@ -204,41 +214,64 @@ class Segment:
         return self.native.corrupt
 
     def forget(self, outputs: Iterable[OutputId]) -> int:
-        """From now on these outputs neither vote nor are drafted from; how many of them are here and were not forgotten.
+        """From now on these outputs neither vote nor are drafted from.
 
-        The counts of frequent contexts are estimated until :meth:`settle` has corrected them.
+        Returns how many of them are here and were not forgotten before. The counts of frequent contexts are
+        estimated until :meth:`settle` has corrected them.
         """
         lsns = np.fromiter(outputs, dtype=np.uint64)
         return self.native.forget(lsns) if len(lsns) else 0
 
     def settle(self, texts: int = 2**62) -> int:
-        """Correct the counts for at most so many forgotten texts, for a background thread; how many are left."""
+        """Correct the counts for at most so many forgotten texts (in the background); how many are left."""
         return self.native.settle(texts)
 
     def look(
         self,
         context: TokenIds,
-        orders: Sequence[int] = (1, 2, 3, 4, 5, 6, 8, 11, 16, 24),
+        orders: Sequence[int] = ORDERS,
         *,
         width: int = 4,
         tokens: TokenIds = (),
     ) -> list[SegmentRung]:
-        """What followed the longest known suffix of ``context``, and shorter ones that cover an order. Longest first.
+        """What followed the longest known suffix of ``context``, and shorter ones that cover an order.
 
         Args:
             context: tokens before the position, the last 64 matter.
             orders: ascending context lengths, 1..64, at most 11.
             width: strongest followers wanted, at most 8.
             tokens: whose votes are wanted too.
+
+        Returns: the longest suffix first.
         """
         if len(orders) > 11 or any(not 1 <= n <= 64 for n in orders) or list(orders) != sorted(set(orders)):
             raise InvalidInputError(
-                "orders make no sense", expected="at most 11 ascending lengths in 1 .. 64", got=repr(orders)[:80]
+                "orders make no sense",
+                expected="at most 11 ascending lengths in 1 .. 64",
+                got=repr(orders)[:80],
             )
         rungs = self.native.look(
             as_token_array(context), np.array(orders, dtype=np.int32), width, as_token_array(tokens)
         )
-        return [SegmentRung(length, end - begin, *rest) for length, begin, end, *rest in rungs]
+        return [
+            SegmentRung(length, end - begin, total, strongest, votes, newest)
+            for length, begin, end, total, strongest, votes, newest in rungs
+        ]
+
+    def time_drafts(self, text: TokenIds, starts: Sequence[int], depth: int = 16) -> FloatArray:
+        """Seconds that drafts of ``depth`` tokens take along ``text``: float32[len(starts)], one a start.
+
+        For benchmarks: every context is searched and its evidence gathered, without what a session adds.
+        """
+        return np.array(
+            self.native.time_drafts(
+                as_token_array(text),
+                np.array(starts, dtype=np.uint64),
+                depth,
+                np.array(ORDERS, dtype=np.int32),
+            ),
+            dtype=np.float32,
+        )
 
     def outputs(self) -> list[OutputId]:
         """The outputs that are here and not forgotten, ascending."""

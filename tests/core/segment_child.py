@@ -2,7 +2,7 @@
 
 segment_child.py golden FILE     writes the golden file
 segment_child.py seal FOLDER     prints "ready", then seals and merges a.seg, b.seg and m.seg for ever
-segment_child.py limited FILE    finds no room for anything but FILE; exits with a message when that was not noticed
+segment_child.py limited FILE    finds no room for a second FILE; exits with a message if that went unnoticed
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def text(tokens: list[int], context: int, lsn: int) -> SegmentText:
     return SegmentText(np.array(tokens, dtype=np.int32), context, lsn)
 
 
-#: of the golden file: the texts that segment_format.h draws, one of them in two outputs, and the edges of int32
+#: of the golden file: the texts that segment_format.h draws, one of them in two outputs; the edges of int32
 GOLDEN_TEXTS = [
     text([100, 200, 300, 400], 1, 41),
     text([700, 200, 300], 0, 42),

@@ -9,11 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import pytest
 from segment_child import GOLDEN_TEXTS, SEALED, text
 from support.segment_oracle import SegmentOracle
@@ -86,7 +84,7 @@ def use(path: Path) -> str:
 
 
 def test_the_checksum_is_crc32c() -> None:
-    """Known values of RFC 3720 and of the catalogue of parametrised CRC algorithms; both ways of computing it."""
+    """Known values of RFC 3720 and of the catalogue of CRC algorithms; both ways of computing it."""
     known = {b"123456789": 0xE3069283, b"\0" * 32: 0x8A9136AA, b"\xff" * 32: 0x62A8AB43, b"": 0}
     for data, crc in known.items():
         assert _ext.crc32c(data) == crc
@@ -112,11 +110,17 @@ def test_the_golden_file_reads_back() -> None:
     (edges,) = segment.look([2**31 - 1, 0, 2**31 - 1], [3])
     assert (edges.length, edges.total, edges.newest) == (3, 2, (0, 43))
     stats = segment.stats()
-    assert (stats.first_lsn, stats.last_lsn, stats.tokens, stats.texts, stats.occurrences) == (41, 43, 10, 3, 4)
+    assert (stats.first_lsn, stats.last_lsn, stats.tokens, stats.texts, stats.occurrences) == (
+        41,
+        43,
+        10,
+        3,
+        4,
+    )
 
 
 def test_the_worked_example_of_the_documentation_is_the_golden_file() -> None:
-    """Every line of hex in docs/format.md between the marks, one after the other, are bytes of the golden file."""
+    """Every line of hex in docs/format.md is what the golden file has at its offset."""
     page = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
     example = page.split("```segment\n")[1].split("```")[0]
     golden = (GOLDEN / "v1.seg").read_bytes()
@@ -340,9 +344,9 @@ def test_kill_while_building_never_shows_half_a_segment(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def busy_segment(tmp_path: Path) -> Iterator[Segment]:
+def busy_segment(tmp_path: Path) -> Segment:
     fill(tmp_path / "x.seg", 20_000)
-    yield Segment(tmp_path / "x.seg")
+    return Segment(tmp_path / "x.seg")
 
 
 def test_readers_while_others_forget_settle_check_and_merge(busy_segment: Segment, tmp_path: Path) -> None:
@@ -373,4 +377,3 @@ def test_readers_while_others_forget_settle_check_and_merge(busy_segment: Segmen
     assert failures == []
     assert segment.look([1, 2]) == []
     assert segment.outputs() == []
-

@@ -85,7 +85,9 @@ small_text = st.one_of(
     st.lists(st.integers(0, 1), min_size=1, max_size=30),
     st.lists(st.integers(0, 3), min_size=1, max_size=30),
     st.lists(st.sampled_from([0, 7, 2**31 - 1]), min_size=1, max_size=20),
-    st.builds(lambda p, n: (p * n)[:90], st.lists(st.integers(0, 2), min_size=1, max_size=4), st.integers(2, 40)),
+    st.builds(
+        lambda p, n: (p * n)[:90], st.lists(st.integers(0, 2), min_size=1, max_size=4), st.integers(2, 40)
+    ),
     st.builds(lambda t, n: [t] * n, st.integers(0, 2), st.integers(1, 90)),
 )
 
@@ -182,7 +184,9 @@ def test_merging_gives_what_building_the_union_gives(
 def test_hurtful_inputs(folder: Path, name: str) -> None:
     """Segments with real hubs; positions of the texts themselves, so that long matches are asked about."""
     random = Random(f"segment {name}")
-    texts: list[Text] = [(hurtful.ALL[name](n, random), c, i) for i, (n, c) in enumerate([(700, 0), (300, 9), (5, 1)])]
+    texts: list[Text] = [
+        (hurtful.ALL[name](n, random), c, i) for i, (n, c) in enumerate([(700, 0), (300, 9), (5, 1)])
+    ]
     segment, oracle = sealed(folder, texts), SegmentOracle(texts)
     segment.check()
     for context in contexts_of(texts, random, 12):

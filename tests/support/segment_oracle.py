@@ -27,7 +27,7 @@ class OracleRung:
 
 @dataclass
 class SegmentOracle:
-    """Texts are (tokens, context, lsn), as they were sealed; equal ones count as one text that occurs often."""
+    """Texts are (tokens, context, lsn), as they were sealed; equal ones are one text that occurs often."""
 
     sealed: Sequence[tuple[Sequence[int], int, int]]
     forgotten: set[int] = field(default_factory=set)

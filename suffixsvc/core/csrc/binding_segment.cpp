@@ -10,6 +10,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
+
 #include "crc32c.h"
 #include "segment.h"
 #include "segment_builder.h"
@@ -84,6 +86,26 @@ std::vector<Rung> look(const Segment& segment, std::span<const Token> context, s
     return out;
 }
 
+// Seconds of each draft of `depth` tokens along a text: find, gather and newest for the contexts text[..start
+// + k]. Timed here because Python around every call would hide what is measured.
+std::vector<double> time_drafts(const Segment& segment, std::span<const Token> text,
+                                std::span<const std::uint64_t> starts, std::size_t depth,
+                                std::span<const int> orders) {
+    std::vector<double> seconds;
+    for (const std::uint64_t start : starts) {
+        const auto began = std::chrono::steady_clock::now();
+        for (std::uint64_t at = start; at < start + depth && at <= text.size(); ++at) {
+            SegmentView view;
+            SegmentEvidence evidence;
+            segment.find(text.first(at), orders, view);
+            segment.gather(view, 3, evidence);
+            if (view.size > 0) (void)segment.newest(view.rungs[0]);
+        }
+        seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+    }
+    return seconds;
+}
+
 }  // namespace
 
 void bind_segments(nb::module_& m) {
@@ -144,6 +166,14 @@ void bind_segments(nb::module_& m) {
                 return look(self, span_of(context), span_of(orders), width, span_of(tokens));
             },
             "context"_a, "orders"_a, "width"_a, "tokens"_a)
+        .def(
+            "time_drafts",
+            [](const Segment& self, Array<Token> text, Array<std::uint64_t> starts, std::size_t depth,
+               Array<std::int32_t> orders) {
+                nb::gil_scoped_release release;
+                return time_drafts(self, span_of(text), span_of(starts), depth, span_of(orders));
+            },
+            "text"_a, "starts"_a, "depth"_a, "orders"_a)
         .def(
             "forget",
             [](Segment& self, Array<std::uint64_t> lsns) {

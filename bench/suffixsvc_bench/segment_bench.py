@@ -1,0 +1,182 @@
+"""What sealed segments cost: building, merging, opening, bytes a token, drafts, forgetting.
+
+    python -m suffixsvc_bench.segment_bench --sizes 1M,10M --json
+
+Texts: outputs of 500 tokens put together from phrases of which some are much more frequent than others (the
+number of different ones grows with the size), a twentieth of the tokens replaced. A draft: 16 contexts, each
+a token longer, along texts that the segment does not hold; all shorter contexts of each are found and the
+votes of what followed them gathered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from suffixsvc.core.segments import Segment, SegmentText, build_segment, merge_segments
+from suffixsvc.types import TokenArray
+from suffixsvc_bench.provenance import provenance
+
+__all__ = ["SegmentFigures", "measure_segment", "parse_size"]
+
+OUTPUT_TOKENS = 500
+VOCABULARY = 50_000
+DEPTH = 16
+#: sealed at once; larger sizes are merged from segments of this many tokens
+CHUNK = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFigures:
+    """Of one size. Times of drafts are those of the index alone, without what a session adds."""
+
+    tokens: int
+    build_us_per_token: float
+    merge_us_per_token: float  #: 0 where nothing had to be merged
+    bytes_per_token: float  #: of the file, mapped
+    heap_bytes: int  #: beside the map
+    open_ms: float
+    first_draft_ms: float  #: the first one after opening: checksums, page faults
+    draft_us_p50: float
+    draft_us_p90: float
+    draft_us_p99: float
+    stale_draft_us_p50: float  #: with an output forgotten that hubs still count
+    forget_us: float  #: an output, median
+    settle_us: float  #: an output, median
+
+
+class TextMaker:
+    """Outputs of one kind of work; the same seed gives the same texts."""
+
+    def __init__(self, tokens: int, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+        lengths = self._random.integers(4, 44, size=tokens // 200 + 100)
+        self._starts = np.concatenate([[0], np.cumsum(lengths)])
+        self._pool = self._skewed(VOCABULARY, int(self._starts[-1]))
+
+    def _skewed(self, most: int, n: int) -> TokenArray:
+        """Log-uniform in 0 .. most - 1: value k about as often as 1 / k, as words are (Zipf 1949)."""
+        values: TokenArray = (np.exp(self._random.random(n) * np.log(most)) - 1).astype(np.int32)
+        return np.minimum(values, most - 1)
+
+    def text(self, tokens: int) -> TokenArray:
+        """int32[tokens], phrase after phrase."""
+        picks = self._skewed(len(self._starts) - 1, tokens // 10 + 100)
+        pieces: list[TokenArray] = []
+        have = 0
+        for pick in picks:
+            pieces.append(self._pool[self._starts[pick] : self._starts[pick + 1]])
+            have += len(pieces[-1])
+            if have >= tokens:
+                break
+        text = np.concatenate(pieces)[:tokens]
+        replaced = self._random.random(tokens) < 0.05
+        text[replaced] = self._skewed(VOCABULARY, int(replaced.sum()))
+        return text
+
+    def outputs(self, tokens: int, first_id: int) -> Iterator[SegmentText]:
+        whole = self.text(tokens // OUTPUT_TOKENS * OUTPUT_TOKENS).reshape(-1, OUTPUT_TOKENS)
+        for i, output in enumerate(whole):
+            yield SegmentText(output, 0, first_id + i)
+
+
+def measure_segment(tokens: int, folder: Path, seed: int = 1) -> SegmentFigures:
+    """Seal ``tokens`` (at least 100 outputs) below ``folder`` and measure; the files are removed again."""
+    maker = TextMaker(tokens, seed)
+    path = folder / "whole.seg"
+    parts: list[Path] = []
+    build_s = merge_s = 0.0
+    for start in range(0, tokens, CHUNK):
+        texts = list(maker.outputs(min(CHUNK, tokens - start), 1 + start // OUTPUT_TOKENS))
+        parts.append(folder / f"part{len(parts)}.seg")
+        began = time.perf_counter()
+        build_segment(parts[-1], texts)
+        build_s += time.perf_counter() - began
+    if len(parts) > 1:
+        sources = [Segment(part) for part in parts]
+        began = time.perf_counter()
+        merge_segments(path, sources)
+        merge_s = time.perf_counter() - began
+        for part in parts:
+            part.unlink()
+    else:
+        parts[0].rename(path)
+    began = time.perf_counter()
+    segment = Segment(path)
+    open_s = time.perf_counter() - began
+    unseen = maker.text(30_000)
+    starts = list(range(64, len(unseen) - DEPTH, 24))
+    first = segment.time_drafts(unseen, starts[:1], DEPTH)
+    segment.time_drafts(unseen, starts, DEPTH)
+    drafts = segment.time_drafts(unseen, starts, DEPTH) * 1e6
+    forgets, settles = [], []
+    for output in range(1, 51):
+        began = time.perf_counter()
+        segment.forget([output])
+        forgets.append(time.perf_counter() - began)
+        if output == 50:
+            break
+        began = time.perf_counter()
+        segment.settle()
+        settles.append(time.perf_counter() - began)
+    stale = segment.time_drafts(unseen, starts, DEPTH) * 1e6
+    stats = segment.stats()
+    path.unlink()
+    return SegmentFigures(
+        tokens=tokens,
+        build_us_per_token=build_s / tokens * 1e6,
+        merge_us_per_token=merge_s / tokens * 1e6,
+        bytes_per_token=stats.file_bytes / stats.tokens,
+        heap_bytes=stats.resident_bytes,
+        open_ms=open_s * 1e3,
+        first_draft_ms=float(first[0]) * 1e3,
+        draft_us_p50=float(np.percentile(drafts, 50)),
+        draft_us_p90=float(np.percentile(drafts, 90)),
+        draft_us_p99=float(np.percentile(drafts, 99)),
+        stale_draft_us_p50=float(np.percentile(stale, 50)),
+        forget_us=float(np.median(forgets)) * 1e6,
+        settle_us=float(np.median(settles)) * 1e6,
+    )
+
+
+def parse_size(size: str) -> int:
+    """``10M`` -> 10,000,000; at least 50,000."""
+    factor = {"K": 1_000, "M": 1_000_000}.get(size[-1:].upper(), 1)
+    tokens = int(size[:-1] if factor > 1 else size) * factor
+    if tokens < 50_000:
+        raise ValueError(f"a size of at least 50,000 tokens is needed, got {size!r}")
+    return tokens
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--sizes", default="1M,10M", help="tokens, separated by commas")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true", help="one object instead of a table")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        figures = [
+            measure_segment(parse_size(s), Path(folder), arguments.seed) for s in arguments.sizes.split(",")
+        ]
+    if arguments.json:
+        out = {
+            "provenance": provenance().as_dict(),
+            "seed": arguments.seed,
+            "sizes": [asdict(f) for f in figures],
+        }
+        print(json.dumps(out, indent=2))
+        return
+    print(provenance().line(), f"seed {arguments.seed}", sep=", ")
+    for name in asdict(figures[0]):
+        print(f"{name:>22}", *(f"{getattr(f, name):>14,.2f}" for f in figures))
+
+
+if __name__ == "__main__":
+    main()
