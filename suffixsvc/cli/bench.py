@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from suffixsvc.cli.bench_index import bench_index
 from suffixsvc.cli.bench_replay import bench_replay
 from suffixsvc.cli.bench_rpc import rpc
 from suffixsvc.cli.bench_train import bench_train
@@ -18,4 +19,5 @@ app = typer.Typer(
 )
 app.command("replay")(bench_replay)
 app.command("train")(bench_train)
+app.command("index")(bench_index)
 app.command("rpc")(rpc)

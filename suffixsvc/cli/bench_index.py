@@ -44,14 +44,13 @@ def bench_index(
     10M tokens). Texts are synthetic and reproducible from --seed; "realistic" repeats phrases as agents do.
     """
     from suffixsvc_bench.index_bench import KINDS, IndexBenchOptions, run_index_bench
-
-    from suffixsvc.cli.replay import _encoder
+    from suffixsvc_bench.replay.inputs import read_encoder
 
     options = IndexBenchOptions(
         sizes=tuple(_tokens(part) for part in sizes.split(",")),
         kinds=tuple(kind) if kind else tuple(KINDS),
         log=log,
-        encode=_encoder(tokenizer) if tokenizer else None,
+        encode=read_encoder(tokenizer) if tokenizer else None,
         output_tokens=output_tokens,
         max_draft_tokens=max_draft,
         seed=seed,

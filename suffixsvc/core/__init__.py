@@ -30,7 +30,6 @@ except ImportError as error:  # pragma: no cover - only in a broken installation
 
 from suffixsvc.core.start import new_learner, pack_weights
 
-
 __all__ = [
     "WIRE_SOURCES",
     "Curve",
