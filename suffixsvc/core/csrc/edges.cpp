@@ -253,7 +253,10 @@ bool EdgePool::erase(EdgeList& list, Token token, NodeId to) {
         });
     b[i] = b[last];
     // Shrinks below the next smaller room, so that a block at a boundary does not move to and fro.
-    if (last <= std::max(1u, room_of(list.size_class - 1) * 2 / 3)) move_to(list, list.size_class - 1);
+    std::uint32_t room = list.size_class;
+    while (room > 0 && last <= std::max(1u, room_of(room - 1) * 2 / 3)) --room;
+    if (room != list.size_class) move_to(list, room);
+    if (last == 0) list.one = Edge{-1, kNoNode};
     return true;
 }
 
