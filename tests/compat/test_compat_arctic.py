@@ -340,10 +340,12 @@ def test_closing_retracts_what_was_not_stopped() -> None:
 
 
 def test_a_dear_target_gets_shorter_drafts() -> None:
+    """The texts go apart after 40 tokens: to guess which way is worth it only where guessing is cheap."""
+
     def length(cost: float) -> int:
         with SuffixDecodingCache(verify_cost=cost) as cache:
             for i in range(3):
-                wrote(cache, i, SQL)
+                wrote(cache, i, [*SQL[:40], *range(900 + 50 * i, 930 + 50 * i)])
             return len(drafted(cache, [9], SQL[:30], max_spec_tokens=24, min_token_prob=0.0))
 
     assert length(0.0) > length(0.5)
