@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import typer
 from suffixsvc_bench.index_bench import IndexBenchOptions, run_index_bench
-from suffixsvc_bench.index_bench.peer import ArcticTree, PeerBrokeOffError, peer_python
+from suffixsvc_bench.index_bench.peer import ArcticTree, PeerBrokeOffError
 from suffixsvc_bench.index_bench.texts import KINDS, VOCABULARY, from_log, stream
+from suffixsvc_bench.methods.arctic import find_python
 from typer.testing import CliRunner
 
 from suffixsvc.cli.bench_index import bench_index
@@ -123,7 +124,7 @@ def test_a_peer_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 def test_the_peer_does_the_same_work_where_it_is_installed() -> None:
-    python = peer_python()
+    python = find_python()
     if python is None:
         pytest.skip("the peer is not installed; make peers builds it")
     text = stream("repetitive", 100, 1)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
-import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,24 +16,13 @@ import numpy as np
 from suffixsvc.errors import SuffixError
 from suffixsvc.types import TokenArray
 
-__all__ = ["ArcticTree", "PeerBrokeOffError", "peer_python"]
+__all__ = ["ArcticTree", "PeerBrokeOffError"]
 
 _WORKER: Final = Path(__file__).with_name("peer_worker.py")
-_BUILT: Final = Path(__file__).resolve().parents[3] / ".venv-peers" / "bin" / "python"
-_VARIABLE: Final = "SUFFIXSVC_PEERS_PYTHON"
 
 
 class PeerBrokeOffError(SuffixError):
     """The peer's process ended, or answered what is no answer."""
-
-
-def peer_python() -> str | None:
-    """A Python that has the package: named by the environment, built by make peers, or this one; or None."""
-    if named := os.environ.get(_VARIABLE):
-        return named
-    if _BUILT.is_file():
-        return str(_BUILT)
-    return sys.executable if importlib.util.find_spec("arctic_inference") is not None else None
 
 
 class ArcticTree:

@@ -12,8 +12,9 @@ from typing import Any, Final
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.types import TokenArray
 from suffixsvc_bench.index_bench import measure
-from suffixsvc_bench.index_bench.peer import ArcticTree, peer_python
+from suffixsvc_bench.index_bench.peer import ArcticTree
 from suffixsvc_bench.index_bench.texts import KINDS, from_log, stream
+from suffixsvc_bench.methods.arctic import find_python
 from suffixsvc_bench.provenance import provenance
 from suffixsvc_bench.replay.logs import Encode
 
@@ -72,7 +73,7 @@ def run_index_bench(options: IndexBenchOptions, progress: Progress | None = None
     and "removal": what is left of the smallest size while all of it is removed. Times of ours and of the
     peer's come from the same run, in turns of 100 outputs.
     """
-    python = peer_python() if options.peer else None
+    python = find_python() if options.peer else None
     sources: dict[str, Callable[[int], Iterator[TokenArray]]] = {
         kind: lambda seed, kind=kind: stream(kind, options.output_tokens, seed)  # type: ignore[misc]  # a bound default
         for kind in options.kinds

@@ -286,6 +286,7 @@ void EdgePool::prefetch_edge(const EdgeList& list, Token token) const {
         with_slots(block(list.one.to), list.size_class, [&](auto slots) {
             const auto e = slots.table[slots.home(token)];
             if (e != slots.kEmpty) __builtin_prefetch(&slots.edges[e]);
+            __builtin_prefetch(&slots.edges[list.size - 1]);  // erasing moves it
         });
 }
 

@@ -9,6 +9,7 @@ namespace suffixsvc {
 namespace {
 constexpr std::uint32_t kEveryLink = 0xFFFFFFFFu;
 constexpr std::int64_t kVisitsPerToken = 6;  // what appending may touch in the mean
+constexpr std::size_t kFetched = 256;        // positions that removing fetches at a time
 constexpr std::int64_t kMostCredit = 1 << 12;
 constexpr std::int64_t kMostDebt = 1 << 8;  // past it even the second node has to wait
 }  // namespace
@@ -16,6 +17,15 @@ constexpr std::int64_t kMostDebt = 1 << 8;  // past it even the second node has 
 Index::Index(std::uint32_t max_context) : max_context_(std::max(1u, max_context)) {}
 
 // ---------------------------------------------------------------------------------------- growing
+
+// A node has the strings of its longest one's ends that are longer than its link's, `above`. So the edges
+// that lead to it come from the contexts of at least that length, and no look-up is needed to find where
+// they end.
+std::uint64_t Index::redirect(NodeId p, Token token, NodeId from, NodeId to, std::uint32_t above) {
+    std::uint64_t visited = 0;
+    for (; p != kNoNode && len(p) >= above; p = link(p), ++visited) nodes_.replace(p, token, from, to);
+    return visited;
+}
 
 NodeId Index::split(NodeId from, Token token, NodeId target) {
     const NodeId id = nodes_.make_full(len(from) + 1);
@@ -33,10 +43,7 @@ NodeId Index::split(NodeId from, Token token, NodeId target) {
     nodes_.at(id)->link = up;
     nodes_.body(up)->kids_xor ^= target ^ id;
     nodes_.at(target)->link = id;
-    for (NodeId p = from; p != kNoNode; p = link(p)) {
-        if (p != from) ++visited_;
-        if (!nodes_.replace(p, token, target, id)) break;
-    }
+    visited_ += redirect(from, token, target, id, len(up)) - 1;  // `from` was visited before
     return id;
 }
 
@@ -216,8 +223,8 @@ void Index::bury(NodeId id, NodeId heir) {
 void Index::merge_into_child(NodeId id, NodeId from, Token token) {
     const Body& b = *nodes_.body(id);
     const NodeId heir = b.kids_xor;
-    for (NodeId p = from; p != kNoNode; p = link(p))
-        if (!nodes_.replace(p, token, id, heir)) break;
+    const NodeId up = link(id);
+    visited_ += redirect(from, token, id, heir, len(up));
     const bool was_unsent = nodes_.unsent(heir) != 0;
     if (len(id) >= max_context_) {
         // The child's strings were beyond counting; now it has counted ones.
@@ -228,7 +235,6 @@ void Index::merge_into_child(NodeId id, NodeId from, Token token) {
         nodes_.set_counts(heir, count, count - (b.count - b.unsent));
     }
     unsettled_ += (nodes_.unsent(heir) != 0) - was_unsent;
-    const NodeId up = link(id);
     nodes_.at(heir)->link = up;
     nodes_.body(up)->kids_xor ^= id ^ heir;
     nodes_.shrink(heir);
@@ -250,7 +256,7 @@ void Index::drop_last(NodeId id, NodeId before, Token token) {
     const NodeId parent = link(id);
     if (const std::int32_t unsent = nodes_.unsent(id); unsent != 0) carry(parent, unsent, 1);
     NodeId p = before;
-    while (p != kNoNode && nodes_.erase(p, token, id)) p = link(p);
+    for (; p != kNoNode && len(p) >= len(parent); p = link(p), ++visited_) nodes_.erase(p, token, id);
     Body& b = *nodes_.body(parent);
     b.kids -= 1;
     b.kids_xor ^= id;
@@ -267,6 +273,7 @@ bool Index::is_text(std::span<const Token> text, std::vector<NodeId>& path) cons
         const NodeId id = next(path.back(), text[i]);
         if (id == kNoNode || len(id) != i + 1 || nodes_.ends(id) == 0) return false;
         path.push_back(id);
+        nodes_.prefetch(link(id));
     }
     // Texts that pass through the last node go on to a node one token longer; some text must not.
     std::uint32_t passing = 0;
@@ -275,24 +282,32 @@ bool Index::is_text(std::span<const Token> text, std::vector<NodeId>& path) cons
     return text.empty() || nodes_.ends(path.back()) > passing;
 }
 
-// A position's nodes are cache misses: those of earlier ones are fetched while later ones are removed, one
-// more link at each stage.
-void Index::ahead(const std::vector<NodeId>& path, std::span<const Token> text, std::size_t i) const {
-    constexpr std::size_t kStage = 3, kStages = 4;
-    if (i <= kStage * kStages) return;
-    for (std::size_t stage = 1; stage <= kStages; ++stage) {
-        const std::size_t k = i - kStage * (kStages + 1 - stage);
-        NodeId id = path[k];
-        for (std::size_t s = 1; s < stage && id != kRoot; ++s) id = link(id);
-        if (id == kRoot) continue;
-        if (stage > 1) nodes_.prefetch_slot(id, text[k]);
-        nodes_.prefetch(link(id));
+// The nodes of positions first .. last and where they keep the edges that will be erased are cache misses,
+// which do not depend on each other from one position to the next: they are fetched abreast.
+void Index::fetch(std::span<const NodeId> path, std::span<const Token> text, std::size_t first,
+                  std::size_t last) const {
+    constexpr std::size_t kLinks = 3;  // most edges of a last token begin no further up
+    std::array<NodeId, kFetched> at;
+    for (std::size_t i = first; i < last; ++i) {
+        at[i - first] = path[i];
+        if (path[i] != kRoot) nodes_.prefetch(link(path[i]));
     }
+    for (std::size_t k = 0; k < kLinks; ++k)
+        for (std::size_t i = first; i < last; ++i) {
+            NodeId& id = at[i - first];
+            if (id == kNoNode) continue;
+            nodes_.prefetch_edge(id, text[i]);
+            id = link(id);
+            if (id == kNoNode) continue;
+            nodes_.prefetch_slot(id, text[i]);
+            if (id != kRoot) nodes_.prefetch(link(id));
+        }
 }
 
 bool Index::remove(std::span<const Token> text, std::size_t uncounted) {
     std::vector<NodeId> path;
     if (!is_text(text, path)) return false;
+    const std::uint64_t visited_by_appending = visited_;
     // Where each position is counted; see append.
     std::vector<NodeId> contexts;
     Cursor cursor;
@@ -303,8 +318,13 @@ bool Index::remove(std::span<const Token> text, std::size_t uncounted) {
             advance(cursor, text[i - 1]);
         contexts.push_back(cursor.node);
     }
+    std::size_t fetched = text.size();
     for (std::size_t i = text.size(); i > 0; --i) {
-        ahead(path, text, i);
+        if (i == fetched) {
+            const std::size_t first = i > kFetched ? i - kFetched : 0;
+            fetch(path, text, first, i);
+            fetched = first;
+        }
         const std::uint64_t before = visited_;
         if (i > uncounted) {
             NodeId context = contexts[i - 1];
@@ -315,6 +335,7 @@ bool Index::remove(std::span<const Token> text, std::size_t uncounted) {
         pay(before);
         --tokens_;
     }
+    visited_ = visited_by_appending;
     for (NodeId id : dead_) nodes_.free(id);
     dead_.clear();
     ++epoch_;

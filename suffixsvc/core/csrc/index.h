@@ -34,8 +34,12 @@
 // How far a token carries is what a budget of node visits per token allows (most inputs leave room for
 // the whole way), hardly ever less than two nodes, and now and then, by chance, the whole way. So the mean
 // number of nodes touched is bounded on every input, whatever the depth, and short contexts lag behind
-// only where there is no time. settle() passes on all that is left; after it counts are exact. Contexts
-// longer than `max_context` are not counted.
+// only where there is no time. Removing a token takes it from the count in the same way and by the same
+// budget. settle() passes on all that is left; after it counts are exact. Contexts longer than
+// `max_context` are not counted.
+//
+// Memory: nodes.h has the nodes, edges.h their edges, slab.h the memory that they lie in. Names of nodes do
+// not change while the node lives.
 //
 // Threads: Index::mutex is shared for readers and exclusive for writers; callers take it.
 #pragma once
@@ -131,13 +135,15 @@ class Index {
     void bury(NodeId id, NodeId heir);
     Grown extend(NodeId last, Token token, std::uint32_t writer);
     NodeId split(NodeId from, Token token, NodeId target);
+    std::uint64_t redirect(NodeId p, Token token, NodeId from, NodeId to, std::uint32_t above);
     void mark_writer(NodeId id, std::uint32_t writer);
     void carry(NodeId id, std::int32_t amount, std::uint32_t hops);
     std::uint32_t hops();
     void pay(std::uint64_t visited_before);
     std::uint32_t canonical(Cursor& cursor) const;
     bool is_text(std::span<const Token> text, std::vector<NodeId>& path) const;
-    void ahead(const std::vector<NodeId>& path, std::span<const Token> text, std::size_t i) const;
+    void fetch(std::span<const NodeId> path, std::span<const Token> text, std::size_t first,
+               std::size_t last) const;
     void drop_last(NodeId node, NodeId before, Token token);
     void merge_into_child(NodeId id, NodeId from, Token token);
     std::uint32_t max_context_;
