@@ -4,8 +4,8 @@
 
 Texts: outputs of 500 tokens put together from phrases of which some are much more frequent than others (the
 number of different ones grows with the size), a twentieth of the tokens replaced. A draft: 16 contexts, each
-a token longer, along texts that the segment does not hold; all shorter contexts of each are found and the
-votes of what followed them gathered.
+a token longer, behind texts that the segment does not hold; all shorter contexts of each are found and the
+votes of what followed them gathered, and the strongest follower of the longest one comes next.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from suffixsvc.core.segments import Segment, SegmentText, build_segment, merge_s
 from suffixsvc.types import TokenArray
 from suffixsvc_bench.provenance import provenance
 
-__all__ = ["SegmentFigures", "measure_segment", "parse_size"]
+__all__ = ["SegmentFigures", "TextMaker", "measure_segment", "parse_size"]
 
 OUTPUT_TOKENS = 500
 VOCABULARY = 50_000

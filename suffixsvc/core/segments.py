@@ -259,9 +259,10 @@ class Segment:
         ]
 
     def time_drafts(self, text: TokenIds, starts: Sequence[int], depth: int = 16) -> FloatArray:
-        """Seconds that drafts of ``depth`` tokens take along ``text``: float32[len(starts)], one a start.
+        """Seconds that drafts of ``depth`` tokens behind ``text[:start]`` take: float32[len(starts)].
 
-        For benchmarks: every context is searched and its evidence gathered, without what a session adds.
+        For benchmarks: each context is searched and its evidence gathered, without what a session adds; the
+        next one has the strongest follower of the longest match. A draft ends early where nothing is known.
         """
         return np.array(
             self.native.time_drafts(

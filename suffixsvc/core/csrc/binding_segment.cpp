@@ -64,8 +64,10 @@ using Rung = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32
 std::vector<Rung> look(const Segment& segment, std::span<const Token> context, std::span<const int> orders,
                        std::size_t width, std::span<const Token> tokens) {
     std::vector<Rung> out;
+    // The last tokens one by one, as a session goes on: each view is the hint for the next.
     SegmentView view;
-    segment.find(context, orders, view);
+    for (std::size_t n = context.size() > 3 ? context.size() - 3 : 0; n <= context.size(); ++n)
+        segment.find(context.first(n), orders, view, n > 0 ? &view : nullptr);
     SegmentEvidence evidence;
     segment.gather(view, width, evidence);
     std::vector<std::array<std::uint32_t, kMostRungs>> asked(tokens.size());
@@ -86,20 +88,28 @@ std::vector<Rung> look(const Segment& segment, std::span<const Token> context, s
     return out;
 }
 
-// Seconds of each draft of `depth` tokens along a text: find, gather and newest for the contexts text[..start
-// + k]. Timed here because Python around every call would hide what is measured.
+// Seconds of each draft of `depth` tokens behind text[..start]: find, gather and newest, then on by the
+// strongest follower of the longest context. Timed here because Python around every call would hide what is
+// measured.
 std::vector<double> time_drafts(const Segment& segment, std::span<const Token> text,
                                 std::span<const std::uint64_t> starts, std::size_t depth,
                                 std::span<const int> orders) {
     std::vector<double> seconds;
+    std::vector<Token> context;
     for (const std::uint64_t start : starts) {
+        const std::size_t end = std::min<std::size_t>(start, text.size());
+        const auto tail = text.first(end).last(std::min<std::size_t>(end, kSegmentContext));
+        context.assign(tail.begin(), tail.end());
+        context.reserve(context.size() + depth);
         const auto began = std::chrono::steady_clock::now();
-        for (std::uint64_t at = start; at < start + depth && at <= text.size(); ++at) {
-            SegmentView view;
+        SegmentView view;
+        for (std::size_t k = 0; k < depth; ++k) {
             SegmentEvidence evidence;
-            segment.find(text.first(at), orders, view);
+            segment.find(context, orders, view, k > 0 ? &view : nullptr);
             segment.gather(view, 3, evidence);
-            if (view.size > 0) (void)segment.newest(view.rungs[0]);
+            if (view.size == 0 || evidence.strongest_size[0] == 0) break;
+            (void)segment.newest(view.rungs[0]);
+            context.push_back(evidence.token[evidence.strongest[0][0]]);
         }
         seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
     }

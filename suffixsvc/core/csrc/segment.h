@@ -7,11 +7,14 @@
 //                                               len 2  "b c"     2 entries     nested: each rung's entries
 //                                               len 1  "c"       5 entries     are among the next one's
 //
-// A rung is one interval of entries; contexts of other lengths that end in the same places share it. Going on
-// by a token is another find(): what a search costs is some ten cache misses, whatever the size of the
-// segment, because probes are fetched seven at a time, short intervals are scanned outward from the place
-// found, and the long ones (hubs, everything seen at least hub_min times) were counted when the segment was
-// made.
+// A rung is one interval of entries; contexts of other lengths that end in the same places share it. Long
+// intervals (hubs, everything seen at least hub_min times) were counted when the segment was made; short ones
+// are scanned outward from the place found. To go on by a token is another find() with the view before as a
+// hint: entries that the same token follows keep their order when it joins their contexts (the LF mapping of
+// Ferragina and Manzini 2000), so a hub that knows where the first of them goes says where to look:
+//
+//     hub "c"  next  d e d d e         contexts "... c d":  the hub's target for d, then one entry for each
+//                          ^ at                             d before `at`:  d d [d]
 //
 // Trust: none. The header is checked at open, every block of 64 KiB against its checksum when it is first
 // looked at, every offset before it is followed. What fails marks the segment corrupt: from then on it
@@ -55,6 +58,7 @@ struct SegmentRung {
 // What a segment knows of one position: rungs, longest first. Plain data, valid as long as the segment.
 struct SegmentView {
     std::uint32_t size = 0;
+    std::uint32_t at = 0;  // where the whole context would stand among the entries
     std::array<SegmentRung, kMostRungs> rungs;
 
     std::span<const SegmentRung> all() const { return {rungs.data(), size}; }
@@ -115,7 +119,10 @@ class Segment {
     // `orders`: the context lengths of interest, ascending, at least 1, at most kMostRungs - 1 of them.
     // Rungs: the longest context with a follower that is not forgotten, and of the shorter ones those that
     // cover an order.
-    void find(std::span<const Token> context, std::span<const int> orders, SegmentView& view) const;
+    // `before`: what find() gave here for the context without its newest token, or nullptr; may be `view`
+    // itself. It changes no answer, but says where to begin.
+    void find(std::span<const Token> context, std::span<const int> orders, SegmentView& view,
+              const SegmentView* before = nullptr) const;
     // The `width` (at most kMostWidth) strongest followers of each rung, with their votes in all of them. A
     // vote is an occurrence: an entry in an output. Exact for rungs of up to kExactEntries entries. Of hubs
     // the kHubFollowers strongest followers are known exactly; another one's votes are those it has in the

@@ -68,10 +68,13 @@ class Finder : public SegmentSearch<W> {
 
     // False: broken.
     bool find(std::span<const Token> context, std::span<const int> orders, const Segment& segment, bool plain,
-              const SegmentHub* hubs, SegmentView& view) const {
+              SegmentHub* hubs, const SegmentView* before, SegmentView& view) const {
         SegmentQuery query(context, s_.alphabet());
         typename Base::Place place;
-        if (!this->locate(query, place)) return true;
+        const std::uint32_t guess = before ? guess_from(*before, query.at(0), hubs) : kNoEntry;
+        view.size = 0;
+        if (!this->locate(query, guess, place)) return true;
+        view.at = place.at;
         // Entries around the place, as far out as no hub is needed; their lcps are looked at in one window.
         const std::uint32_t centre = place.right >= place.left ? place.at : place.at - 1;
         const std::uint32_t reach = counts_.hub_min;
@@ -122,16 +125,46 @@ class Finder : public SegmentSearch<W> {
         }
         return true;
     }
+
+  private:
+    static constexpr std::uint32_t kCounted = 4096;  // entries that are counted rather than estimated
+
+    // Where the contexts of `before`, followed by `code`, should stand; kNoEntry: no hub says. Nothing is
+    // verified here: what is wrong makes a bad guess.
+    std::uint32_t guess_from(const SegmentView& before, std::uint32_t code, SegmentHub* hubs) const {
+        if (code == 0 || before.size > kMostRungs) return kNoEntry;
+        for (const SegmentRung& rung : before.all()) {
+            if (rung.hub >= counts_.hubs || rung.begin >= rung.end || rung.end > counts_.entries) continue;
+            SegmentHub& hub = hubs[rung.hub];
+            for (std::size_t k = 0; k < std::min<std::size_t>(hub.followers, kHubFollowers); ++k) {
+                if (hub.code[k] != code || hub.target[k] == kNoEntry) continue;
+                const std::uint32_t at = std::clamp(before.at, rung.begin, rung.end);
+                const std::uint64_t all = rung.end - rung.begin, passed = at - rung.begin;
+                if (passed <= kCounted) return hub.target[k] + count(rung.begin, at, code);
+                return hub.target[k] + static_cast<std::uint32_t>(Base::load(hub.votes[k]) * passed / all);
+            }
+        }
+        return kNoEntry;
+    }
+
+    std::uint32_t count(std::uint32_t begin, std::uint32_t end, std::uint32_t code) const {
+        std::uint32_t found = 0;
+        for (std::uint32_t e = begin; e < end; ++e) found += load_code<W>(this->next_, e) == code;
+        return found;
+    }
 };
 
 }  // namespace
 
-void Segment::find(std::span<const Token> context, std::span<const int> orders, SegmentView& view) const {
-    view.size = 0;
-    if (corrupt() || context.empty()) return;
+void Segment::find(std::span<const Token> context, std::span<const int> orders, SegmentView& view,
+                   const SegmentView* before) const {
+    if (corrupt() || context.empty()) {
+        view.size = 0;
+        return;
+    }
     const bool plain = plain_.load(std::memory_order_acquire);
     if (!by_width(*this, [&]<std::uint32_t W>() {
-            return Finder<W>(*this).find(context, orders, *this, plain, hubs_, view);
+            return Finder<W>(*this).find(context, orders, *this, plain, hubs_, before, view);
         }))
         mark_corrupt();
     if (corrupt()) view.size = 0;

@@ -45,6 +45,7 @@ inline constexpr std::uint32_t kSegmentMaxText = 0xFFFF0000u;  // positions of t
 inline constexpr std::uint32_t kHubFollowers = 8;              // counted beforehand for each hub
 inline constexpr std::uint32_t kHubBlock = 4096;               // entries that share a place in hub_index
 inline constexpr std::uint32_t kNoHub = 0xFFFFFFFFu;
+inline constexpr std::uint32_t kNoEntry = 0xFFFFFFFFu;
 inline constexpr std::array<char, 8> kSegmentMagic = {'S', 'X', 'S', 'E', 'G', '\r', '\n', '\x1a'};
 
 // Counts that determine the layout.
@@ -87,8 +88,11 @@ struct SegmentHub {
     std::uint16_t zero = 0;
     std::array<std::uint32_t, kHubFollowers> code{};  // strongest first; ties: the newer first
     std::array<std::uint32_t, kHubFollowers> votes{};
+    // Where to look for the context and this follower: the entry behind the first one that it follows;
+    // kNoEntry where that is a text's last. Only ever a place to begin a search at.
+    std::array<std::uint32_t, kHubFollowers> target{};
 };
-static_assert(sizeof(SegmentHub) == 84);
+static_assert(sizeof(SegmentHub) == 116);
 
 enum class Column : std::size_t {
     alphabet,      // i32[alphabet], ascending

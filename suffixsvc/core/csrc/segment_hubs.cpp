@@ -47,6 +47,7 @@ class Counter {
   public:
     explicit Counter(const SortedColumns& columns) : c_(columns), votes_(std::size_t{columns.alphabet} + 1) {
         newest_.resize(votes_.size());
+        first_.resize(votes_.size());
     }
 
     SegmentHub count(const Interval& interval) {
@@ -58,7 +59,10 @@ class Counter {
             const std::uint32_t code = load_code(c_.next, c_.code_bytes, i);
             const std::uint32_t position = c_.position(i);
             const std::uint32_t weight = c_.weights.empty() ? 1 : c_.weights[c_.texts->at(position)];
-            if (newest_[code] == 0) seen_.push_back(code);
+            if (newest_[code] == 0) {
+                seen_.push_back(code);
+                first_[code] = position;
+            }
             votes_[code] += weight;
             newest_[code] = std::max(newest_[code], position);
             total += weight;
@@ -74,6 +78,7 @@ class Counter {
         for (std::size_t k = 0; k < kept; ++k) {
             hub.code[k] = seen_[k];
             hub.votes[k] = saturated(votes_[seen_[k]]);
+            hub.target[k] = first_[seen_[k]] + 1;  // a position, until find_targets()
         }
         for (std::uint32_t code : seen_) {
             votes_[code] = 0;
@@ -87,8 +92,31 @@ class Counter {
     const SortedColumns& c_;
     std::vector<std::uint64_t> votes_;
     std::vector<std::uint32_t> newest_;
+    std::vector<std::uint32_t> first_;  // position of the first entry
     std::vector<std::uint32_t> seen_;
 };
+
+// Turns the hubs' targets from positions into entries, in one pass over the order column.
+void find_targets(const SortedColumns& c, std::vector<SegmentHub>& hubs) {
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> wanted;  // position; follower number of all hubs
+    std::uint32_t largest = 0;
+    for (std::size_t h = 0; h < hubs.size(); ++h)
+        for (std::size_t k = 0; k < hubs[h].followers; ++k) {
+            wanted.emplace_back(hubs[h].target[k], static_cast<std::uint32_t>(h * kHubFollowers + k));
+            largest = std::max(largest, hubs[h].target[k]);
+            hubs[h].target[k] = kNoEntry;
+        }
+    std::sort(wanted.begin(), wanted.end());
+    std::vector<bool> any(std::size_t{largest} + 1);
+    for (const auto& [position, follower] : wanted) any[position] = true;
+    for (std::uint32_t i = 0; i < c.entries; ++i) {
+        const std::uint32_t position = c.position(i);
+        if (position > largest || !any[position]) continue;
+        for (auto at = std::lower_bound(wanted.begin(), wanted.end(), std::pair{position, 0u});
+             at != wanted.end() && at->first == position; ++at)
+            hubs[at->second / kHubFollowers].target[at->second % kHubFollowers] = i;
+    }
+}
 
 }  // namespace
 
@@ -112,6 +140,7 @@ bool find_hubs(const SortedColumns& columns, std::uint32_t hub_min, HubList& out
         out.start.push_back(interval.start);
         out.hubs.push_back(hub);
     }
+    find_targets(columns, out.hubs);
     out.index.resize(columns.entries / kHubBlock + 2);
     std::size_t hub = 0;
     for (std::size_t b = 0; b < out.index.size(); ++b) {

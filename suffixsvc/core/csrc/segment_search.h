@@ -59,13 +59,41 @@ class SegmentSearch {
                       right = 0;  // tokens shared with the entries at - 1 and at; 0: not in the bucket
     };
 
-    bool locate(SegmentQuery& query, Place& place) const {
+    // `guess`: an entry to begin at, or kNoEntry; the closer it is, the fewer comparisons.
+    bool locate(SegmentQuery& query, std::uint32_t guess, Place& place) const {
         const std::uint32_t newest = query.at(0);
         if (newest == 0) return false;
         const auto buckets = s_.values<std::uint32_t>(Column::buckets);
         std::uint32_t low = place.begin = buckets[newest], high = place.end = buckets[newest + 1];
         if (low == high) return false;
         std::uint32_t left = 1, right = 1;  // of the bucket's outer neighbours nothing is known: all share 1
+        const auto try_entry = [&](std::uint32_t entry) {
+            std::uint32_t shared = std::min(left, right);
+            const Side side = compare(entry, query, shared);
+            if (side == Side::before) {
+                low = entry + 1;
+                left = shared;
+            } else {
+                high = entry;
+                right = shared;
+            }
+            return side;
+        };
+        if (guess != kNoEntry) {
+            // Outward in growing steps until the query is between two entries that were compared.
+            std::uint32_t entry = std::clamp(guess, low, high - 1);
+            const Side first_side = try_entry(entry);
+            if (first_side == Side::broken) return false;
+            for (std::uint32_t step = 1; low < high; step *= 4) {
+                if (first_side == Side::before)
+                    entry = high - low > step ? low + step - 1 : high - 1;
+                else
+                    entry = high - low > step ? high - step : low;
+                const Side side = try_entry(entry);
+                if (side == Side::broken) return false;
+                if (side != first_side) break;
+            }
+        }
         while (low < high) {
             const std::uint64_t size = high - low;
             // Seven probes at once: their cache misses overlap, and three comparisons choose an eighth.
@@ -86,18 +114,12 @@ class SegmentSearch {
             std::uint32_t first = parts == 8 ? 1 : 0, last = parts;
             while (first < last) {
                 const std::uint32_t middle = (first + last) / 2;
-                std::uint32_t shared = std::min(left, right);
-                const Side side = compare(probe[middle], query, shared);
+                const Side side = try_entry(probe[middle]);
                 if (side == Side::broken) return false;
-                if (side == Side::before) {
+                if (side == Side::before)
                     first = middle + 1;
-                    low = probe[middle] + 1;
-                    left = shared;
-                } else {
+                else
                     last = middle;
-                    high = probe[middle];
-                    right = shared;
-                }
             }
         }
         place.at = low;

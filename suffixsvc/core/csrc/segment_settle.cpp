@@ -25,7 +25,7 @@ class Settler : public SegmentSearch<W> {
         if (buckets[codes[0] + 1] - buckets[codes[0]] < this->counts_.hub_min) return true;
         SegmentQuery query(std::span<const std::uint32_t>(codes.data(), n));
         typename SegmentSearch<W>::Place place;
-        if (!this->locate(query, place) || place.at == place.end) return false;
+        if (!this->locate(query, kNoEntry, place) || place.at == place.end) return false;
         const std::uint32_t code = load_code<W>(this->text_, position);
         for (std::uint32_t hub = this->hub_around(place.at); hub != kNoHub && this->valid(hub);
              hub = hubs[hub].parent) {

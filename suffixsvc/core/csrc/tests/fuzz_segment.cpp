@@ -118,7 +118,8 @@ Outcome use(const std::string& folder, std::mt19937& random, const Segment& othe
                     t = segment->alphabet().id(1 +
                                                static_cast<std::uint32_t>(t) % segment->counts().alphabet);
             SegmentView view;
-            segment->find(context, kOrders, view);
+            for (std::size_t n = context.size() - context.size() % 3; n <= context.size(); ++n)
+                segment->find(std::span(context).first(n), kOrders, view, &view);
             SegmentEvidence evidence;
             segment->gather(view, 1 + static_cast<std::size_t>(k) % 4, evidence);
             for (std::size_t c = 0; c < evidence.size; ++c)
