@@ -14,6 +14,7 @@
 
 #include "binding_segment.h"
 #include "index.h"
+#include "segment.h"
 #include "session.h"
 
 namespace nb = nanobind;
@@ -124,6 +125,13 @@ NB_MODULE(_ext, m) {
                 return nb::make_tuple(to_numpy(std::move(tokens)), to_numpy(std::move(counts)));
             },
             "n"_a)
+        .def(
+            "set_segments",
+            [](Index& self, const std::vector<std::shared_ptr<Segment>>& segments) {
+                nb::gil_scoped_release release;
+                self.segments.set({segments.begin(), segments.end()});
+            },
+            "segments"_a)
         .def_prop_ro("max_context", &Index::max_context)
         .def("stats",
              [](const Index& self) {

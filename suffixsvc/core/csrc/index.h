@@ -51,6 +51,7 @@
 #include <vector>
 
 #include "nodes.h"
+#include "segment_list.h"
 
 namespace suffixsvc {
 
@@ -83,6 +84,8 @@ class Index {
     Index& operator=(const Index&) = delete;
 
     mutable std::shared_mutex mutex;
+    // Sealed history of the same namespace. Not under the mutex: sessions take a new list at their next step.
+    SegmentList segments;
 
     // ---- growing; exclusive lock -----------------------------------------------------------------
     // `text` must be a text of this index that nothing was removed from. O(1) nodes amortised.

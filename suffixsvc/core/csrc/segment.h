@@ -105,7 +105,8 @@ struct SegmentStats {
     std::uint64_t unsettled = 0;  // forgotten texts that hubs still count
 };
 
-class Segment {
+// Shared from within so that Python's references and the core's count as one, without the GIL.
+class Segment : public std::enable_shared_from_this<Segment> {
   public:
     // nullptr and a fault (foreign, corrupt, io) where the file is not a whole segment of this version. Reads
     // the header, the alphabet and the table of texts; everything else on first touch.
