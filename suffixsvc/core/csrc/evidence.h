@@ -61,7 +61,7 @@ struct Sources {
 
 struct Candidate {
     Token token;
-    float p;                  // the mixers' mean
+    float logit;              // the mixers' mean
     std::uint8_t source;      // 0 session, 1 namespace: whose longest context knows the token
     std::uint32_t match_len;  // of that context
     Inputs inputs;
@@ -79,9 +79,12 @@ struct Followed {
 };
 
 struct Evidence {
-    std::vector<Candidate> candidates;  // best first
+    std::vector<Candidate> candidates;  // as they were found, those of long contexts first
+    std::vector<std::uint8_t> order;    // the best first
     std::array<std::uint32_t, kMixers> sets{};
     Followed followed;
+
+    const Candidate& best(std::size_t rank) const { return candidates[order[rank]]; }
 };
 
 // All candidates for the next token at `view`; `width` candidates of each context are considered.

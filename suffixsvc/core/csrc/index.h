@@ -111,6 +111,7 @@ class Index {
     std::uint32_t max_context() const { return max_context_; }
     // Changes whenever cursors may have become stale; find() them again then.
     std::uint64_t epoch() const { return epoch_; }
+    void prefetch(NodeId id) const { nodes_.prefetch(id); }
     NodeView node(NodeId id) const { return nodes_.view(id); }
     NodeId next(NodeId id, Token token) const { return nodes_.next(id, token); }
     // In insertion order; valid until the next write.

@@ -58,11 +58,6 @@ void put(std::atomic<float>& x, float v) { x.store(v, std::memory_order_relaxed)
 
 }  // namespace
 
-float stretch(float p) {
-    p = std::clamp(p, 1e-4f, 1.f - 1e-4f);
-    return std::log(p / (1.f - p));
-}
-
 float squash(float x) { return 1.f / (1.f + std::exp(-std::clamp(x, -12.f, 12.f))); }
 
 Learner::Learner()
@@ -78,20 +73,20 @@ Learner::Learner()
 
 // ------------------------------------------------------------------------------------------ features
 
-std::uint32_t Learner::context_feature(int source, int order, std::uint32_t votes, std::uint32_t total,
-                                       bool newest) {
-    std::uint32_t support, share;
-    if (votes == 0) {
-        support = 0;
-        share = log2_bucket(std::max(1u, total));
-    } else {
-        support = 1 + log2_bucket(votes);
-        share = votes >= total ? 9 : votes * 8 / total;
-    }
-    const auto slot =
-        (static_cast<std::uint32_t>(source) * kOrderCount + static_cast<std::uint32_t>(order)) * 2 +
-        (votes > 0 && newest);
-    return (slot * kSupportBuckets + support) * kShareBuckets + share;
+Learner::ContextFeature::ContextFeature(int source, int order, std::uint32_t total)
+    : first_((static_cast<std::uint32_t>(source) * kOrderCount + static_cast<std::uint32_t>(order)) * 2 *
+             kSupportBuckets * kShareBuckets),
+      total_(std::max(1u, total)),
+      eighths_(8.000004f / static_cast<float>(total_)) {
+}  // a little more: whole eighths are not rounded down
+
+std::uint32_t Learner::ContextFeature::absent() const { return first_ + log2_bucket(total_); }
+
+std::uint32_t Learner::ContextFeature::present(std::uint32_t votes, bool newest) const {
+    const std::uint32_t support = 1 + log2_bucket(votes);
+    const std::uint32_t share =
+        votes >= total_ ? 9 : std::min(7u, static_cast<std::uint32_t>(static_cast<float>(votes) * eighths_));
+    return first_ + ((newest ? kSupportBuckets : 0) + support) * kShareBuckets + share;
 }
 
 std::uint32_t Learner::match_feature(int source, std::uint32_t match_len, bool agrees) {
@@ -108,11 +103,6 @@ std::uint32_t Learner::recovery_feature(int source, std::uint32_t misses, std::u
 
 std::uint32_t Learner::token_feature(int which, std::uint32_t x) {
     return kTokenStart + (static_cast<std::uint32_t>(which) << kTokenBits) + hash_bits(x, kTokenBits);
-}
-
-float Learner::estimate(std::uint32_t feature, float prior) const {
-    const Counter& c = features_[feature];
-    return (get(c.right) + 2.f * prior) / (get(c.seen) + 2.f);
 }
 
 void Learner::learn(std::uint32_t feature, bool right) {
@@ -147,11 +137,17 @@ std::uint32_t Learner::token_set(std::uint32_t last) {
     return kTokenSetStart + hash_bits(last, kTokenSetBits);
 }
 
-float Learner::mix(std::uint32_t set, const Inputs& inputs) const {
+void Learner::weights(std::uint32_t set, Inputs& out) const {
     const std::atomic<float>* w = &weights_[std::size_t{set} * kInputs];
-    float sum = 0.f;
-    for (int i = 0; i < kInputs; ++i) sum += get(w[i]) * inputs[static_cast<std::size_t>(i)];
-    return std::clamp(sum, -kMostLogit, kMostLogit);
+    for (std::size_t i = 0; i < kInputs; ++i) out[i] = get(w[i]);
+    std::fill(out.begin() + kInputs, out.end(), 0.f);
+}
+
+float Learner::mix(const Inputs& weights, const Inputs& inputs) {
+    std::array<float, 4> sums{};  // the lanes of a vector: a single sum would wait for every addition
+    for (std::size_t i = 0; i < kPadded; i += 4)
+        for (std::size_t j = 0; j < 4; ++j) sums[j] += weights[i + j] * inputs[i + j];
+    return std::clamp(sums[0] + sums[1] + (sums[2] + sums[3]), -kMostLogit, kMostLogit);
 }
 
 void Learner::learn_mix(std::uint32_t set, const Inputs& inputs, float logit, bool right) {

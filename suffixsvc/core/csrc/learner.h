@@ -15,8 +15,10 @@
 // update lost to a race costs nothing that matters, and no reader ever waits.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -36,13 +38,23 @@ inline constexpr int kTokenInput = kRecoveryInput + kSources;  // the candidate;
 inline constexpr int kBias = kTokenInput + 2;
 inline constexpr int kInputs = kBias + 1;
 inline constexpr float kBiasInput = 0.3f;
+inline constexpr std::size_t kPadded = (kInputs + 3) & ~3;  // whole vectors of four
 
 inline constexpr int kMixers = 3;
-using Inputs = std::array<float, kInputs>;
+using Inputs = std::array<float, kPadded>;  // 0 behind kInputs
 using Logits = std::array<float, kMixers>;
 
-float stretch(float p);  // ln(p / (1 - p)), p clamped to [1e-4, 1 - 1e-4]
-float squash(float x);   // its inverse, x clamped to [-12, 12]
+float squash(float x);  // 1 / (1 + exp(-x)), x clamped to [-12, 12]
+
+// ln(odds), odds clamped to [1e-4, 1e4]; to within 2e-5. No branch, call or table, so that loops vectorise.
+inline float stretch_odds(float odds) {
+    const auto bits = std::bit_cast<std::int32_t>(std::clamp(odds, 1e-4f, 1e4f));
+    const auto exponent = static_cast<float>((bits >> 23) - 127);
+    const float m = std::bit_cast<float>((bits & 0x007FFFFF) | 0x3F800000);
+    // log2(m) = (m - 1) * (1 + (m - 2) * r(m)): exact at 1 and 2; r is a least-squares fit.
+    const float r = ((0.04400469f * m - 0.27832841f) * m + 0.69067262f) * m - 0.89808921f;
+    return 0.69314718f * (exponent + (m - 1.f) * (1.f + (m - 2.f) * r));
+}
 
 class Learner {
   public:
@@ -51,16 +63,34 @@ class Learner {
     Learner& operator=(const Learner&) = delete;
 
     // ---- 1 features ------------------------------------------------------------------------------
-    // A candidate in one context: present with `votes` of `total`, the newest follower or not; or absent.
-    static std::uint32_t context_feature(int source, int order, std::uint32_t votes, std::uint32_t total,
-                                         bool newest);
+    // A candidate in a context with `total` votes: present with some of them, the newest follower or not; or
+    // absent.
+    class ContextFeature {
+      public:
+        ContextFeature() = default;
+        ContextFeature(int source, int order, std::uint32_t total);
+        std::uint32_t absent() const;
+        std::uint32_t present(std::uint32_t votes, bool newest) const;
+
+      private:
+        std::uint32_t first_ = 0;
+        std::uint32_t total_ = 1;
+        float eighths_ = 8.f;  // of the total, in one vote
+    };
     // What followed the longest match last agrees with the candidate, or not.
     static std::uint32_t match_feature(int source, std::uint32_t match_len, bool agrees);
     // The same for a match that is followed although tokens differed.
     static std::uint32_t recovery_feature(int source, std::uint32_t misses, std::uint32_t hits, bool agrees);
     // 0: the candidate and how long a context knows it; 1: the last token and the candidate. Hashed.
     static std::uint32_t token_feature(int which, std::uint32_t x);
-    float estimate(std::uint32_t feature, float prior) const;
+    // How often it was right and wrong, as if the prior probability had been seen twice before.
+    std::pair<float, float> odds(std::uint32_t feature, float prior) const {
+        const Counter& c = features_[feature];
+        const float right = c.right.load(std::memory_order_relaxed);
+        const float seen = c.seen.load(std::memory_order_relaxed);
+        // Another thread may have halved one of the two by now.
+        return {right + 2.f * prior, std::max(0.f, seen - right) + 2.f * (1.f - prior)};
+    }
     void learn(std::uint32_t feature, bool right);
 
     // ---- 2 mixers: sets of weights ---------------------------------------------------------------
@@ -69,7 +99,9 @@ class Learner {
     // `history`: bit i is whether the best candidate was right i tokens ago.
     static std::uint32_t history_set(std::uint32_t history, std::uint32_t match_len, int agreement);
     static std::uint32_t token_set(std::uint32_t last);
-    float mix(std::uint32_t set, const Inputs& inputs) const;  // a logit
+    // The weights of a set as they are now.
+    void weights(std::uint32_t set, Inputs& out) const;
+    static float mix(const Inputs& weights, const Inputs& inputs);  // a logit
     void learn_mix(std::uint32_t set, const Inputs& inputs, float logit, bool right);
 
     // ---- 3 final ---------------------------------------------------------------------------------

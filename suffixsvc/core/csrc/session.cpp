@@ -128,7 +128,7 @@ void Session::append(std::span<const Token> tokens, bool learns) {
             catch_up({});
             collect(sources_, view_, *learner_, kChainWidth, scratch_);
             learn(*learner_, scratch_, token);
-            const bool expected = !scratch_.candidates.empty() && scratch_.candidates[0].token == token;
+            const bool expected = !scratch_.candidates.empty() && scratch_.best(0).token == token;
             note(sources_, view_, scratch_.followed, token, expected);
         } else {
             view_.last = token;
@@ -211,7 +211,7 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
         const std::size_t branches = shape == Shape::tree ? kTreeChildren : 1;
         float rest = 1.f;
         for (std::size_t r = 0; r < std::min(branches, scratch_.candidates.size()); ++r) {
-            const Candidate& c = scratch_.candidates[r];
+            const Candidate& c = scratch_.best(r);
             const std::uint32_t set = Learner::final_set(depth, static_cast<std::uint32_t>(r), view_.history);
             const float own = learner_->final(set, c.logits);
             const float p = std::min(own, rest);

@@ -1,5 +1,5 @@
-// The contexts of a position that were seen before, by source and order; for evidence.cpp and sealed.cpp
-// only.
+// The contexts of a position that were seen before, by source and order; for contexts.cpp and
+// sealed.cpp.
 #pragma once
 
 #include <array>
@@ -29,7 +29,8 @@ struct Slot {
     bool empty() const { return places == 0 && !sealed; }
 };
 
-using Slots = std::array<Slot, kSources * kOrderCount>;
+inline constexpr std::size_t kSlots = kSources * kOrderCount;
+using Slots = std::array<Slot, kSlots>;  // by source and order
 
 struct Match {
     Token token = -1;

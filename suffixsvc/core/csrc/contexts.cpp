@@ -1,0 +1,363 @@
+#include "contexts.h"
+
+#include <algorithm>
+
+#include "sealed.h"
+
+namespace suffixsvc {
+
+namespace {
+
+constexpr std::uint32_t kMinRecovery = 3;  // contexts shorter than this are not followed any more
+
+int order_of(std::uint32_t len) {
+    int k = -1;
+    while (k + 1 < kOrderCount && kOrders[k + 1] <= static_cast<int>(len)) ++k;
+    return k;
+}
+
+// Occurrences of an edge's target that count as evidence of `source`.
+std::uint32_t votes_of(const Index& index, NodeId to, int source, std::uint32_t writer) {
+    const NodeView n = index.node(to);
+    if (n.count <= 0 || (source == 1 && n.writer == writer)) return 0;
+    return static_cast<std::uint32_t>(n.count);
+}
+
+Token last_follower(const Index& index, NodeId id, int source, std::uint32_t writer) {
+    const Token recent = index.node(id).recent;
+    if (recent >= 0) {
+        const NodeId to = index.next(id, recent);
+        if (to != kNoNode && votes_of(index, to, source, writer) > 0) return recent;
+    }
+    const auto out = index.edges(id);
+    for (std::size_t i = out.size(), seen = 0; i-- > 0 && seen < kScannedLast; ++seen)
+        if (votes_of(index, out[i].to, source, writer) > 0) return out[i].token;
+    return -1;
+}
+
+void walk(const Sources& sources, const View& view, std::size_t number, Slots& slots, Match& match) {
+    const Index& index = *sources.indexes[number];
+    const Cursor cursor = view.cursors[number];
+    const int source = number == 0 ? 0 : 1;
+    const std::uint32_t writer = sources.writer;
+    NodeId id = cursor.node;
+    std::uint32_t high = cursor.len;
+    while (id != kRoot) {
+        const NodeView n = index.node(id);
+        const std::uint32_t low = index.node(n.link).len + 1;
+        if (n.fanout > 0 && high >= low && (source == 0 || n.writer != writer)) {
+            if (high >= kMinMatch && high > match.len) {
+                const Token token = last_follower(index, id, source, writer);
+                if (token >= 0) match = Match{token, high, static_cast<std::uint8_t>(number), {}};
+            }
+            const int k = order_of(high);
+            if (k >= 0 && kOrders[k] >= static_cast<int>(low)) {
+                Slot& slot = slots[static_cast<std::size_t>(source * kOrderCount + k)];
+                if (slot.places == 0) slot.newest = n.recent;
+                if (slot.places < kNodesPerSlot) {
+                    slot.at[slot.places++] = Place{&index, id};
+                    slot.match_len = std::max(slot.match_len, high);
+                }
+            }
+        }
+        high = low - 1;
+        id = n.link;
+    }
+}
+
+// The same for a namespace that has segments: its slots are filled together with theirs.
+void walk_beside(const Sources& sources, const View& view, std::size_t number, Slots& slots, Match& match) {
+    const Index& index = *sources.indexes[number];
+    const std::uint32_t writer = sources.writer;
+    Ladder ladder;
+    ladder.index = &index;
+    NodeId id = view.cursors[number].node;
+    std::uint32_t high = view.cursors[number].len;
+    while (id != kRoot) {
+        const NodeView n = index.node(id);
+        const std::uint32_t low = index.node(n.link).len + 1;
+        if (high >= low) {
+            const bool followed = n.fanout > 0 && n.writer != writer;
+            if (followed && high >= kMinMatch && high > match.len) {
+                const Token token = last_follower(index, id, 1, writer);
+                if (token >= 0) match = Match{token, high, static_cast<std::uint8_t>(number), {}};
+            }
+            for (int k = order_of(high); k >= 0 && kOrders[k] >= static_cast<int>(low); --k)
+                ladder.steps[static_cast<std::size_t>(k)] = {high, followed ? id : kNoNode};
+        }
+        high = low - 1;
+        id = n.link;
+    }
+    sources.sealed->join(number, ladder, std::span(slots).subspan(kOrderCount));
+}
+
+std::uint32_t votes_for(const Slot& slot, Token token, int source, std::uint32_t writer) {
+    std::uint32_t votes = 0;
+    for (std::size_t p = 0; p < slot.places; ++p) {
+        const NodeId to = slot.at[p].index->next(slot.at[p].id, token);
+        if (to != kNoNode) votes += votes_of(*slot.at[p].index, to, source, writer);
+    }
+    return votes;
+}
+
+std::uint32_t count_of(const Slot& slot) {
+    std::uint32_t count = 0;
+    for (std::size_t p = 0; p < slot.places; ++p)
+        count += static_cast<std::uint32_t>(std::max(0, slot.at[p].index->node(slot.at[p].id).count));
+    return count;
+}
+
+// Edges that are looked at where followers become candidates.
+template <typename F>
+void scan(const Place& place, F f) {
+    const auto out = place.index->edges(place.id);
+    const bool wide = out.size() > kScanned + kScannedLast;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+        if (wide && i == kScanned) i = out.size() - kScannedLast;
+        f(out[i]);
+    }
+}
+
+void propose(Evidence& out, Token token) {
+    for (const Candidate& c : out.candidates)
+        if (c.token == token) return;
+    out.candidates.emplace_back();
+    out.candidates.back().token = token;
+}
+
+// What followed the text that a recovery follows.
+Token recovered(const Sources& sources, const Recovery& recovery, int source) {
+    if (recovery.index == Recovery::kNoIndex) return -1;
+    if (recovery.index == Recovery::kSealed)
+        return sources.sealed->parts()[recovery.sealed.part].segment->token_at(recovery.sealed.position);
+    const Index& index = *sources.indexes[recovery.index];
+    std::uint32_t high = recovery.at.len;
+    for (NodeId id = recovery.at.node; id != kRoot && high >= kMinRecovery; id = index.node(id).link) {
+        const std::uint32_t shorter = index.node(index.node(id).link).len;
+        if (high > shorter) {
+            const Token token = last_follower(index, id, source, sources.writer);
+            if (token >= 0) return token;
+            high = shorter;
+        }
+    }
+    return -1;
+}
+
+}  // namespace
+
+void Contexts::add(Followers& followers, Token token, std::uint32_t votes) {
+    std::uint32_t i = followers.begin;
+    while (i < followers.end && all_[i].token != token) ++i;
+    if (i == followers.end) all_[followers.end++] = Vote{token, 0};
+    all_[i].votes += votes;
+}
+
+// What the segments know best of an order, oldest first.
+void Contexts::add_sealed(const Sources& sources, std::size_t number) {
+    Slot& slot = slots_[number];
+    Followers& followers = followers_[number];
+    const std::size_t order = number % kOrderCount;
+    const auto parts = sources.sealed->parts();
+    for (std::size_t p = parts.size(); p-- > 0;) {
+        if (parts[p].rung[order] < 0) continue;
+        const auto rung = static_cast<std::size_t>(parts[p].rung[order]);
+        const SegmentEvidence& e = parts[p].evidence;
+        slot.total += e.total[rung];
+        for (std::size_t i = e.strongest_size[rung]; i-- > 0;) {
+            const std::size_t c = e.strongest[rung][i];
+            if (followers.end - followers.begin == kSealedVotes) break;
+            add(followers, e.token[c], e.votes[c][rung]);
+        }
+    }
+}
+
+// Sums the votes of a slot, and of each follower.
+void Contexts::tally(const Sources& sources, std::size_t number) {
+    Slot& slot = slots_[number];
+    Followers& followers = followers_[number];
+    const int source = static_cast<int>(number) / kOrderCount;
+    followers = Followers{static_cast<std::uint32_t>(size_), static_cast<std::uint32_t>(size_), !slot.sealed};
+    if (slot.sealed) add_sealed(sources, number);
+    for (std::size_t p = 0; p < slot.places; ++p) {
+        const Place& place = slot.at[p];
+        std::uint32_t seen = 0;
+        std::size_t scanned = 0;
+        scan(place, [&](const Edge& edge) {
+            ++scanned;
+            const std::uint32_t v = votes_of(*place.index, edge.to, source, sources.writer);
+            if (v == 0) return;
+            seen += v;
+            if (p > 0 || slot.sealed)
+                add(followers, edge.token, v);
+            else
+                all_[followers.end++] = Vote{edge.token, v};  // a node has an edge for a token once
+        });
+        if (scanned == kScanned + kScannedLast) {
+            // Unseen edges of a wide node: its own count stands in for theirs.
+            followers.complete = false;
+            seen = std::max(seen, static_cast<std::uint32_t>(std::max(0, place.index->node(place.id).count)));
+        }
+        slot.total += seen;
+    }
+    size_ = followers.end;
+}
+
+// Ties go to the newer edge.
+std::size_t Contexts::strongest(const Followers& followers, std::size_t width,
+                                std::array<Vote, kMostStrongest>& top) const {
+    std::size_t kept = 0;
+    for (std::uint32_t i = followers.begin; i < followers.end; ++i) {
+        std::size_t j = kept;
+        while (j > 0 && top[j - 1].votes <= all_[i].votes) --j;
+        if (j >= width) continue;
+        kept = std::min(kept + 1, width);
+        for (std::size_t m = kept - 1; m > j; --m) top[m] = top[m - 1];
+        top[j] = all_[i];
+    }
+    return kept;
+}
+
+// From the longest context down.
+void Contexts::propose_followers(const Sources& sources, std::size_t source, int width, Evidence& out) {
+    const std::size_t first = source * kOrderCount;
+    int ahead = 0;
+    for (std::size_t i = first + kOrderCount; i-- > first && ahead < kProposing;) {
+        const Slot& slot = slots_[i];
+        ahead += !slot.empty();
+        for (std::size_t p = 0; p < slot.places; ++p)
+            scan(slot.at[p], [&](const Edge& edge) { slot.at[p].index->prefetch(edge.to); });
+    }
+    int proposing = 0;
+    for (std::size_t i = first + kOrderCount; i-- > first;) {
+        Slot& slot = slots_[i];
+        if (slot.empty()) continue;
+        if (proposing < kProposing) {
+            tally(sources, i);
+        } else {
+            slot.total = count_of(slot);
+            if (slot.sealed)
+                for (const SealedPart& part : sources.sealed->parts())
+                    if (const int rung = part.rung[i - first]; rung >= 0)
+                        slot.total += part.evidence.total[static_cast<std::size_t>(rung)];
+        }
+        if (slot.total == 0) {
+            slot.places = 0;
+            slot.sealed = false;
+            continue;
+        }
+        if (deepest_[source] < 0) deepest_[source] = static_cast<int>(i - first);
+        if (proposing >= kProposing) continue;
+        ++proposing;
+        std::array<Vote, kMostStrongest> top;
+        const std::size_t n =
+            strongest(followers_[i], std::min(static_cast<std::size_t>(width), kMostStrongest), top);
+        for (std::size_t x = 0; x < n; ++x) propose(out, top[x].token);
+    }
+}
+
+void Contexts::find(const Sources& sources, const View& view, int width, Evidence& out) {
+    out.candidates.clear();
+    std::array<Match, kSources> match;
+    Sealed* const sealed = sources.sealed;
+    if (sealed != nullptr) sealed->ask(view.sealed);
+    for (std::size_t i = 0; i < sources.indexes.size(); ++i)
+        if (sealed != nullptr && sealed->has(i))
+            walk_beside(sources, view, i, slots_, match[1]);
+        else
+            walk(sources, view, i, slots_, match[i == 0 ? 0 : 1]);
+    if (sealed != nullptr) sealed->follow(match[1]);
+    for (std::size_t s = 0; s < kSources; ++s) propose_followers(sources, s, width, out);
+    Followed& f = out.followed;
+    f.match_at = match[1].at;
+    for (std::size_t s = 0; s < kSources; ++s) {
+        f.match[s] = match[s].token;
+        f.match_len[s] = match[s].len;
+        f.match_index[s] = match[s].index;
+        f.recovery[s] = recovered(sources, view.recoveries[s], static_cast<int>(s));
+        if (f.recovery[s] >= 0) propose(out, f.recovery[s]);
+        if (f.match[s] < 0) continue;
+        // Contexts end at max_context; a copy goes on.
+        if (f.match_len[s] >= sources.indexes[0]->max_context()) f.match_len[s] += view.run[s];
+        propose(out, f.match[s]);
+    }
+}
+
+void Contexts::votes(const Sources& sources, const Evidence& out,
+                     std::array<VotesOfCandidates, kSlots>& votes) const {
+    const std::size_t n = out.candidates.size();
+    std::array<std::array<std::uint32_t, kOrderCount>, kMostProposed> sealed;
+    if (sources.sealed != nullptr)
+        for (std::size_t c = 0; c < n; ++c) sources.sealed->votes(out.candidates[c].token, sealed[c]);
+    for (std::size_t i = 0; i < kSlots; ++i) {
+        const Slot& slot = slots_[i];
+        if (slot.empty()) continue;
+        const Followers& followers = followers_[i];
+        const std::size_t source = i / kOrderCount;
+        for (std::size_t c = 0; c < n; ++c) {
+            const Token token = out.candidates[c].token;
+            std::uint32_t& sum = votes[i][c];
+            if (followers.complete) {
+                std::uint32_t v = followers.begin;
+                while (v < followers.end && all_[v].token != token) ++v;
+                sum = v < followers.end ? all_[v].votes : 0;
+            } else {
+                sum = votes_for(slot, token, static_cast<int>(source), sources.writer);
+                if (slot.sealed) sum += sealed[c][i % kOrderCount];
+            }
+        }
+    }
+}
+
+std::vector<ContextVotes> contexts(const Sources& sources, const View& view, int width, Evidence& out) {
+    Contexts found;
+    found.find(sources, view, width, out);
+    std::array<VotesOfCandidates, kSlots> votes;
+    found.votes(sources, out, votes);
+    std::vector<ContextVotes> all;
+    for (int s = 0; s < kSources; ++s)
+        for (int k = 0; k < kOrderCount; ++k) {
+            const auto i = static_cast<std::size_t>(s * kOrderCount + k);
+            const Slot& slot = found.slots()[i];
+            if (slot.empty()) continue;
+            ContextVotes& context =
+                all.emplace_back(ContextVotes{s, kOrders[k], slot.match_len, slot.total, slot.newest, {}});
+            context.votes.assign(votes[i].begin(),
+                                 votes[i].begin() + static_cast<std::ptrdiff_t>(out.candidates.size()));
+        }
+    return all;
+}
+
+void note_drafted(const Sources& sources, const View& view, Token token) {
+    std::uint32_t longest = 0;
+    const Index* index = nullptr;
+    std::uint32_t writer = 0;
+    for (std::size_t i = 1; i < sources.indexes.size(); ++i) {
+        const Index& hot = *sources.indexes[i];
+        std::uint32_t high = view.cursors[i].len;
+        for (NodeId id = view.cursors[i].node; id != kRoot && high > longest; id = hot.node(id).link) {
+            const NodeId to = hot.next(id, token);
+            if (to != kNoNode && votes_of(hot, to, 1, sources.writer) > 0) {
+                longest = high;
+                index = &hot;
+                writer = hot.node(to).writer & ~kManyWriters;
+            }
+            high = std::min(high, hot.node(hot.node(id).link).len);
+        }
+    }
+    SealedAt at;
+    if (sources.sealed != nullptr)
+        for (std::size_t p = 0; p < sources.sealed->parts().size(); ++p)
+            for (const SegmentRung& rung : sources.sealed->view(view.sealed, p).all()) {
+                if (rung.len <= longest) break;
+                const std::uint32_t position = sources.sealed->parts()[p].segment->newest_of(rung, token);
+                if (position == 0) continue;
+                longest = rung.len;
+                at = {static_cast<std::uint32_t>(p), position};
+            }
+    if (at.position != 0)
+        sources.sealed->parts()[at.part].segment->note_drafted(at.position);
+    else if (index != nullptr)
+        index->drafted.note(writer);
+}
+
+}  // namespace suffixsvc

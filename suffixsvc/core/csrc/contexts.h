@@ -1,0 +1,71 @@
+// The contexts of a position that were seen before, and what followed them: what evidence.cpp weighs.
+//
+// Contexts are found by one walk from the longest match to the root of each index (index.h), so each
+// distinct match length is looked at once. A context takes the slot of the largest order (learner.h,
+// kOrders) that it covers. Candidates come from the deepest few contexts of each source: what only shorter
+// ones know next to them is hardly ever right. Of the shorter ones it is therefore enough to know how often
+// they were seen and how often a candidate followed, and the many edges of short contexts are never scanned.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "evidence.h"
+#include "slots.h"
+
+namespace suffixsvc {
+
+// Slots of each source whose followers become candidates.
+inline constexpr int kProposing = 3;
+inline constexpr std::size_t kScanned = 24;       // of a wide node's edges the first ones are looked at ...
+inline constexpr std::size_t kScannedLast = 4;    // ... and the newest ones
+inline constexpr std::size_t kSealedVotes = 64;   // followers in segments of one order that are ranked
+inline constexpr std::size_t kMostStrongest = 4;  // of a slot that become candidates
+inline constexpr std::size_t kMostProposed = kSources * (kProposing * kMostStrongest + 2);
+
+using VotesOfCandidates = std::array<std::uint32_t, kMostProposed>;
+
+// What was found at a position. Plain data on the stack: most of it is not initialised.
+class Contexts {
+  public:
+    // Looks a position up. out.candidates get their tokens, out.followed is filled.
+    void find(const Sources& sources, const View& view, int width, Evidence& out);
+
+    // In order of source and order, those that exist: empty() tells.
+    const Slots& slots() const { return slots_; }
+    // The largest order of a source, -1: none.
+    int deepest(std::size_t source) const { return deepest_[source]; }
+    // How often each candidate of `out` followed the contexts of each slot; of slots that are empty nothing.
+    void votes(const Sources& sources, const Evidence& out,
+               std::array<VotesOfCandidates, kSlots>& votes) const;
+
+  private:
+    struct Vote {
+        Token token;
+        std::uint32_t votes;
+    };
+    // A part of all_.
+    struct Followers {
+        std::uint32_t begin = 0;
+        std::uint32_t end = 0;
+        bool complete = false;  // every follower is there
+    };
+    static constexpr std::size_t kMostVotes = kNodesPerSlot * (kScanned + kScannedLast) + kSealedVotes;
+
+    void propose_followers(const Sources& sources, std::size_t source, int width, Evidence& out);
+    void tally(const Sources& sources, std::size_t slot);
+    void add_sealed(const Sources& sources, std::size_t slot);
+    void add(Followers& followers, Token token, std::uint32_t votes);
+    std::size_t strongest(const Followers& followers, std::size_t width,
+                          std::array<Vote, kMostStrongest>& top) const;
+
+    Slots slots_;
+    std::array<Followers, kSlots> followers_;
+    std::array<int, kSources> deepest_{-1, -1};
+    std::size_t size_ = 0;
+    std::array<Vote, kSources * kProposing * kMostVotes> all_;
+};
+
+}  // namespace suffixsvc
