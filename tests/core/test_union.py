@@ -8,8 +8,9 @@ What may differ from an index that holds everything, and why:
 - Where contexts are told apart: a segment does not know where its texts end, nor what was only context in
   them, and still knows places of forgotten texts until it is merged. So an order may have no slot of its own
   (the next larger one has the same votes), or one more.
-- Votes of contexts with more than eight different followers in a segment (csrc/segment.h), and counts that
-  the index has not carried up yet: the texts here are small, and counts are settled.
+- Which followers are considered where a context has more than five different ones in a segment (WIDTH and two
+  more are asked for), their votes in a hub (csrc/segment.h), and counts that the index has not carried up yet:
+  the texts here have five tokens, and counts are settled.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class World:
         if kind == 1:
             period = [self.random.randrange(3) for _ in range(self.random.randint(1, 4))]
             return (period * n)[:n]
-        return [self.random.randrange(6 if kind == 2 else 2) for _ in range(n)]
+        return [self.random.randrange(5 if kind == 2 else 2) for _ in range(n)]
 
     def everything(self) -> list[Output]:
         return self.hot + [o for s in self.sealed for o in s.outputs if o.lsn not in s.forgotten]

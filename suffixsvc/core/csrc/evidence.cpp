@@ -304,7 +304,7 @@ std::array<int, kSources> find_contexts(const Sources& sources, const View& view
     out.candidates.clear();
     std::array<Match, kSources> match;
     Sealed* const sealed = sources.sealed;
-    if (sealed != nullptr) sealed->ask(view.sealed);
+    if (sealed != nullptr) sealed->ask(view.sealed, static_cast<std::size_t>(width));
     for (std::size_t i = 0; i < sources.indexes.size(); ++i)
         if (sealed != nullptr && sealed->has(i))
             walk_beside(sources, view, i, slots, match[1]);
