@@ -8,9 +8,9 @@ What may differ from an index that holds everything, and why:
 - Where contexts are told apart: a segment does not know where its texts end, nor what was only context in
   them, and still knows places of forgotten texts until it is merged. So an order may have no slot of its own
   (the next larger one has the same votes), or one more.
-- Which followers are considered where a context has more than five different ones in a segment (WIDTH and two
-  more are asked for), their votes in a hub (csrc/segment.h), and counts that the index has not carried up yet:
-  the texts here have five tokens, and counts are settled.
+- Which followers are considered where a context has more than five different ones in a segment (WIDTH and
+  two more are asked for), their votes in a hub (csrc/segment.h), and counts that the index has not carried
+  up yet: the texts here have five tokens, and counts are settled.
 """
 
 from __future__ import annotations
