@@ -107,6 +107,19 @@ std::uint32_t count_of(const Slot& slot) {
     return count;
 }
 
+std::uint32_t sealed_total(const Sealed& sealed, std::size_t order) {
+    std::uint32_t total = 0;
+    for (const SealedPart& part : sealed.parts())
+        if (const int rung = part.rung[order]; rung >= 0)
+            total += part.evidence.total[static_cast<std::size_t>(rung)];
+    return total;
+}
+
+void drop(Slot& slot) {
+    slot.places = 0;
+    slot.sealed = false;
+}
+
 // Edges that are looked at where followers become candidates.
 template <typename F>
 void scan(const Place& place, F f) {
@@ -231,23 +244,18 @@ void Contexts::propose_followers(const Sources& sources, std::size_t source, int
     for (std::size_t i = first + kOrderCount; i-- > first;) {
         Slot& slot = slots_[i];
         if (slot.empty()) continue;
-        if (proposing < kProposing) {
-            tally(sources, i);
-        } else {
+        if (proposing == kProposing) {
+            // Text ends and the asker's own text are among them, which is little where much was seen.
             slot.total = count_of(slot);
-            if (slot.sealed)
-                for (const SealedPart& part : sources.sealed->parts())
-                    if (const int rung = part.rung[i - first]; rung >= 0)
-                        slot.total += part.evidence.total[static_cast<std::size_t>(rung)];
-        }
-        if (slot.total == 0) {
-            slot.places = 0;
-            slot.sealed = false;
+            if (slot.sealed) slot.total += sealed_total(*sources.sealed, i - first);
             continue;
         }
-        if (deepest_[source] < 0) deepest_[source] = static_cast<int>(i - first);
-        if (proposing >= kProposing) continue;
-        ++proposing;
+        tally(sources, i);
+        if (slot.total == 0) {
+            drop(slot);
+            continue;
+        }
+        if (proposing++ == 0) deepest_[source] = static_cast<int>(i - first);
         std::array<Vote, kMostStrongest> top;
         const std::size_t n =
             strongest(followers_[i], std::min(static_cast<std::size_t>(width), kMostStrongest), top);
@@ -259,7 +267,7 @@ void Contexts::find(const Sources& sources, const View& view, int width, Evidenc
     out.candidates.clear();
     std::array<Match, kSources> match;
     Sealed* const sealed = sources.sealed;
-    if (sealed != nullptr) sealed->ask(view.sealed);
+    if (sealed != nullptr) sealed->ask(view.sealed, static_cast<std::size_t>(width));
     for (std::size_t i = 0; i < sources.indexes.size(); ++i)
         if (sealed != nullptr && sealed->has(i))
             walk_beside(sources, view, i, slots_, match[1]);
@@ -280,39 +288,42 @@ void Contexts::find(const Sources& sources, const View& view, int width, Evidenc
         if (f.match_len[s] >= sources.indexes[0]->max_context()) f.match_len[s] += view.run[s];
         propose(out, f.match[s]);
     }
+    count_votes(sources, out);
 }
 
-void Contexts::votes(const Sources& sources, const Evidence& out,
-                     std::array<VotesOfCandidates, kSlots>& votes) const {
+void Contexts::count_votes(const Sources& sources, const Evidence& out) {
     const std::size_t n = out.candidates.size();
     std::array<std::array<std::uint32_t, kOrderCount>, kMostProposed> sealed;
     if (sources.sealed != nullptr)
         for (std::size_t c = 0; c < n; ++c) sources.sealed->votes(out.candidates[c].token, sealed[c]);
     for (std::size_t i = 0; i < kSlots; ++i) {
-        const Slot& slot = slots_[i];
+        Slot& slot = slots_[i];
         if (slot.empty()) continue;
         const Followers& followers = followers_[i];
-        const std::size_t source = i / kOrderCount;
+        const int source = static_cast<int>(i) / kOrderCount;
+        std::uint32_t sum = 0;
         for (std::size_t c = 0; c < n; ++c) {
             const Token token = out.candidates[c].token;
-            std::uint32_t& sum = votes[i][c];
+            std::uint32_t& votes = votes_[i][c];
             if (followers.complete) {
                 std::uint32_t v = followers.begin;
                 while (v < followers.end && all_[v].token != token) ++v;
-                sum = v < followers.end ? all_[v].votes : 0;
+                votes = v < followers.end ? all_[v].votes : 0;
             } else {
-                sum = votes_for(slot, token, static_cast<int>(source), sources.writer);
-                if (slot.sealed) sum += sealed[c][i % kOrderCount];
+                votes = votes_for(slot, token, source, sources.writer);
+                if (slot.sealed) votes += sealed[c][i % kOrderCount];
             }
+            sum += votes;
         }
+        // A context that only prompts have counts for nothing, what followed it does.
+        slot.total = std::max(slot.total, sum);
+        if (slot.total == 0) drop(slot);
     }
 }
 
 std::vector<ContextVotes> contexts(const Sources& sources, const View& view, int width, Evidence& out) {
     Contexts found;
     found.find(sources, view, width, out);
-    std::array<VotesOfCandidates, kSlots> votes;
-    found.votes(sources, out, votes);
     std::vector<ContextVotes> all;
     for (int s = 0; s < kSources; ++s)
         for (int k = 0; k < kOrderCount; ++k) {
@@ -321,8 +332,9 @@ std::vector<ContextVotes> contexts(const Sources& sources, const View& view, int
             if (slot.empty()) continue;
             ContextVotes& context =
                 all.emplace_back(ContextVotes{s, kOrders[k], slot.match_len, slot.total, slot.newest, {}});
-            context.votes.assign(votes[i].begin(),
-                                 votes[i].begin() + static_cast<std::ptrdiff_t>(out.candidates.size()));
+            const auto& votes = found.votes(i);
+            context.votes.assign(votes.begin(),
+                                 votes.begin() + static_cast<std::ptrdiff_t>(out.candidates.size()));
         }
     return all;
 }

@@ -37,9 +37,8 @@ class Contexts {
     const Slots& slots() const { return slots_; }
     // The largest order of a source, -1: none.
     int deepest(std::size_t source) const { return deepest_[source]; }
-    // How often each candidate of `out` followed the contexts of each slot; of slots that are empty nothing.
-    void votes(const Sources& sources, const Evidence& out,
-               std::array<VotesOfCandidates, kSlots>& votes) const;
+    // How often each candidate of `out` followed the contexts of a slot that is not empty.
+    const VotesOfCandidates& votes(std::size_t slot) const { return votes_[slot]; }
 
   private:
     struct Vote {
@@ -55,6 +54,7 @@ class Contexts {
     static constexpr std::size_t kMostVotes = kNodesPerSlot * (kScanned + kScannedLast) + kSealedVotes;
 
     void propose_followers(const Sources& sources, std::size_t source, int width, Evidence& out);
+    void count_votes(const Sources& sources, const Evidence& out);
     void tally(const Sources& sources, std::size_t slot);
     void add_sealed(const Sources& sources, std::size_t slot);
     void add(Followers& followers, Token token, std::uint32_t votes);
@@ -63,6 +63,7 @@ class Contexts {
 
     Slots slots_;
     std::array<Followers, kSlots> followers_;
+    std::array<VotesOfCandidates, kSlots> votes_;
     std::array<int, kSources> deepest_{-1, -1};
     std::size_t size_ = 0;
     std::array<Vote, kSources * kProposing * kMostVotes> all_;

@@ -91,11 +91,8 @@ void use_followed(const Learner& learner, const View& view, const Followed& f, C
     }
 }
 
-void weigh(const Sources& sources, const View& view, const Learner& learner, const Contexts& contexts,
-           Evidence& found) {
+void weigh(const View& view, const Learner& learner, const Contexts& contexts, Evidence& found) {
     const Slots& slots = contexts.slots();
-    std::array<VotesOfCandidates, kSlots> votes;
-    contexts.votes(sources, found, votes);
     std::array<Known, kSlots> known;
     const std::size_t contexts_known = contexts_of(slots, learner, known);
     std::array<Inputs, kMixers> weights;
@@ -111,7 +108,7 @@ void weigh(const Sources& sources, const View& view, const Learner& learner, con
         for (std::size_t x = 0; x < contexts_known; ++x) {
             const Known& k = known[x];
             const Slot& slot = slots[k.slot];
-            const std::uint32_t v = votes[k.slot][j];
+            const std::uint32_t v = contexts.votes(k.slot)[j];
             if (v == 0) {
                 c.features[k.slot] = k.absent;
                 c.inputs[k.slot] = k.absent_input;
@@ -150,7 +147,7 @@ void collect(const Sources& sources, const View& view, const Learner& learner, i
         Learner::history_set(view.history, std::max(f.match_len[0], f.match_len[1]),
                              !both ? 0 : (f.match[0] == f.match[1] ? 1 : 2)),
         Learner::token_set(static_cast<std::uint32_t>(view.last))};
-    weigh(sources, view, learner, contexts, out);
+    weigh(view, learner, contexts, out);
     // By insertion: they are few, large, and nearly in order.
     out.order.resize(out.candidates.size());
     for (std::size_t i = 0; i < out.candidates.size(); ++i) {

@@ -9,6 +9,7 @@ namespace suffixsvc {
 
 namespace {
 
+constexpr std::size_t kMore = 2;   // followers of a context that are gathered beyond those asked for
 constexpr std::size_t kKept = 64;  // positions that memory is kept for between drafts
 constexpr std::uint32_t kNever = std::numeric_limits<std::uint32_t>::max();
 
@@ -97,8 +98,9 @@ std::span<const Token> Sealed::context_of(std::uint32_t position) {
     return std::span(context_).subspan(first);
 }
 
-void Sealed::ask(std::uint32_t position) {
+void Sealed::ask(std::uint32_t position, std::size_t width) {
     asked_ = position;
+    width_ = std::min(width + kMore, kMostWidth);
     Position& at = positions_[position];
     if (!at.asked) {
         const std::span<const Token> context = context_of(position);
@@ -114,7 +116,7 @@ void Sealed::ask(std::uint32_t position) {
         at.asked = true;
     }
     for (std::size_t p = 0; p < parts_.size(); ++p) {
-        parts_[p].segment->gather(asked_view(p), kMostWidth, parts_[p].evidence);
+        parts_[p].segment->gather(asked_view(p), width_, parts_[p].evidence);
         parts_[p].rung.fill(-1);
     }
 }
@@ -194,7 +196,7 @@ void Sealed::votes(Token token, std::array<std::uint32_t, kOrderCount>& out) con
         std::array<std::uint32_t, kMostRungs> looked_up;
         if (c == e.size) {
             // All followers of the last rung are candidates, unless they are many.
-            if (e.strongest_size[view.size - 1] < kMostWidth) continue;
+            if (e.strongest_size[view.size - 1] < width_) continue;
             part.segment->votes(view, token, looked_up);
         }
         const auto& votes = c < e.size ? e.votes[c] : looked_up;

@@ -44,8 +44,9 @@ class Sealed {
     void begin(std::span<const Token> text);
     // The position after a token.
     std::uint32_t step(std::uint32_t position, Token token);
-    // Looks the position up in all segments, and gathers what followed.
-    void ask(std::uint32_t position);
+    // Looks the position up in all segments, and gathers what followed: of each context the `width` strongest
+    // and some more, which may be among the strongest of all parts together.
+    void ask(std::uint32_t position, std::size_t width);
 
     // Of the position asked about last:
     // Fills the slots (those of source 1, by order) of a namespace that has segments; `hot` is what its index
@@ -79,6 +80,7 @@ class Sealed {
     std::vector<SealedPart> parts_;
     std::uint32_t namespaces_with_ = 0;  // bit i: indexes[i] has segments
     std::uint64_t forgotten_ = 0;        // outputs of all parts, when the end of the text was asked about
+    std::size_t width_ = 0;              // followers gathered ...
     std::size_t asked_ = 0;              // the position asked about last
     std::span<const Token> text_;
     std::size_t length_ = 0;  // of the text at the call before

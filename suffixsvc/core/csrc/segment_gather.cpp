@@ -45,7 +45,14 @@ class SegmentGatherer : public SegmentSearch<W> {
                                }))
                     return false;
                 out.total[r] = saturated(more);
-                for (const Tally::Row& row : tally.rows()) top.show(row.code, row.votes, row.newest);
+                // A row that has no more votes than in the rung before is not among the strongest now if it
+                // was not then.
+                tally.for_each_touched(
+                    [&](const Tally::Row& row) { top.show(row.code, row.votes, row.newest); });
+                for (std::size_t i = 0; r > 0 && i < out.strongest_size[r - 1]; ++i) {
+                    const Tally::Row& row = *tally.row(codes[out.strongest[r - 1][i]]);
+                    if (row.added[r] == 0) top.show(row.code, row.votes, row.newest);
+                }
             } else {
                 Listed& list = lists[r];
                 if (!list_followers(rung, list)) return false;

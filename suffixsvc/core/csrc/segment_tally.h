@@ -31,7 +31,9 @@ class Tally {
         if (hashed_) slots_.fill(0);
     }
     void add(std::uint32_t code, std::uint32_t position, std::uint32_t weight, std::size_t rung) {
-        Row& row = rows_[find(code, true)];
+        const std::size_t at = find(code, true);
+        Row& row = rows_[at];
+        if (row.added[rung] == 0) touched_[touched_size_++] = static_cast<std::uint16_t>(at);
         row.votes += weight;
         row.added[rung] += weight;
         row.newest = std::max(row.newest, position);
@@ -40,7 +42,12 @@ class Tally {
         const std::size_t at = find(code, false);
         return at < size_ ? &rows_[at] : nullptr;
     }
-    std::span<const Row> rows() const { return {rows_.data(), size_}; }
+    // f(row) for the rows that were added to since the last call.
+    template <typename F>
+    void for_each_touched(F f) {
+        for (std::size_t i = 0; i < touched_size_; ++i) f(rows_[touched_[i]]);
+        touched_size_ = 0;
+    }
 
   private:
     static constexpr std::uint32_t kLinear = 12;
@@ -66,6 +73,8 @@ class Tally {
 
     bool hashed_;
     std::size_t size_ = 0;
+    std::size_t touched_size_ = 0;
+    std::array<std::uint16_t, kExactEntries> touched_;
     std::array<Row, kExactEntries> rows_;
     std::array<std::uint32_t, kExactEntries> codes_;  // of the rows, close together
     std::array<std::uint16_t, kSlots> slots_;

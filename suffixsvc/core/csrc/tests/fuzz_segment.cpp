@@ -134,6 +134,12 @@ Outcome use(const std::string& folder, std::mt19937& random, const Segment& othe
                 longer = rung.len;
                 (void)segment->total(rung);
                 (void)segment->newest(rung);
+                const Token asked = evidence.size > 0 ? evidence.token[0] : 3;
+                if (const std::uint32_t at = segment->newest_of(rung, asked); at != 0) {
+                    segment->note_drafted(at);
+                    (void)segment->age_at(at);
+                    (void)segment->token_at(at + 1);
+                }
             }
         }
     };
@@ -143,6 +149,7 @@ Outcome use(const std::string& folder, std::mt19937& random, const Segment& othe
         if (random() % 3 == 0) gone.push_back(o.lsn);
     segment->forget(gone);
     ask();
+    (void)segment->take_drafted();
     segment->settle(100);
     ask();
     SegmentJob job;
