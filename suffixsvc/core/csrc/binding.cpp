@@ -36,6 +36,11 @@ nb::ndarray<nb::numpy, T, nb::ndim<1>> to_numpy(std::vector<T>&& values) {
     return nb::ndarray<nb::numpy, T, nb::ndim<1>>(keep->data(), {keep->size()}, owner);
 }
 
+std::uint32_t require_writer(std::uint32_t writer) {
+    if (writer & kManyWriters) throw std::invalid_argument("a writer is below 2**31");
+    return writer;
+}
+
 nb::tuple draft_arrays(const std::vector<DraftToken>& draft) {
     std::vector<Token> tokens;
     std::vector<std::int32_t> parents, match_lens;
@@ -76,6 +81,7 @@ NB_MODULE(_ext, m) {
         .def(
             "add",
             [](Index& self, Tokens text, std::size_t uncounted, std::uint32_t writer) {
+                require_writer(writer);
                 nb::gil_scoped_release release;
                 std::unique_lock write(self.mutex);
                 self.add(span_of(text), uncounted, writer);
@@ -132,6 +138,9 @@ NB_MODULE(_ext, m) {
                 self.segments.set({segments.begin(), segments.end()});
             },
             "segments"_a)
+        .def(
+            "take_drafted", [](const Index& self) { return self.drafted.take(); },
+            nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("max_context", &Index::max_context)
         .def("stats",
              [](const Index& self) {
@@ -221,6 +230,24 @@ NB_MODULE(_ext, m) {
                 return nb::make_tuple(to_numpy(std::move(tokens)), to_numpy(std::move(counts)));
             },
             "n"_a)
+        .def(
+            "look",
+            [](Session& self, int width) {
+                Session::Look look;
+                {
+                    nb::gil_scoped_release release;
+                    look = self.look(width);
+                }
+                nb::list contexts, followed;
+                for (const ContextVotes& c : look.contexts)
+                    contexts.append(
+                        nb::make_tuple(c.source, c.order, c.match_len, c.total, c.newest, c.votes));
+                for (std::size_t s = 0; s < kSources; ++s)
+                    followed.append(nb::make_tuple(look.followed.match[s], look.followed.match_len[s],
+                                                   look.followed.recovery[s]));
+                return nb::make_tuple(look.candidates, contexts, followed);
+            },
+            "width"_a)
         .def("output_runs", &Session::output_runs, nb::call_guard<nb::gil_scoped_release>())
         .def("retract", &Session::retract, nb::call_guard<nb::gil_scoped_release>())
         .def("__len__", &Session::length, nb::call_guard<nb::gil_scoped_release>())
