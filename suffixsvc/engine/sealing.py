@@ -133,14 +133,14 @@ class Sealer:
             return
         try:
             self._store.drop_segments(path, [record.name for record, _ in damaged])
-        except StoreFullError as error:
+        except StoreFullError as full:
             self._undropped[path] = damaged
-            log.warning("a damaged segment stays in the manifest", namespace=path, error=str(error))
+            log.warning("a damaged segment stays in the manifest", namespace=path, error=str(full))
             return
         self._hook("repair-dropped")
-        for record, error in damaged:
+        for record, why in damaged:
             # a newer version's or somebody else's stays; what could not be read is swept at the next open
-            if isinstance(error, SegmentCorruptError):
+            if isinstance(why, SegmentCorruptError):
                 segment_files.remove(self._folder / record.name)
 
     # --------------------------------------------------------------------------------------------- sealing
