@@ -11,6 +11,7 @@ import pytest
 from sealing_testing import LIMITS, NS, files, ngram_oracle, ngrams, open_cache, output
 
 from suffixsvc import Limits, SuffixCache
+from suffixsvc.engine.tiering import MOST_SEGMENTS
 from suffixsvc.errors import SessionClosedError, UnknownNamespaceError, UnknownOutputError
 from suffixsvc.store import LmdbStore
 
@@ -104,10 +105,11 @@ def test_merging_is_tiered_and_keeps_few_segments(tmp_path: Path) -> None:
                 while sealer.merge(index):
                     pass
                 most = max(most, len(index.sealed()))
-        assert most <= 8
-        assert [each.outputs for each in index.sealed()] == [16, 16, 4, 4]
+        assert most <= MOST_SEGMENTS
+        assert sum(each.outputs for each in index.sealed()) == 40
+        assert index.sealed()[0].outputs >= 15
         cache.check()
-    assert len(files(tmp_path / "d")) == 4
+    assert len(files(tmp_path / "d")) <= MOST_SEGMENTS
 
 
 def test_segments_of_which_all_is_forgotten_go(tmp_path: Path) -> None:
@@ -262,7 +264,7 @@ def test_the_background_seals_and_merges_by_itself(tmp_path: Path) -> None:
         for _ in range(8):
             fill(cache, 6)
         wait_for("sealed", lambda: index.hot_tokens < LIMITS.seal_tokens)
-        wait_for("merged", lambda: len(index.sealed()) <= 8)
+        wait_for("merged", lambda: len(index.sealed()) <= MOST_SEGMENTS)
         wait_for("settled", lambda: all(not e.segment.stats().unsettled for e in index.sealed()))
         cache.check()
         assert cache.stats().outputs == 48
