@@ -10,6 +10,7 @@ import enum
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -26,6 +27,7 @@ __all__ = [
     "NamespaceRecord",
     "NewOutput",
     "OutputId",
+    "SegmentRecord",
     "Store",
     "StoreStats",
     "StoredOutput",
@@ -172,6 +174,26 @@ class NamespaceRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """A line of a namespace's manifest: a sealed segment stands for a range of the log.
+
+    Every output of the namespace with first_lsn <= id <= last_lsn is in the file or has a tombstone; ranges
+    of a namespace never overlap. ``outputs`` and ``tokens`` count both, so what is left of the range is what
+    they say less its tombstones.
+    """
+
+    name: str  #: of the file, in the store's folder of segments
+    first_lsn: OutputId
+    last_lsn: OutputId
+    outputs: int
+    tokens: int  #: of those outputs
+    file_bytes: int
+
+    def covers(self, output_id: OutputId) -> bool:
+        return self.first_lsn <= output_id <= self.last_lsn
+
+
+@dataclass(frozen=True, slots=True)
 class StoreStats:
     """What a store holds. Bytes are what the files or arrays really take."""
 
@@ -205,6 +227,10 @@ class Store(Protocol):
         """Delete one occurrence durably and return what it was; the payload goes with its last
         occurrence. UnknownOutputError if it is not there."""
 
+    def forget_many(self, namespace: str, output_ids: Sequence[OutputId]) -> list[StoredOutput]:
+        """Delete durably those of the occurrences that are there; returns them, ordered by id. Not atomic:
+        a crash in between leaves some of them."""
+
     def expire(self, now: float) -> list[StoredOutput]:
         """Delete durably every occurrence whose TTL has passed at ``now``; returns them."""
 
@@ -214,6 +240,45 @@ class Store(Protocol):
     def scan(self, namespace: str | None = None, *, from_lsn: int = 0) -> Iterator[StoredOutput]:
         """Occurrences with id >= from_lsn in id order, of one namespace or of all. A consistent
         snapshot of the moment the first one is drawn."""
+
+    def output_ids(
+        self, namespace: str, first: OutputId, last: OutputId, limit: int | None = None
+    ) -> list[OutputId]:
+        """Ids of the namespace's occurrences in first..last (both included), ascending, at most ``limit``."""
+
+    # The manifest: which ranges of the log are in sealed segments. Deleting an occurrence in such a range
+    # leaves a tombstone in the same transaction, until a new segment leaves it out.
+
+    @property
+    def segment_folder(self) -> Path | None:
+        """Where segment files are; it need not exist. None: nothing outlives the process, so seal nothing."""
+
+    def segments(self, namespace: str) -> list[SegmentRecord]:
+        """The namespace's manifest, ordered by range."""
+
+    def tombstones(self, namespace: str) -> dict[OutputId, int]:
+        """Deleted occurrences that a segment still holds, and their tokens, ordered by id."""
+
+    def add_segment(
+        self, namespace: str, name: str, file_bytes: int, outputs: Mapping[OutputId, int]
+    ) -> SegmentRecord:
+        """Enter a segment of these outputs (id -> tokens) into the manifest, durably.
+
+        Its range is from the lowest to the highest of them. Those deleted since they were read get their
+        tombstone now. ManifestError, nothing changed: the log has further outputs in that range, or another
+        segment overlaps it.
+        """
+
+    def replace_segments(
+        self, namespace: str, names: Sequence[str], name: str, file_bytes: int, left_out: Sequence[OutputId]
+    ) -> SegmentRecord:
+        """Enter one segment in the place of neighbours, durably; tombstones of ``left_out`` go.
+
+        ManifestError, nothing changed: they are no neighbours, or one is not there.
+        """
+
+    def drop_segments(self, namespace: str, names: Sequence[str]) -> None:
+        """Take segments and the tombstones of their ranges out of the manifest, durably."""
 
     def put_state(self, namespace: str, name: str, value: bytes) -> None:
         """Keep a small derived blob (learned tables) with a namespace. Durable when it returns."""

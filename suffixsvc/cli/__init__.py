@@ -53,6 +53,9 @@ VERBS: Final[dict[str, Verb]] = {
         "suffixsvc.cli.replay", "replay", "Measure on a recorded log what the cache would have drafted."
     ),
     "bench": Verb("suffixsvc.cli.bench", "app", "Measure: replays of recorded logs, methods side by side."),
+    "compact": Verb(
+        "suffixsvc.cli.compact", "compact", "Seal and merge a data folder, so that it opens at once."
+    ),
     "models": Verb("suffixsvc.cli.models", "app", "List, download and locate the models used here."),
     "version": Verb("suffixsvc.cli.version", "version", "Print the version."),
 }

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from suffixsvc.core import Index, StepCounters, new_learner, pack_weights
+from suffixsvc.core.segments import Segment
 from suffixsvc.errors import IndexCorruptError, InvalidInputError
-from suffixsvc.types import NewOutput, TokenArray
+from suffixsvc.index.sealed import Places, Sealed
+from suffixsvc.types import NewOutput, OutputId, SegmentRecord, StoredOutput, TokenArray
 
 #: contexts longer than this are not told apart
 MAX_CONTEXT = 64
@@ -42,8 +44,11 @@ class NamespaceStats:
     outputs: int  #: occurrences kept
     tokens: int  #: tokens of those outputs
     sessions: int  #: live now
-    index_bytes: int
+    index_bytes: int  #: of memory, sealed segments' share included
     index_nodes: int
+    segments: int  #: sealed ones
+    segment_bytes: int  #: of their files, which are mapped
+    hot_tokens: int  #: of the outputs that are not sealed
     num_steps: int  #: steps that asked for a draft
     num_drafts: int  #: steps answered with at least one token
     num_draft_tokens: int
@@ -66,14 +71,29 @@ def texts_of(output: NewOutput) -> Iterator[tuple[TokenArray, int]]:
 
 
 class NamespaceIndex:
-    """One namespace's share of memory. Thread-safe; the native index has its own locks."""
+    """One namespace's share of memory. Thread-safe; the native index has its own locks.
 
-    def __init__(self, path: str, weights: bytes | None = None) -> None:
+    Args:
+        path: of the namespace.
+        weights: what drafting starts from, see ``suffixsvc.core.new_learner``.
+        last_lsn: the last id that the store has given, cheaply.
+    """
+
+    def __init__(
+        self, path: str, weights: bytes | None = None, *, last_lsn: Callable[[], OutputId] = lambda: 0
+    ) -> None:
         self.path = path
         self.index = Index(MAX_CONTEXT)
         self.learner = new_learner(weights)
+        self._last_lsn = last_lsn
         self._lock = threading.Lock()
+        #: of the hot outputs; what is sealed counts in its place
         self._outputs = self._tokens = self._sessions = 0
+        self._places = Places()
+        self._commits: dict[int, OutputId] = {}
+        self._next_commit = itertools.count()
+        #: held while outputs change their place: whoever holds it sees each of them once
+        self.moving = threading.Lock()
         #: what the steps of this namespace's sessions came to
         self.counters = StepCounters()
 
@@ -82,21 +102,44 @@ class NamespaceIndex:
         return pack_weights(self.learner)
 
     def insert(self, output: NewOutput) -> None:
-        """Index a stored output."""
+        """Index an output that is stored, or about to be."""
+        self._insert(output)
+        self.count_output(output)
+
+    def _insert(self, output: NewOutput) -> None:
         writer = next_writer()
         for text, context in texts_of(output):
             self.index.add(text, context, writer)
-        self.count_output(output)
 
     def remove(self, output: NewOutput) -> None:
-        """Take a stored output out of the index again; IndexCorruptError if it is not in it."""
+        """Take an output that is not sealed out of the index again; IndexCorruptError if it is not in it."""
+        self._remove(output)
+        self.count_output(output, -1)
+
+    def _remove(self, output: NewOutput) -> None:
         for text, context in texts_of(output):
             if not self.index.remove(text, context):
                 raise IndexCorruptError(
                     f"an output of namespace {self.path} is in the log but not in the index",
                     remedy="Restart to rebuild the index from the log, and report this.",
                 )
-        self.count_output(output, -1)
+
+    def forget(self, gone: Sequence[StoredOutput]) -> None:
+        """Take outputs that the store has deleted out of the index, wherever they are.
+
+        The only way to forget: the caller has held the engine's lock for forgetting since before it deleted
+        them. All of them are taken; IndexCorruptError afterwards if one was not there.
+        """
+        with self._lock:
+            hot = self._places.forget(gone)
+        broken: IndexCorruptError | None = None
+        for stored in hot:
+            try:
+                self.remove(stored.output)
+            except IndexCorruptError as error:  # the log has let all of them go: so must the index
+                broken = error
+        if broken is not None:
+            raise broken
 
     def count_output(self, output: NewOutput, sign: int = 1) -> None:
         with self._lock:
@@ -107,8 +150,132 @@ class NamespaceIndex:
         with self._lock:
             self._sessions += change
 
+    # ------------------------------------------------------------- commits under way, and what is settled
+
+    def begin_commit(self) -> int:
+        """An output is about to be logged whose text is not yet in the index as it will stay."""
+        number = next(self._next_commit)
+        self._commits[number] = self._last_lsn()
+        return number
+
+    def end_commit(self, number: int) -> None:
+        """Its text is settled, or nothing was logged. Idempotent."""
+        # no lock: a collector may run this anywhere, also where the lock is held
+        self._commits.pop(number, None)
+
+    def settled(self, last: OutputId) -> OutputId:
+        """Up to this one, at most ``last`` (which the store gave before this call), everything in the log is
+        in the index as it will stay."""
+        return min([last, *list(self._commits.values())])
+
+    # ----------------------------------------------------------------------------------- sealed segments
+
+    @property
+    def hot_tokens(self) -> int:
+        """Tokens of the outputs that are not sealed."""
+        return self._tokens
+
+    def sealed(self) -> list[Sealed]:
+        """The segments in use, oldest outputs first."""
+        with self._lock:
+            return list(self._places.sealed)
+
+    def hot_ranges(self, last: OutputId) -> list[tuple[OutputId, OutputId]]:
+        """Ranges of ids up to ``last`` that no segment stands for, ascending."""
+        with self._lock:
+            return list(self._places.hot_ranges(last))
+
+    def attach(self, sealed: Sealed) -> None:
+        """A segment whose outputs are not hot: at open, and while a range is loaded."""
+        with self._lock:
+            gone = self._places.gone
+            sealed.segment.forget(gone)
+            self._places.attach(sealed)
+            self._set_segments()
+
+    def begin_move(self) -> None:
+        """Outputs are about to be read, to be put into a new segment. One at a time."""
+        with self._lock:
+            self._places.begin()
+
+    def end_move(self) -> None:
+        """Nothing came of it, or all of it is done. Idempotent."""
+        with self._lock:
+            self._places.end()
+
+    def take_over(
+        self, record: SegmentRecord, segment: Segment, outputs: Sequence[StoredOutput]
+    ) -> list[StoredOutput]:
+        """A new segment stands for these outputs from now on. The caller holds the lock for forgetting.
+
+        Returns:
+            Those to be taken out of the hot index with :meth:`drop_hot`; until then they count twice in
+            drafts. The others were forgotten meanwhile.
+        """
+        with self._lock:
+            gone = self._places.gone
+            segment.forget(gone)
+            moved = [stored for stored in outputs if stored.output_id not in gone]
+            tokens = sum(len(stored.output.token_ids) for stored in moved)
+            self._places.attach(Sealed(record, segment, len(moved), tokens))
+            self._places.end()
+            self._outputs -= len(moved)
+            self._tokens -= tokens
+            self._set_segments()
+            return moved
+
+    def drop_hot(self, outputs: Sequence[StoredOutput]) -> int:
+        """Take sealed outputs out of the hot index; how many were not in it."""
+        missing = 0
+        for stored in outputs:
+            try:
+                self._remove(stored.output)
+            except IndexCorruptError:
+                missing += 1
+        return missing
+
+    def exchange(self, record: SegmentRecord, segment: Segment, names: Collection[str]) -> None:
+        """A segment takes the place of these. The caller holds the lock for forgetting."""
+        with self._lock:
+            segment.forget(self._places.gone)
+            self._places.exchange(Sealed(record, segment, 0, 0), names)
+            self._places.end()
+            self._set_segments()
+
+    def detach(self, names: Collection[str]) -> None:
+        """Segments that nothing is left of."""
+        with self._lock:
+            self._places.detach(names)
+            self._set_segments()
+
+    def begin_load(self, first: OutputId, last: OutputId, names: Collection[str] = ()) -> None:
+        """The outputs of a range will be read back from the log; segments of these names stand for nothing
+        any more. One at a time; :meth:`load` and :meth:`attach` until :meth:`end_move`."""
+        with self._lock:
+            self._places.detach(names)
+            self._places.begin()
+            self._places.expect(first, last)
+            self._set_segments()
+
+    def load(self, stored: StoredOutput) -> None:
+        """Make an output hot, unless it was forgotten since it was read."""
+        with self._lock:
+            if not self._places.load(stored.output_id):
+                return
+            self._insert(stored.output)
+            self._outputs += 1
+            self._tokens += len(stored.output.token_ids)
+
+    def left_of(self, outputs: Sequence[StoredOutput]) -> list[StoredOutput]:
+        """Those that were not forgotten since the move began."""
+        with self._lock:
+            return [stored for stored in outputs if stored.output_id not in self._places.gone]
+
+    def _set_segments(self) -> None:
+        self.index.set_segments([sealed.segment.native for sealed in self._places.sealed])
+
     def ngrams(self, n: int) -> tuple[TokenArray, npt.NDArray[np.uint64]]:
-        """All n-grams of the namespace: int32[m, n] and their counts uint64[m].
+        """All n-grams of what is not sealed: int32[m, n] and their counts uint64[m].
 
         An n-gram counts once for every place where its last token was written by a model; earlier
         tokens of it may stand in the prompt's tail.
@@ -119,12 +286,16 @@ class NamespaceIndex:
     def stats(self) -> NamespaceStats:
         native, counters = self.index.stats(), self.counters
         with self._lock:
+            sealed = self._places.sealed
             return NamespaceStats(
-                outputs=self._outputs,
-                tokens=self._tokens,
+                outputs=self._outputs + sum(each.outputs for each in sealed),
+                tokens=self._tokens + sum(each.tokens for each in sealed),
                 sessions=self._sessions,
-                index_bytes=native.bytes,
+                index_bytes=native.bytes + sum(each.segment.stats().resident_bytes for each in sealed),
                 index_nodes=native.nodes,
+                segments=len(sealed),
+                segment_bytes=sum(each.record.file_bytes for each in sealed),
+                hot_tokens=self._tokens,
                 num_steps=counters.steps,
                 num_drafts=counters.drafts,
                 num_draft_tokens=counters.drafted,
@@ -132,7 +303,10 @@ class NamespaceIndex:
             )
 
     def check(self) -> None:
-        """Walk the whole index; IndexCorruptError names the first broken invariant."""
+        """Walk the whole index and read all of its segments; IndexCorruptError or SegmentCorruptError names
+        the first broken invariant."""
+        for sealed in self.sealed():
+            sealed.segment.check()
         problem = self.index.check()
         if problem:
             raise IndexCorruptError(

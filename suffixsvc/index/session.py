@@ -76,6 +76,7 @@ class Session:
         self._lock = threading.Lock()
         self._closed = False
         self._pending: tuple[NewOutput, Future[list[OutputId]]] | None = None  # a commit under way
+        self._settling: weakref.finalize[..., Session] | None = None  # says that it is settled in the index
         self._output_id: OutputId | None = None
         self._costs = CostMemo()
         self._last_curve: tuple[npt.NDArray[np.float64], core.Curve] = _ONE_STEP
@@ -261,6 +262,7 @@ class Session:
                 self._native.retract()
                 self._end()
                 return None
+            self._begin_commit()
             self._pending = output, self._commit(output)
         kept, stored = self._pending
         if wait:
@@ -268,8 +270,21 @@ class Session:
         else:
             stored.add_done_callback(_log_failure)
         self._settle_index(kept)
+        self._end_commit()
         self._end()
         return self._output_id
+
+    def _begin_commit(self) -> None:
+        """From here to :meth:`_end_commit` the log may hold what the index does not hold as it will stay, so
+        that it cannot be sealed yet."""
+        self._end_commit()
+        number = self._namespace.begin_commit()
+        self._settling = weakref.finalize(self, self._namespace.end_commit, number)
+        self._settling.atexit = False
+
+    def _end_commit(self) -> None:
+        if self._settling is not None:
+            self._settling()
 
     def _wait_for_commit(self, pending: Future[list[OutputId]]) -> list[OutputId]:
         """An interrupt leaves the commit under way: the next close() waits for the same one."""
@@ -278,6 +293,7 @@ class Session:
         except BaseException:
             if pending.done() and pending.exception() is not None:
                 self._pending = None  # nothing was kept; the session is open again
+                self._end_commit()
             raise
 
     def _settle_index(self, output: NewOutput) -> None:
