@@ -26,6 +26,7 @@ __all__ = [
     "NamespaceRecord",
     "NewOutput",
     "OutputId",
+    "OutputOutline",
     "Store",
     "StoreStats",
     "StoredOutput",
@@ -164,6 +165,17 @@ class StoredOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputOutline:
+    """What eviction needs to know of a :class:`StoredOutput`; cheap to read in bulk."""
+
+    output_id: OutputId
+    written_at: float  #: seconds since the epoch
+    positions: int  #: tokens and the prompt's tail before them
+    ttl_seconds: int
+    corpus: bool
+
+
+@dataclass(frozen=True, slots=True)
 class NamespaceRecord:
     """A namespace the store knows. ``tokenizer`` is its fingerprint, empty while none was given."""
 
@@ -205,6 +217,10 @@ class Store(Protocol):
         """Delete one occurrence durably and return what it was; the payload goes with its last
         occurrence. UnknownOutputError if it is not there."""
 
+    def forget_many(self, namespace: str, output_ids: Sequence[OutputId]) -> list[StoredOutput]:
+        """Delete durably those of the occurrences that are there; returns them, ordered by id. Not atomic:
+        a crash in between leaves some of them."""
+
     def expire(self, now: float) -> list[StoredOutput]:
         """Delete durably every occurrence whose TTL has passed at ``now``; returns them."""
 
@@ -214,6 +230,10 @@ class Store(Protocol):
     def scan(self, namespace: str | None = None, *, from_lsn: int = 0) -> Iterator[StoredOutput]:
         """Occurrences with id >= from_lsn in id order, of one namespace or of all. A consistent
         snapshot of the moment the first one is drawn."""
+
+    def outline(self, namespace: str) -> Iterator[OutputOutline]:
+        """The namespace's occurrences in id order, without their tokens. Those written or deleted while it
+        runs may be there or not."""
 
     def put_state(self, namespace: str, name: str, value: bytes) -> None:
         """Keep a small derived blob (learned tables) with a namespace. Durable when it returns."""

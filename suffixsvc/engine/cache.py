@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -18,6 +19,7 @@ from suffixsvc.config import Limits, validate_namespace
 from suffixsvc.core import new_learner
 from suffixsvc.engine.insertion import Insertion
 from suffixsvc.engine.namespace import Namespace
+from suffixsvc.engine.room import Room, predicted_bytes
 from suffixsvc.errors import (
     InvalidConfigError,
     InvalidInputError,
@@ -29,8 +31,17 @@ from suffixsvc.errors import (
     UnknownNamespaceError,
 )
 from suffixsvc.index import Abandoned, NamespaceIndex, NamespaceStats, Session
+from suffixsvc.policies import UNLIMITED, Policies
 from suffixsvc.store.validation import check_output
-from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, Store, TokenArray
+from suffixsvc.types import (
+    Labels,
+    NamespaceRecord,
+    NewOutput,
+    OutputId,
+    Store,
+    StoredOutput,
+    TokenArray,
+)
 
 __all__ = ["CacheStats", "SuffixCache"]
 
@@ -44,7 +55,8 @@ _LEARNER_STATE = "learner"
 
 @dataclass(frozen=True, slots=True)
 class CacheStats(NamespaceStats):
-    """A :class:`NamespaceStats` summed over all namespaces, and what the store holds."""
+    """A :class:`NamespaceStats` summed over all namespaces, and what the store holds. ``limit_bytes`` is that
+    of the whole cache, Limits.max_cache_bytes."""
 
     namespaces: int
     store_bytes: int
@@ -70,6 +82,7 @@ class SuffixCache:
         progress: called with (outputs so far, outputs in all) while the index is rebuilt on open.
         starting_weights: what new namespaces start from instead of the shipped weights, as
             :meth:`Namespace.learned_weights` gave it; b"" = nothing.
+        policies: how much each namespace may hold and for how long; None: no limits.
 
     Raises:
         InvalidInputError: ``starting_weights`` are not of this version.
@@ -85,6 +98,7 @@ class SuffixCache:
         limits: Limits | None = None,
         progress: Callable[[int, int], None] | None = None,
         starting_weights: bytes | None = None,
+        policies: Policies | None = None,
     ) -> None:
         new_learner(starting_weights)  # refused here rather than at the first namespace
         self._starting_weights = starting_weights
@@ -97,6 +111,8 @@ class SuffixCache:
         self._records: dict[str, NamespaceRecord] = {}
         self._store = _open_store(path, self._limits.max_store_bytes)
         try:
+            whole, told = self._limits.max_cache_bytes, Policies() if policies is None else policies
+            self._room = Room(told, whole, self._store, self._forget_many)
             self._recover(progress)
         except BaseException:
             self._store.close()
@@ -139,19 +155,30 @@ class SuffixCache:
     # ------------------------------------------------------------------------------------ maintenance
 
     def expire(self, now: float | None = None) -> int:
-        """Forget the outputs whose time to live has passed; returns how many."""
+        """Forget the outputs whose time to live has passed, their own or their namespace's; returns how many.
+
+        The service does it all half a minute; whoever embeds the engine calls it when it suits.
+        """
+        at = time.time() if now is None else now
         with self._lock:
             self._require_open()
-            gone = self._store.expire(time.time() if now is None else now)
-            broken: SuffixError | None = None
-            for stored in gone:
-                try:
-                    self._index_of(stored.output.namespace).remove(stored.output)
-                except SuffixError as error:  # the log has let all of them go: so must the index
-                    broken = error
-            if broken is not None:
-                raise broken
-            return len(gone)
+            gone = self._store.expire(at)
+            self._unindex(gone)
+            indexes = list(self._indexes.values())
+        return len(gone) + self._room.expire(indexes, at)
+
+    def evict(self, now: float | None = None) -> int:
+        """Bring every namespace back to its limit; returns how many outputs went.
+
+        Writes do that for their own namespace. This is for what they leave: a limit that is new, closes that
+        waited for nothing. The service does it all half a minute.
+        """
+        with self._lock:
+            self._require_open()
+            indexes = list(self._indexes.values())
+        evicted = self._room.evict(indexes)
+        self._room.save(indexes, time.time() if now is None else now)
+        return evicted
 
     def stats(self) -> CacheStats:
         """Sums over all namespaces, and the bytes and last log position of the store.
@@ -167,6 +194,7 @@ class SuffixCache:
             for index in self._indexes.values():
                 for name, value in asdict(index.stats()).items():
                     sums[name] += value
+            sums["limit_bytes"] = self._room.whole
             return CacheStats(
                 namespaces=len(self._records),
                 store_bytes=store.bytes_used,
@@ -193,6 +221,7 @@ class SuffixCache:
                 for path, index in self._indexes.items():
                     if index.learner.changed:
                         self._keep_learned(path, index)
+                self._room.save(self._indexes.values())
             finally:
                 self._store.close()
 
@@ -218,9 +247,14 @@ class SuffixCache:
                 self._index_of(record.path).learner.load(learned)
         total = self._store.stats().outputs
         for done, stored in enumerate(self._store.scan(), start=1):
-            self._index_of(stored.output.namespace).insert(stored.output)
+            index = self._index_of(stored.output.namespace)
+            writer = index.insert(stored.output)
+            if index.ledger is not None:
+                index.ledger.written_by(writer, stored.output_id)
             if progress is not None and (done % 64 == 0 or done == total):
                 progress(done, total)
+        for index in self._indexes.values():
+            self._room.refresh(index)
 
     def _keep_learned(self, path: str, index: NamespaceIndex) -> None:
         try:
@@ -231,7 +265,13 @@ class SuffixCache:
     def _index_of(self, path: str) -> NamespaceIndex:
         index = self._indexes.get(path)
         if index is None:
-            index = self._indexes[path] = NamespaceIndex(path, self._starting_weights)
+            limit = self._room.limit_of(path)
+            index = self._indexes[path] = NamespaceIndex(
+                path,
+                self._starting_weights,
+                ledger=self._room.new_ledger(path),
+                limit_bytes=limit if limit < UNLIMITED else 0,
+            )
         return index
 
     def _require_open(self) -> None:
@@ -276,12 +316,12 @@ class SuffixCache:
                 output,
                 labels=labels,
                 limits=self._limits,
-                commit=self._commit,
-                on_close=self._session_closed,
+                commit=partial(self._commit, index),
+                on_close=partial(self._session_closed, index),
                 abandoned=self._abandoned,
             )
         except BaseException:
-            self._session_closed()
+            self._session_closed(index)
             raise
 
     def _readable(self, path: str, reader: NamespaceRecord) -> NamespaceIndex:
@@ -308,16 +348,33 @@ class SuffixCache:
             native, index = self._abandoned.popleft()
             native.retract()
             index.count_session(-1)
-            self._session_closed()
+            self._session_closed(index)
 
-    def _session_closed(self) -> None:
+    def _session_closed(self, index: NamespaceIndex, kept: NewOutput | None = None) -> None:
+        """A session is over; ``kept`` is what is in the log of it."""
         with self._lock:
             self._sessions -= 1
+        if kept is not None:
+            self._make_room(index, predicted_bytes(kept))
 
-    def _commit(self, output: NewOutput) -> Future[list[OutputId]]:
-        with self._lock:
-            self._require_open()
-            return self._store.append([output])
+    def _commit(self, index: NamespaceIndex, output: NewOutput) -> Future[list[OutputId]]:
+        release = self._room.admit(index, [output])
+        try:
+            with self._lock:
+                self._require_open()
+                future = self._store.append([output])
+        except BaseException:
+            release()
+            raise
+        future.add_done_callback(lambda done: release())
+        return future
+
+    def _make_room(self, index: NamespaceIndex, written: int) -> None:
+        """After a write that was acknowledged: nothing that goes wrong here is an error of that write."""
+        try:
+            self._room.make_room(index, written)
+        except SuffixError as error:
+            log.warning("eviction failed; it is tried again", namespace=index.path, error=str(error))
 
     def _add_outputs(self, record: NamespaceRecord, outputs: Sequence[NewOutput]) -> list[OutputId]:
         for output in outputs:  # all of them before any is touched
@@ -335,6 +392,15 @@ class SuffixCache:
         with self._lock:
             self._require_open()
             index = self._index_of(record.path)
+        release = self._room.admit(index, outputs)
+        try:
+            ids = self._log_outputs(index, outputs)
+        finally:
+            release()
+        self._make_room(index, sum(map(predicted_bytes, outputs)))
+        return ids
+
+    def _log_outputs(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> list[OutputId]:
         # Indexed before they are logged: whoever finds an output in the log, an expiry say, can rely
         # on its being in the index.
         insertion = Insertion(index, outputs)
@@ -348,6 +414,7 @@ class SuffixCache:
             raise
         # Whether it is kept is the store's word alone: an interrupt of the wait undoes nothing.
         future.add_done_callback(lambda done: insertion.undo() if done.exception() else None)
+        future.add_done_callback(partial(_note_kept, index, outputs, insertion.writers))
         try:
             return future.result()
         finally:
@@ -357,5 +424,36 @@ class SuffixCache:
     def _forget(self, record: NamespaceRecord, output_id: OutputId) -> None:
         with self._lock:
             self._require_open()
-            stored = self._store.forget(record.path, output_id)
-            self._index_of(record.path).remove(stored.output)
+            self._unindex([self._store.forget(record.path, output_id)])
+
+    def _forget_many(self, path: str, output_ids: Sequence[OutputId]) -> int:
+        """Forget those of a namespace's outputs that are there, in few transactions; returns how many."""
+        gone = self._store.forget_many(path, output_ids)
+        self._unindex(gone)
+        return len(gone)
+
+    def _unindex(self, gone: Sequence[StoredOutput]) -> None:
+        """The log has let these go: so must the index. IndexCorruptError after all of them."""
+        broken: SuffixError | None = None
+        for stored in gone:
+            index = self._index_of(stored.output.namespace)
+            if index.ledger is not None:
+                index.ledger.dropped([stored.output_id])
+            try:
+                index.remove(stored.output)
+            except SuffixError as error:
+                broken = error
+        if broken is not None:
+            raise broken
+
+
+def _note_kept(
+    index: NamespaceIndex,
+    outputs: Sequence[NewOutput],
+    writers: Sequence[int],
+    stored: Future[list[OutputId]],
+) -> None:
+    if stored.cancelled() or stored.exception() is not None:
+        return
+    for output, writer, output_id in zip(outputs, writers, stored.result(), strict=True):
+        index.note_kept(output, writer, output_id)

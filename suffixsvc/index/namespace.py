@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,12 +14,24 @@ import numpy.typing as npt
 
 from suffixsvc.core import Index, StepCounters, new_learner, pack_weights
 from suffixsvc.errors import IndexCorruptError, InvalidInputError
-from suffixsvc.types import NewOutput, TokenArray
+from suffixsvc.index.eviction import Ledger
+from suffixsvc.types import NewOutput, OutputId, TokenArray
 
 #: contexts longer than this are not told apart
 MAX_CONTEXT = 64
 
-__all__ = ["NamespaceIndex", "NamespaceStats", "next_writer"]
+#: what an output is charged for in the log: a row with its keys and counters, and bytes a token. As if none
+#: were identical to another; labels are not counted.
+LOG_BYTES_PER_OUTPUT = 256
+LOG_BYTES_PER_TOKEN = 4
+
+__all__ = [
+    "LOG_BYTES_PER_OUTPUT",
+    "LOG_BYTES_PER_TOKEN",
+    "NamespaceIndex",
+    "NamespaceStats",
+    "next_writer",
+]
 
 _writers = itertools.count(2)  # 1 is a session within its own index
 
@@ -48,6 +62,15 @@ class NamespaceStats:
     num_drafts: int  #: steps answered with at least one token
     num_draft_tokens: int
     num_accepted_tokens: int
+    held_bytes: int  #: what the outputs take, in log and index: see docs/limits.md
+    limit_bytes: int  #: what they may take; 0 = no limit
+    evicted_outputs: int  #: forgotten to keep the limit
+    refused_outputs: int  #: of sessions, not kept because there was no room
+
+
+def positions_of(output: NewOutput) -> int:
+    """How many positions of the index an output takes: its tokens and the context before them."""
+    return len(output.token_ids) + len(output.prompt_tail)
 
 
 def texts_of(output: NewOutput) -> Iterator[tuple[TokenArray, int]]:
@@ -68,12 +91,23 @@ def texts_of(output: NewOutput) -> Iterator[tuple[TokenArray, int]]:
 class NamespaceIndex:
     """One namespace's share of memory. Thread-safe; the native index has its own locks."""
 
-    def __init__(self, path: str, weights: bytes | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        weights: bytes | None = None,
+        *,
+        ledger: Ledger | None = None,
+        limit_bytes: int = 0,
+    ) -> None:
         self.path = path
+        #: who was drafted from; None where nothing is ever evicted
+        self.ledger = ledger
+        self.limit_bytes = limit_bytes
         self.index = Index(MAX_CONTEXT)
         self.learner = new_learner(weights)
         self._lock = threading.Lock()
-        self._outputs = self._tokens = self._sessions = 0
+        self._outputs = self._tokens = self._positions = self._sessions = 0
+        self._evicted = self._refused = 0
         #: what the steps of this namespace's sessions came to
         self.counters = StepCounters()
 
@@ -81,12 +115,35 @@ class NamespaceIndex:
         """See ``Namespace.learned_weights``."""
         return pack_weights(self.learner)
 
-    def insert(self, output: NewOutput) -> None:
-        """Index a stored output."""
+    def insert(self, output: NewOutput) -> int:
+        """Index a stored output; its number as a writer."""
         writer = next_writer()
         for text, context in texts_of(output):
             self.index.add(text, context, writer)
         self.count_output(output)
+        return writer
+
+    def note_kept(self, output: NewOutput, writer: int, output_id: OutputId) -> None:
+        """An indexed output is in the log under this id."""
+        if self.ledger is not None:
+            now_us = int(time.time() * 1e6)
+            own_ttl = output.ttl_seconds > 0
+            self.ledger.kept(output_id, now_us, positions_of(output), stays=output.corpus, own_ttl=own_ttl)
+            self.ledger.written_by(writer, output_id)
+
+    def note_commit(self, output: NewOutput, writer: int, stored: Future[list[OutputId]]) -> None:
+        """The same when that is decided: at once, or on the store's thread."""
+
+        def note(done: Future[list[OutputId]]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                self.note_kept(output, writer, done.result()[0])
+
+        stored.add_done_callback(note)
+
+    def note_drafts(self) -> None:
+        """Fetch from the core which texts drafts were taken from."""
+        if self.ledger is not None:
+            self.ledger.drafted(getattr(self.index, "take_drafted", list)(), (), int(time.time() * 1e6))
 
     def remove(self, output: NewOutput) -> None:
         """Take a stored output out of the index again; IndexCorruptError if it is not in it."""
@@ -102,6 +159,31 @@ class NamespaceIndex:
         with self._lock:
             self._outputs += sign
             self._tokens += sign * len(output.token_ids)
+            self._positions += sign * positions_of(output)
+
+    def count_evicted(self, outputs: int) -> None:
+        with self._lock:
+            self._evicted += outputs
+
+    def count_refused(self) -> None:
+        with self._lock:
+            self._refused += 1
+
+    def outputs_and_positions(self) -> tuple[int, int]:
+        """How many outputs are kept, and how many positions they take."""
+        with self._lock:
+            return self._outputs, self._positions
+
+    def held_bytes(self) -> int:
+        """What the outputs take: their charge in the log and their share of the index.
+
+        Of the index what is in use counts, not what it keeps as spare, and not the texts of live sessions.
+        """
+        native = self.index.stats()
+        with self._lock:
+            charged = self._outputs * LOG_BYTES_PER_OUTPUT + self._positions * LOG_BYTES_PER_TOKEN
+            share = min(1.0, self._positions / native.tokens) if native.tokens else 0.0
+        return charged + int(native.used * share)
 
     def count_session(self, change: int) -> None:
         with self._lock:
@@ -117,7 +199,7 @@ class NamespaceIndex:
         return tokens.reshape(-1, n), counts
 
     def stats(self) -> NamespaceStats:
-        native, counters = self.index.stats(), self.counters
+        native, counters, held = self.index.stats(), self.counters, self.held_bytes()
         with self._lock:
             return NamespaceStats(
                 outputs=self._outputs,
@@ -129,6 +211,10 @@ class NamespaceIndex:
                 num_drafts=counters.drafts,
                 num_draft_tokens=counters.drafted,
                 num_accepted_tokens=counters.accepted,
+                held_bytes=held,
+                limit_bytes=self.limit_bytes,
+                evicted_outputs=self._evicted,
+                refused_outputs=self._refused,
             )
 
     def check(self) -> None:

@@ -20,7 +20,14 @@ from suffixsvc.store.scans import Scans
 from suffixsvc.store.tables import ReadView, WriteView
 from suffixsvc.store.validation import check_namespace, check_now, check_output, check_state_name
 from suffixsvc.store.writer import Operation, Writer
-from suffixsvc.types import NamespaceRecord, NewOutput, OutputId, StoredOutput, StoreStats
+from suffixsvc.types import (
+    NamespaceRecord,
+    NewOutput,
+    OutputId,
+    OutputOutline,
+    StoredOutput,
+    StoreStats,
+)
 
 __all__ = ["MIN_LIMIT_BYTES", "LmdbStore"]
 
@@ -31,6 +38,8 @@ MIN_LIMIT_BYTES: Final = 1 << 20
 _DEFAULT_MAP_BYTES: Final = 4 << 20
 #: rows of one transaction when many expire at once
 _EXPIRE_ROWS: Final = 256
+#: rows of one read transaction: an old snapshot keeps freed pages from being used again
+_OUTLINE_ROWS: Final = 4096
 
 
 class LmdbStore:
@@ -126,6 +135,23 @@ class LmdbStore:
     def forget(self, namespace: str, output_id: OutputId) -> StoredOutput:
         return self._writer.call(Operation(lambda view: view.delete(output_id, namespace), frees=True))
 
+    def forget_many(self, namespace: str, output_ids: Sequence[OutputId]) -> list[StoredOutput]:
+        self._environment.require_usable()
+        self._environment.snapshot.names.require(namespace)
+        ids = sorted(set(output_ids))
+        gone: list[StoredOutput] = []
+        rows = _EXPIRE_ROWS
+        while ids:
+            try:
+                gone += self._writer.call(Operation(_deletion_of(namespace, ids[:rows]), frees=True))
+            except StoreFullError:
+                if rows == 1:
+                    raise
+                rows //= 2
+            else:
+                del ids[:rows]
+        return gone
+
     def expire(self, now: float) -> list[StoredOutput]:
         now_us = check_now(now)
         gone: list[StoredOutput] = []
@@ -151,6 +177,18 @@ class LmdbStore:
         names = self._environment.snapshot.names
         number = None if namespace is None else names.require(namespace).namespace_id
         return self._scans.run(number, from_lsn)
+
+    def outline(self, namespace: str) -> Iterator[OutputOutline]:
+        after = 0
+        while True:
+            with self._environment.read() as (txn, snapshot):
+                view = ReadView(txn, self._environment.dbs, snapshot)
+                number = snapshot.names.require(namespace).namespace_id
+                part = view.outline(number, after, _OUTLINE_ROWS)
+            yield from part
+            if len(part) < _OUTLINE_ROWS:
+                return
+            after = part[-1].output_id
 
     def put_state(self, namespace: str, name: str, value: bytes) -> None:
         check_state_name(name)
@@ -205,6 +243,10 @@ class LmdbStore:
 
 def _deletion_of_expired(now_us: int, rows: int) -> Callable[[WriteView], list[StoredOutput]]:
     return lambda view: view.delete_expired(now_us, rows)
+
+
+def _deletion_of(namespace: str, lsns: Sequence[OutputId]) -> Callable[[WriteView], list[StoredOutput]]:
+    return lambda view: view.delete_many(namespace, lsns)
 
 
 def _reserve(limit: int) -> int:

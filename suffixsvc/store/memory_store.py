@@ -29,7 +29,14 @@ from suffixsvc.store.validation import (
     check_output,
     check_state_name,
 )
-from suffixsvc.types import NamespaceRecord, NewOutput, OutputId, StoredOutput, StoreStats
+from suffixsvc.types import (
+    NamespaceRecord,
+    NewOutput,
+    OutputId,
+    OutputOutline,
+    StoredOutput,
+    StoreStats,
+)
 
 __all__ = ["MemoryStore"]
 
@@ -154,6 +161,13 @@ class MemoryStore:
                 raise _unknown_output(output_id, namespace)
             return self._delete(row)
 
+    def forget_many(self, namespace: str, output_ids: Sequence[OutputId]) -> list[StoredOutput]:
+        with self._lock:
+            self._require_open()
+            self._require_namespace(namespace)
+            rows = [self._rows[i] for i in sorted(set(output_ids)) if i in self._rows]
+            return [self._delete(row) for row in rows if row.stored.output.namespace == namespace]
+
     def _delete(self, row: _Row) -> StoredOutput:
         del self._rows[row.stored.output_id]
         self._bytes -= _row_bytes(row.stored.output)
@@ -195,6 +209,14 @@ class MemoryStore:
             if namespace is None or stored.output.namespace == namespace:
                 self._require_open()
                 yield stored
+
+    def outline(self, namespace: str) -> Iterator[OutputOutline]:
+        for stored in self.scan(namespace):
+            output = stored.output
+            positions = len(output.token_ids) + len(output.prompt_tail)
+            yield OutputOutline(
+                stored.output_id, stored.written_at, positions, output.ttl_seconds, output.corpus
+            )
 
     def put_state(self, namespace: str, name: str, value: bytes) -> None:
         check_state_name(name)

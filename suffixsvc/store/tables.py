@@ -49,7 +49,7 @@ from suffixsvc.store.records import (
 )
 from suffixsvc.store.snapshot import Snapshot
 from suffixsvc.store.validation import CheckedOutput
-from suffixsvc.types import NamespaceRecord, NewOutput, OutputId, StoredOutput
+from suffixsvc.types import NamespaceRecord, NewOutput, OutputId, OutputOutline, StoredOutput
 
 __all__ = ["ReadView", "WriteView", "unknown_output"]
 
@@ -129,6 +129,21 @@ class ReadView:
                 found.append(lsn)
                 positioned = cursor.next()
         return found
+
+    def outline(self, namespace_id: int, after: int, limit: int) -> list[OutputOutline]:
+        """At most ``limit`` rows of the namespace behind ``after``, without their payloads."""
+        records = [self.log_record(lsn) for lsn in self.lsns(namespace_id, after, _LSN_END - 1, limit)]
+        return [
+            OutputOutline(
+                record.lsn,
+                record.written_us / _MICROSECONDS,
+                record.token_count + len(record.prompt_tail),
+                record.ttl_seconds,
+                record.corpus,
+            )
+            for record in records
+            if record is not None
+        ]
 
     def expired(self, now_us: int, limit: int) -> list[int]:
         """At most ``limit`` LSNs whose time is up, the longest overdue first."""
@@ -274,6 +289,17 @@ class WriteView(ReadView):
         )
         self.deleted.append(stored)
         return stored
+
+    def delete_many(self, namespace: str, lsns: Sequence[OutputId]) -> list[StoredOutput]:
+        """Those of them that are there and the namespace's."""
+        number = self.names.require(namespace).namespace_id
+        there = [
+            lsn
+            for lsn in lsns
+            if 0 < lsn < _LSN_END
+            and self.txn.get(namespace_row_key(number, lsn), db=self.dbs.by_namespace) is not None
+        ]
+        return [self.delete(lsn, namespace) for lsn in there]
 
     def delete_expired(self, now_us: int, limit: int) -> list[StoredOutput]:
         return [self.delete(lsn) for lsn in self.expired(now_us, limit)]
