@@ -38,7 +38,7 @@ _writers = itertools.count(2)  # 1 is a session within its own index
 
 def next_writer() -> int:
     """A number that no other session or output of this process has: it tells own evidence from others'."""
-    return next(_writers) % 0xFFFF_FFFE
+    return next(_writers) % 0x7FFF_FFFF
 
 
 def require_ngram_length(n: int) -> int:

@@ -14,6 +14,7 @@
 
 #include "binding_segment.h"
 #include "index.h"
+#include "segment.h"
 #include "session.h"
 
 namespace nb = nanobind;
@@ -33,6 +34,11 @@ nb::ndarray<nb::numpy, T, nb::ndim<1>> to_numpy(std::vector<T>&& values) {
     auto* keep = new std::vector<T>(std::move(values));
     nb::capsule owner(keep, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
     return nb::ndarray<nb::numpy, T, nb::ndim<1>>(keep->data(), {keep->size()}, owner);
+}
+
+std::uint32_t require_writer(std::uint32_t writer) {
+    if (writer & kManyWriters) throw std::invalid_argument("a writer is below 2**31");
+    return writer;
 }
 
 nb::tuple draft_arrays(const std::vector<DraftToken>& draft) {
@@ -76,6 +82,7 @@ NB_MODULE(_ext, m) {
         .def(
             "add",
             [](Index& self, Tokens text, std::size_t uncounted, std::uint32_t writer) {
+                require_writer(writer);
                 nb::gil_scoped_release release;
                 std::unique_lock write(self.mutex);
                 self.add(span_of(text), uncounted, writer);
@@ -125,6 +132,16 @@ NB_MODULE(_ext, m) {
                 return nb::make_tuple(to_numpy(std::move(tokens)), to_numpy(std::move(counts)));
             },
             "n"_a)
+        .def(
+            "set_segments",
+            [](Index& self, const std::vector<std::shared_ptr<Segment>>& segments) {
+                nb::gil_scoped_release release;
+                self.segments.set({segments.begin(), segments.end()});
+            },
+            "segments"_a)
+        .def(
+            "take_drafted", [](const Index& self) { return self.drafted.take(); },
+            nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("max_context", &Index::max_context)
         .def("stats",
              [](const Index& self) {
@@ -214,6 +231,24 @@ NB_MODULE(_ext, m) {
                 return nb::make_tuple(to_numpy(std::move(tokens)), to_numpy(std::move(counts)));
             },
             "n"_a)
+        .def(
+            "look",
+            [](Session& self, int width) {
+                Session::Look look;
+                {
+                    nb::gil_scoped_release release;
+                    look = self.look(width);
+                }
+                nb::list contexts, followed;
+                for (const ContextVotes& c : look.contexts)
+                    contexts.append(
+                        nb::make_tuple(c.source, c.order, c.match_len, c.total, c.newest, c.votes));
+                for (std::size_t s = 0; s < kSources; ++s)
+                    followed.append(nb::make_tuple(look.followed.match[s], look.followed.match_len[s],
+                                                   look.followed.recovery[s]));
+                return nb::make_tuple(look.candidates, contexts, followed);
+            },
+            "width"_a)
         .def("output_runs", &Session::output_runs, nb::call_guard<nb::gil_scoped_release>())
         .def("retract", &Session::retract, nb::call_guard<nb::gil_scoped_release>())
         .def("__len__", &Session::length, nb::call_guard<nb::gil_scoped_release>())

@@ -200,6 +200,7 @@ void bind_segments(nb::module_& m) {
                      if (lsns.empty() || lsns.back() != o.lsn) lsns.push_back(o.lsn);
                  return lsns;
              })
+        .def("take_drafted", &Segment::take_drafted, nb::call_guard<nb::gil_scoped_release>())
         .def("check", &Segment::check, nb::call_guard<nb::gil_scoped_release>())
         .def("stats", &Segment::stats, nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("corrupt", &Segment::corrupt)

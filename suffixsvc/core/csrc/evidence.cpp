@@ -3,41 +3,21 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sealed.h"
+#include "slots.h"
+
 namespace suffixsvc {
 
 namespace {
 
 constexpr std::uint32_t kNoFeature = 0xFFFFFFFFu;
-constexpr std::uint32_t kMinMatch = 5;   // match models follow contexts at least this long
-constexpr std::size_t kScanned = 24;     // of a wide node's edges the first ones are looked at ...
-constexpr std::size_t kScannedLast = 4;  // ... and the newest ones
-constexpr std::size_t kNodesPerSlot = 5;
+constexpr std::size_t kScanned = 24;        // of a wide node's edges the first ones are looked at ...
+constexpr std::size_t kScannedLast = 4;     // ... and the newest ones
+constexpr std::size_t kSealedVotes = 64;    // followers in segments of one order that are ranked
 constexpr std::uint32_t kRecoverFrom = 12;  // matches this long are followed over a token that differs
 constexpr std::uint32_t kRecovered = 16;    // no longer than until a match is this long again
 constexpr std::uint32_t kMinRecovery = 3;   // contexts shorter than this are not followed any more
 constexpr std::uint8_t kMostMisses = 7;
-
-struct Place {
-    const Index* index;
-    NodeId id;
-};
-
-// One order of one source, over all indexes of that source.
-struct Slot {
-    std::uint32_t match_len = 0;
-    std::uint32_t total = 0;
-    Token newest = -1;  // the follower seen last, at the longest context
-    std::size_t places = 0;
-    std::array<Place, kNodesPerSlot> at;
-};
-
-using Slots = std::array<Slot, kSources * kOrderCount>;
-
-struct Match {
-    Token token = -1;
-    std::uint32_t len = 0;
-    std::uint8_t index = Recovery::kNoIndex;
-};
 
 int order_of(std::uint32_t len) {
     int k = -1;
@@ -77,7 +57,7 @@ void walk(const Sources& sources, const View& view, std::size_t number, Slots& s
         if (n.fanout > 0 && high >= low && (source == 0 || n.writer != writer)) {
             if (high >= kMinMatch && high > match.len) {
                 const Token token = last_follower(index, id, source, writer);
-                if (token >= 0) match = Match{token, high, static_cast<std::uint8_t>(number)};
+                if (token >= 0) match = Match{token, high, static_cast<std::uint8_t>(number), {}};
             }
             const int k = order_of(high);
             if (k >= 0 && kOrders[k] >= static_cast<int>(low)) {
@@ -94,15 +74,67 @@ void walk(const Sources& sources, const View& view, std::size_t number, Slots& s
     }
 }
 
+// The same for a namespace that has segments: its slots are filled together with theirs.
+void walk_beside(const Sources& sources, const View& view, std::size_t number, Slots& slots, Match& match) {
+    const Index& index = *sources.indexes[number];
+    const std::uint32_t writer = sources.writer;
+    Ladder ladder;
+    ladder.index = &index;
+    NodeId id = view.cursors[number].node;
+    std::uint32_t high = view.cursors[number].len;
+    while (id != kRoot) {
+        const NodeView n = index.node(id);
+        const std::uint32_t low = index.node(n.link).len + 1;
+        if (high >= low) {
+            const bool followed = n.fanout > 0 && n.writer != writer;
+            if (followed && high >= kMinMatch && high > match.len) {
+                const Token token = last_follower(index, id, 1, writer);
+                if (token >= 0) match = Match{token, high, static_cast<std::uint8_t>(number), {}};
+            }
+            for (int k = order_of(high); k >= 0 && kOrders[k] >= static_cast<int>(low); --k)
+                ladder.steps[static_cast<std::size_t>(k)] = {high, followed ? id : kNoNode};
+        }
+        high = low - 1;
+        id = n.link;
+    }
+    sources.sealed->join(number, ladder, std::span(slots).subspan(kOrderCount));
+}
+
 struct Vote {
     Token token;
     std::uint32_t votes;
 };
 
-// Sums the votes of a slot, and names its `width` strongest tokens; ties go to the newer edge.
-std::size_t strongest(Slot& slot, int source, std::uint32_t writer, int width, std::array<Vote, 4>& top) {
-    std::array<Vote, kNodesPerSlot*(kScanned + kScannedLast)> all;
+// What the segments know best of an order, oldest first. Returns how many.
+std::size_t sealed_followers(const Sealed& sealed, std::size_t order, std::span<Vote> all, Slot& slot) {
     std::size_t count = 0;
+    const auto parts = sealed.parts();
+    for (std::size_t p = parts.size(); p-- > 0;) {
+        if (parts[p].rung[order] < 0) continue;
+        const auto rung = static_cast<std::size_t>(parts[p].rung[order]);
+        const SegmentEvidence& e = parts[p].evidence;
+        slot.total += e.total[rung];
+        for (std::size_t i = e.strongest_size[rung]; i-- > 0;) {
+            const std::size_t c = e.strongest[rung][i];
+            std::size_t j = 0;
+            while (j < count && all[j].token != e.token[c]) ++j;
+            if (j == all.size()) break;
+            if (j == count) all[count++] = Vote{e.token[c], 0};
+            all[j].votes += e.votes[c][rung];
+        }
+    }
+    return count;
+}
+
+// Sums the votes of a slot, and names its `width` strongest tokens; ties go to the newer edge.
+std::size_t strongest(Slot& slot, int source, int order, const Sources& sources, int width,
+                      std::array<Vote, 4>& top) {
+    std::array<Vote, kNodesPerSlot*(kScanned + kScannedLast) + kSealedVotes> all;
+    const std::uint32_t writer = sources.writer;
+    std::size_t count = 0;
+    if (slot.sealed)
+        count = sealed_followers(*sources.sealed, static_cast<std::size_t>(order),
+                                 std::span(all).first(kSealedVotes), slot);
     for (std::size_t p = 0; p < slot.places; ++p) {
         const Index& index = *slot.at[p].index;
         const auto out = index.edges(slot.at[p].id);
@@ -114,7 +146,7 @@ std::size_t strongest(Slot& slot, int source, std::uint32_t writer, int width, s
             if (v == 0) continue;
             seen += v;
             std::size_t j = 0;
-            if (p > 0)
+            if (p > 0 || slot.sealed)
                 while (j < count && all[j].token != out[i].token) ++j;
             else
                 j = count;
@@ -149,6 +181,15 @@ std::uint32_t votes_for(const Slot& slot, Token token, int source, std::uint32_t
     return votes;
 }
 
+// Those of segments included.
+std::uint32_t votes_in(const Slot& slot, Token token, int source, int order, const Sources& sources) {
+    std::uint32_t votes = votes_for(slot, token, source, sources.writer);
+    if (!slot.sealed) return votes;
+    std::array<std::uint32_t, kOrderCount> sealed;
+    sources.sealed->votes(token, sealed);
+    return votes + sealed[static_cast<std::size_t>(order)];
+}
+
 void propose(Evidence& out, Token token) {
     for (const Candidate& c : out.candidates)
         if (c.token == token) return;
@@ -159,6 +200,8 @@ void propose(Evidence& out, Token token) {
 // What followed the text that a recovery follows.
 Token recovered(const Sources& sources, const Recovery& recovery, int source) {
     if (recovery.index == Recovery::kNoIndex) return -1;
+    if (recovery.index == Recovery::kSealed)
+        return sources.sealed->parts()[recovery.sealed.part].segment->token_at(recovery.sealed.position);
     const Index& index = *sources.indexes[recovery.index];
     std::uint32_t high = recovery.at.len;
     for (NodeId id = recovery.at.node; id != kRoot && high >= kMinRecovery; id = index.node(id).link) {
@@ -173,16 +216,17 @@ Token recovered(const Sources& sources, const Recovery& recovery, int source) {
 }
 
 // The contexts that exist and their strongest tokens as candidates; the deepest order by source.
-std::array<int, kSources> propose_followers(Slots& slots, std::uint32_t writer, int width, Evidence& out) {
+std::array<int, kSources> propose_followers(Slots& slots, const Sources& sources, int width, Evidence& out) {
     std::array<int, kSources> deepest{-1, -1};
     for (int s = 0; s < kSources; ++s)
         for (int k = 0; k < kOrderCount; ++k) {
             Slot& slot = slots[static_cast<std::size_t>(s * kOrderCount + k)];
-            if (slot.places == 0) continue;
+            if (slot.empty()) continue;
             std::array<Vote, 4> top;
-            const std::size_t n = strongest(slot, s, writer, std::min(width, 4), top);
+            const std::size_t n = strongest(slot, s, k, sources, std::min(width, 4), top);
             if (slot.total == 0) {
                 slot.places = 0;
+                slot.sealed = false;
                 continue;
             }
             deepest[static_cast<std::size_t>(s)] = k;
@@ -209,12 +253,15 @@ void weigh(const Slots& slots, const Sources& sources, const View& view, const L
     c.inputs[kBias] = kBiasInput;
     c.source = 0;
     c.match_len = 0;
+    std::array<std::uint32_t, kOrderCount> sealed_votes;
+    if (sources.sealed != nullptr) sources.sealed->votes(c.token, sealed_votes);
     for (int s = 0; s < kSources; ++s)
         for (int k = 0; k < kOrderCount; ++k) {
             const auto i = static_cast<std::size_t>(s * kOrderCount + k);
             const Slot& slot = slots[i];
-            if (slot.places == 0) continue;
-            const std::uint32_t votes = votes_for(slot, c.token, s, sources.writer);
+            if (slot.empty()) continue;
+            std::uint32_t votes = votes_for(slot, c.token, s, sources.writer);
+            if (slot.sealed) votes += sealed_votes[static_cast<std::size_t>(k)];
             const auto total = static_cast<float>(slot.total);
             const float prior = votes > 0 ? static_cast<float>(votes) / (total + 0.7f) * 0.85f
                                           : 0.05f / (1.f + std::sqrt(total));
@@ -251,16 +298,22 @@ void weigh(const Slots& slots, const Sources& sources, const View& view, const L
     c.p = squash(sum / kMixers);
 }
 
-}  // namespace
-
-void collect(const Sources& sources, const View& view, const Learner& learner, int width, Evidence& out) {
+// Slots, candidates without their probabilities, and what is followed.
+std::array<int, kSources> find_contexts(const Sources& sources, const View& view, int width, Slots& slots,
+                                        Evidence& out) {
     out.candidates.clear();
-    Slots slots;
     std::array<Match, kSources> match;
+    Sealed* const sealed = sources.sealed;
+    if (sealed != nullptr) sealed->ask(view.sealed);
     for (std::size_t i = 0; i < sources.indexes.size(); ++i)
-        walk(sources, view, i, slots, match[i == 0 ? 0 : 1]);
-    const std::array<int, kSources> deepest = propose_followers(slots, sources.writer, width, out);
+        if (sealed != nullptr && sealed->has(i))
+            walk_beside(sources, view, i, slots, match[1]);
+        else
+            walk(sources, view, i, slots, match[i == 0 ? 0 : 1]);
+    if (sealed != nullptr) sealed->follow(match[1]);
+    const std::array<int, kSources> deepest = propose_followers(slots, sources, width, out);
     Followed& f = out.followed;
+    f.match_at = match[1].at;
     for (std::size_t s = 0; s < kSources; ++s) {
         f.match[s] = match[s].token;
         f.match_len[s] = match[s].len;
@@ -272,6 +325,15 @@ void collect(const Sources& sources, const View& view, const Learner& learner, i
         if (f.match_len[s] >= sources.indexes[0]->max_context()) f.match_len[s] += view.run[s];
         propose(out, f.match[s]);
     }
+    return deepest;
+}
+
+}  // namespace
+
+void collect(const Sources& sources, const View& view, const Learner& learner, int width, Evidence& out) {
+    Slots slots;
+    const std::array<int, kSources> deepest = find_contexts(sources, view, width, slots, out);
+    const Followed& f = out.followed;
     const bool both = f.match[0] >= 0 && f.match[1] >= 0;
     out.sets = {Learner::contexts_set(deepest[0], deepest[1], f.match[0] >= 0, f.match[1] >= 0),
                 Learner::history_set(view.history, std::max(f.match_len[0], f.match_len[1]),
@@ -290,7 +352,10 @@ void note(const Sources& sources, View& view, const Followed& f, Token token, bo
         Recovery& r = view.recoveries[s];
         if (r.index != Recovery::kNoIndex && f.recovery[s] >= 0) {
             // It goes on in its own text, whatever came instead.
-            sources.indexes[r.index]->advance(r.at, f.recovery[s]);
+            if (r.index == Recovery::kSealed)
+                ++r.sealed.position;
+            else
+                sources.indexes[r.index]->advance(r.at, f.recovery[s]);
             if (f.recovery[s] == token) {
                 r.hits = static_cast<std::uint8_t>(std::min(r.hits + 1, 255));
             } else {
@@ -303,7 +368,11 @@ void note(const Sources& sources, View& view, const Followed& f, Token token, bo
         if (r.index != Recovery::kNoIndex || f.match[s] < 0 || f.match[s] == token ||
             f.match_len[s] < kRecoverFrom)
             continue;
-        r = Recovery{view.cursors[f.match_index[s]], f.match_index[s], 1, 0};
+        if (f.match_index[s] == Recovery::kSealed) {
+            r = Recovery{{}, {f.match_at.part, f.match_at.position + 1}, Recovery::kSealed, 1, 0};
+            continue;
+        }
+        r = Recovery{view.cursors[f.match_index[s]], {}, f.match_index[s], 1, 0};
         sources.indexes[r.index]->advance(r.at, f.match[s]);
     }
 }
@@ -312,6 +381,56 @@ void advance(const Sources& sources, View& view, const Followed& followed, Token
     note(sources, view, followed, token, true);
     for (std::size_t i = 0; i < sources.indexes.size(); ++i)
         sources.indexes[i]->advance(view.cursors[i], token);
+    if (sources.sealed != nullptr) view.sealed = sources.sealed->step(view.sealed, token);
+}
+
+std::vector<ContextVotes> contexts(const Sources& sources, const View& view, int width, Evidence& out) {
+    Slots slots;
+    find_contexts(sources, view, width, slots, out);
+    std::vector<ContextVotes> all;
+    for (int s = 0; s < kSources; ++s)
+        for (int k = 0; k < kOrderCount; ++k) {
+            const Slot& slot = slots[static_cast<std::size_t>(s * kOrderCount + k)];
+            if (slot.empty()) continue;
+            ContextVotes& context =
+                all.emplace_back(ContextVotes{s, kOrders[k], slot.match_len, slot.total, slot.newest, {}});
+            for (const Candidate& c : out.candidates)
+                context.votes.push_back(votes_in(slot, c.token, s, k, sources));
+        }
+    return all;
+}
+
+void note_drafted(const Sources& sources, const View& view, Token token) {
+    std::uint32_t longest = 0;
+    const Index* index = nullptr;
+    std::uint32_t writer = 0;
+    for (std::size_t i = 1; i < sources.indexes.size(); ++i) {
+        const Index& hot = *sources.indexes[i];
+        std::uint32_t high = view.cursors[i].len;
+        for (NodeId id = view.cursors[i].node; id != kRoot && high > longest; id = hot.node(id).link) {
+            const NodeId to = hot.next(id, token);
+            if (to != kNoNode && votes_of(hot, to, 1, sources.writer) > 0) {
+                longest = high;
+                index = &hot;
+                writer = hot.node(to).writer & ~kManyWriters;
+            }
+            high = std::min(high, hot.node(hot.node(id).link).len);
+        }
+    }
+    SealedAt at;
+    if (sources.sealed != nullptr)
+        for (std::size_t p = 0; p < sources.sealed->parts().size(); ++p)
+            for (const SegmentRung& rung : sources.sealed->view(view.sealed, p).all()) {
+                if (rung.len <= longest) break;
+                const std::uint32_t position = sources.sealed->parts()[p].segment->newest_of(rung, token);
+                if (position == 0) continue;
+                longest = rung.len;
+                at = {static_cast<std::uint32_t>(p), position};
+            }
+    if (at.position != 0)
+        sources.sealed->parts()[at.part].segment->note_drafted(at.position);
+    else if (index != nullptr)
+        index->drafted.note(writer);
 }
 
 void drop_recoveries(View& view) {

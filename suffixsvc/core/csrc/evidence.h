@@ -3,7 +3,8 @@
 //
 // Contexts are found by one walk from the longest match to the root of each index (index.h), so each
 // distinct match length is looked at once. A context takes the slot of the largest order (learner.h,
-// kOrders) that it covers.
+// kOrders) that it covers. What a namespace has sealed counts as if it were still in its index (sealed.h):
+// votes of both add up in the same slot, the longest context of both is followed.
 //
 // Threads: the caller holds the shared locks of all indexes in the view.
 #pragma once
@@ -19,14 +20,24 @@ namespace suffixsvc {
 // Namespaces that one session can draft from, its own included.
 inline constexpr std::size_t kMostNamespaces = 8;
 
+class Sealed;
+
+// A place in a segment.
+struct SealedAt {
+    std::uint32_t part = 0;  // of Sealed::parts()
+    std::uint32_t position = 0;
+};
+
 // A match that is followed although tokens differed: what stood there before, with other values filled in.
 struct Recovery {
-    Cursor at;
-    std::uint8_t index = kNoIndex;  // of Sources::indexes
+    Cursor at;                      // in an index
+    SealedAt sealed;                // in a segment: of the next token
+    std::uint8_t index = kNoIndex;  // of Sources::indexes, or kSealed
     std::uint8_t misses = 0;        // tokens that differed
     std::uint8_t hits = 0;          // tokens it got right since the last one that differed
 
     static constexpr std::uint8_t kNoIndex = 0xFF;
+    static constexpr std::uint8_t kSealed = 0xFE;
 };
 
 // A position: where the last tokens stand in each index, and how well things went on the way there. Cheap to
@@ -37,6 +48,7 @@ struct View {
     std::array<Recovery, kSources> recoveries{};
     std::uint32_t history = 0;  // bit i: whether the best candidate was right i tokens ago
     Token last = -1;
+    std::uint32_t sealed = 0;  // the position in Sealed
 };
 
 // The indexes a view points into, and who is asking: evidence that only `writer` wrote is not
@@ -44,6 +56,7 @@ struct View {
 struct Sources {
     std::vector<const Index*> indexes;
     std::uint32_t writer = 0;
+    Sealed* sealed = nullptr;  // null where no namespace has segments
 };
 
 struct Candidate {
@@ -60,7 +73,8 @@ struct Candidate {
 struct Followed {
     std::array<Token, kSources> match{-1, -1};
     std::array<std::uint32_t, kSources> match_len{};
-    std::array<std::uint8_t, kSources> match_index{};  // of Sources::indexes
+    std::array<std::uint8_t, kSources> match_index{};  // of Sources::indexes, or Recovery::kSealed
+    SealedAt match_at;                                 // of source 1, where it is in a segment
     std::array<Token, kSources> recovery{-1, -1};
 };
 
@@ -79,6 +93,20 @@ void note(const Sources& sources, View& view, const Followed& followed, Token to
 
 // Moves a view along by a drafted token, taken to be the one expected.
 void advance(const Sources& sources, View& view, const Followed& followed, Token token);
+
+// What collect() weighs, for tests: the contexts of a position in order of source and order, each with the
+// votes of all candidates.
+struct ContextVotes {
+    int source, order;
+    std::uint32_t match_len, total;
+    Token newest;
+    std::vector<std::uint32_t> votes;  // by candidate
+};
+std::vector<ContextVotes> contexts(const Sources& sources, const View& view, int width, Evidence& out);
+
+// Notes whom a drafted token was taken from: the text, not the asker's own, of the longest context that it
+// followed. `view` is the position that it was drafted at, one that collect() has seen.
+void note_drafted(const Sources& sources, const View& view, Token token);
 
 // Forgets what the cursors' index would have to be asked for again.
 void drop_recoveries(View& view);

@@ -78,11 +78,13 @@ Index::Grown Index::extend(NodeId last, Token token, std::uint32_t writer) {
 
 void Index::mark_writer(NodeId id, std::uint32_t writer) {
     // A node's writers are among its parent's. So where a node already has this writer, or many, all
-    // above it are right; each node turns to "many" once.
+    // above it are right; each node turns to "many" once. The newest of many is kept in the longest context
+    // only: that is where drafts are taken from.
     for (; id != kRoot; id = link(id)) {
         const std::uint32_t known = nodes_.writer(id);
-        if (known == kManyWriters || known == writer) return;
-        nodes_.grown(id).writer = kManyWriters;
+        if (known == writer) return;
+        nodes_.grown(id).writer = writer | kManyWriters;
+        if (known & kManyWriters) return;
         ++visited_;
     }
 }

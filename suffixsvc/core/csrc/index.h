@@ -50,7 +50,9 @@
 #include <string>
 #include <vector>
 
+#include "drafted.h"
 #include "nodes.h"
+#include "segment_list.h"
 
 namespace suffixsvc {
 
@@ -84,6 +86,10 @@ class Index {
     Index& operator=(const Index&) = delete;
 
     mutable std::shared_mutex mutex;
+    // Sealed history of the same namespace. Not under the mutex: sessions take a new list at their next step.
+    SegmentList segments;
+    // Writers whose texts drafts were taken from; not under the mutex either.
+    mutable Drafted drafted;
 
     // ---- growing; exclusive lock -----------------------------------------------------------------
     // `text` must be a text of this index that nothing was removed from. O(1) nodes amortised.

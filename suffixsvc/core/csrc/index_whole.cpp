@@ -87,7 +87,7 @@ std::string Index::check() const {
             if (n.count < 0) return at_node("a count is negative", id);
             if (up.len >= max_context_ && (n.count != 0 || unsent != 0))
                 return at_node("a context beyond max_context is counted", id);
-            if (up.writer != kManyWriters && up.writer != n.writer)
+            if (!(up.writer & kManyWriters) && up.writer != n.writer)
                 return at_node("a writer is not among its parent's", id);
         }
         for (const Edge& e : edges(id)) {

@@ -87,8 +87,8 @@ void Nodes::shrink(NodeId id) {
     if (!(n->head & Node::kGrown)) return;
     const std::uint32_t unit = n->one.to;
     const Body b = full(unit)->body;
-    if (b.kids != 0 || b.ends != 1 || b.edges.size_class != 0 || b.writer == kManyWriters || b.count < 0 ||
-        b.count > 1 || b.unsent < 0 || b.unsent > 1)
+    if (b.kids != 0 || b.ends != 1 || b.edges.size_class != 0 || (b.writer & kManyWriters) != 0 ||
+        b.count < 0 || b.count > 1 || b.unsent < 0 || b.unsent > 1)
         return;
     n->head = n->len();
     n->writer = b.writer;

@@ -19,8 +19,8 @@
 namespace suffixsvc {
 
 inline constexpr NodeId kRoot = 0;
-// Evidence from more than one writer.
-inline constexpr std::uint32_t kManyWriters = 0xFFFFFFFFu;
+// Flag of a writer: evidence from more than one, of which this is a recent one. Writers are below it.
+inline constexpr std::uint32_t kManyWriters = 0x80000000u;
 
 // What every node has.
 struct Node {
@@ -44,7 +44,7 @@ struct Body {
     std::uint32_t kids = 0;      // nodes whose link this is
     std::uint32_t kids_xor = 0;  // exclusive or of their ids
     std::uint32_t ends = 0;      // positions of live texts whose whole prefix is the node's string
-    std::uint32_t writer = 0;    // the one writer of all its occurrences, or kManyWriters
+    std::uint32_t writer = 0;    // the one writer of all its occurrences, or a recent one and kManyWriters
 };
 
 struct PlainNode : Node {
@@ -63,7 +63,7 @@ struct NodeView {
     std::uint32_t len;     // length of the longest string
     NodeId link;           // root: none
     std::int32_t count;    // occurrences that reached this node; 0 beyond max_context
-    std::uint32_t writer;  // the one writer of all its occurrences, or kManyWriters
+    std::uint32_t writer;  // the one writer of all its occurrences, or a recent one and kManyWriters
     std::uint32_t fanout;  // edges
     Token recent;          // the token that last followed it, as far as growing touched it; or -1
 };

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <unordered_set>
 
 #include "crc32c.h"
 
@@ -19,6 +20,8 @@ SegmentFault fault_of(SegmentFault::Kind kind, const std::string& path, const st
                       std::string expected = "", std::string got = "") {
     return {kind, "segment file " + path + ": " + what, std::move(expected), std::move(got)};
 }
+
+constexpr std::uint64_t kGone = 0xFFFFFFFFFFFFFFFFull;  // no LSN: none of its outputs is left
 
 // What is wrong with a header whose checksum is right; empty: nothing.
 std::string nonsense(const SegmentHeader& h) {
@@ -205,7 +208,7 @@ std::size_t Segment::forget(std::span<const std::uint64_t> lsns) {
             stale_.store(true, std::memory_order_seq_cst);
             weights_[texts[i]].fetch_sub(1, std::memory_order_seq_cst);
             if (header_.counts.hubs > 0) unsettled_.push_back(texts[i]);
-            forgotten_.fetch_add(1, std::memory_order_relaxed);
+            forgotten_.fetch_add(1, std::memory_order_release);
         }
         found += here;
     }
@@ -232,6 +235,30 @@ std::vector<SegmentOccurrence> Segment::occurrences() const {
     std::vector<SegmentOccurrence> out;
     for (std::size_t i = 0; i < lsns.size(); ++i)
         if (gone_.empty() || !gone_[i]) out.push_back({lsns[i], texts[i]});
+    return out;
+}
+
+std::vector<std::uint64_t> Segment::take_drafted() const {
+    const std::vector<std::uint32_t> drafted = drafted_.take();
+    const auto ages = values<std::uint64_t>(Column::text_age);
+    std::vector<std::uint64_t> out;
+    const std::scoped_lock lock(forgetting_);
+    if (gone_.empty()) {
+        for (std::uint32_t text : drafted) out.push_back(ages[text]);
+    } else {
+        const auto lsns = values<std::uint64_t>(Column::occ_lsn);
+        const auto texts = values<std::uint32_t>(Column::occ_text);
+        std::vector<std::uint64_t> newest(weights_.size(), kGone);
+        for (std::size_t i = 0; i < lsns.size(); ++i)
+            if (!gone_[i]) newest[texts[i]] = lsns[i];
+        for (std::uint32_t text : drafted)
+            if (newest[text] != kGone) out.push_back(newest[text]);
+    }
+    // Texts of one output: the last one stays.
+    std::unordered_set<std::uint64_t> seen;
+    std::reverse(out.begin(), out.end());
+    std::erase_if(out, [&](std::uint64_t lsn) { return !seen.insert(lsn).second; });
+    std::reverse(out.begin(), out.end());
     return out;
 }
 

@@ -35,6 +35,7 @@
 #include <string>
 #include <vector>
 
+#include "drafted.h"
 #include "segment_alphabet.h"
 #include "segment_format.h"
 #include "segment_texts.h"
@@ -72,6 +73,8 @@ struct SegmentEvidence {
     std::array<Token, kMostCandidates> token;
     std::array<std::array<std::uint32_t, kMostRungs>, kMostCandidates> votes;  // [candidate][rung]
     std::array<std::uint32_t, kMostRungs> total;  // votes of all followers of a rung
+    std::array<std::uint32_t, kMostRungs>
+        newest;  // position of a rung's newest follower, as newest() finds it; 0: none
     // Candidates that are the strongest of a rung, strongest first, of equal ones the newer first.
     std::array<std::uint8_t, kMostRungs> strongest_size;
     std::array<std::array<std::uint8_t, kMostWidth>, kMostRungs> strongest;
@@ -105,7 +108,8 @@ struct SegmentStats {
     std::uint64_t unsettled = 0;  // forgotten texts that hubs still count
 };
 
-class Segment {
+// Shared from within so that Python's references and the core's count as one, without the GIL.
+class Segment : public std::enable_shared_from_this<Segment> {
   public:
     // nullptr and a fault (foreign, corrupt, io) where the file is not a whole segment of this version. Reads
     // the header, the alphabet and the table of texts; everything else on first touch.
@@ -137,6 +141,27 @@ class Segment {
     // The newest follower of a rung that is not forgotten. From samples where strongest() samples and, of a
     // hub, where its newest was forgotten and is not settled yet.
     SegmentNewest newest(const SegmentRung& rung) const;
+    // Where the token follows a rung's contexts: the newest such position, of those that newest() looks at;
+    // 0: none.
+    std::uint32_t newest_of(const SegmentRung& rung, Token token) const;
+    // The token at a position, where a text that is not forgotten has one; otherwise -1. So the position
+    // after a follower's is what came after it, to the end of its text.
+    Token token_at(std::uint32_t position) const;
+    // How old the text at a position is: the newest LSN it was sealed with. 0: no such position.
+    std::uint64_t age_at(std::uint32_t position) const {
+        return position < header_.counts.text && header_.counts.texts > 0
+                   ? values<std::uint64_t>(Column::text_age)[text_map_.at(position)]
+                   : 0;
+    }
+
+    // ---- whom drafts were taken from ---------------------------------------------------------------
+    // A draft was taken from the text at this position.
+    void note_drafted(std::uint32_t position) const {
+        if (position < header_.counts.text && header_.counts.texts > 0) drafted_.note(text_map_.at(position));
+    }
+    // The newest outputs, not forgotten, of the texts that were noted since the last call (drafted.h: of the
+    // last ones, where there were many), each once, the one noted last at the end.
+    std::vector<std::uint64_t> take_drafted() const;
 
     // ---- forgetting ------------------------------------------------------------------------------
     // From its return on no text of these outputs votes or is drafted from; readers at work meanwhile see it
@@ -147,6 +172,8 @@ class Segment {
     // Corrects the hubs for up to so many forgotten texts, some microseconds a token; returns how many are
     // left.
     std::size_t settle(std::size_t texts);
+    // Occurrences forgotten so far.
+    std::uint64_t forgotten() const { return forgotten_.load(std::memory_order_acquire); }
 
     // ---- the rest --------------------------------------------------------------------------------
     bool corrupt() const { return corrupt_.load(std::memory_order_acquire); }
@@ -214,6 +241,7 @@ class Segment {
     std::vector<bool> gone_;          // by occurrence
     std::vector<std::uint32_t> unsettled_;
     std::atomic<std::uint64_t> forgotten_{0}, left_{0};
+    mutable Drafted drafted_;  // texts
 };
 
 }  // namespace suffixsvc

@@ -34,12 +34,14 @@ class SegmentGatherer : public SegmentSearch<W> {
         for (std::size_t r = 0; r < view.size; ++r) {
             const SegmentRung& rung = view.rungs[r];
             Top<kMostWidth> top(width);
+            std::uint32_t newest = r > 0 ? out.newest[r - 1] : 0;
             if (r < exact) {
                 std::uint64_t more = r > 0 ? out.total[r - 1] : 0;
                 if (!visit_new(view, r,
                                [&](std::uint32_t code, std::uint32_t position, std::uint32_t weight) {
                                    tally.add(code, position, weight, r);
                                    more += weight;
+                                   newest = std::max(newest, position);
                                }))
                     return false;
                 out.total[r] = saturated(more);
@@ -50,7 +52,13 @@ class SegmentGatherer : public SegmentSearch<W> {
                 out.total[r] = total(rung);
                 for (std::uint32_t i = 0; i < list.size; ++i)
                     top.show(list.code[i], list.votes[i], list.newest[i]);
+                const std::uint32_t remembered = newest_of_hub(rung);
+                if (remembered == kBroken) return false;
+                newest = std::max(newest, remembered);
+                if (remembered == 0 && !list.hub)
+                    for (std::uint32_t i = 0; i < list.size; ++i) newest = std::max(newest, list.newest[i]);
             }
+            out.newest[r] = newest;
             out.strongest_size[r] = 0;
             for (std::uint32_t code : top.codes()) {
                 std::size_t c = 0;
@@ -92,15 +100,8 @@ class SegmentGatherer : public SegmentSearch<W> {
     }
 
     SegmentNewest newest(const SegmentRung& rung) const {
-        std::uint32_t best = 0;
-        if (rung.hub != kNoHub) {
-            best = Base::load(hubs_[rung.hub].newest);
-            if (best >= counts_.text) {
-                s_.mark_corrupt();
-                return {};
-            }
-            if (best != 0 && s_.weight(s_.text_map().at(best)) == 0) best = 0;  // not settled yet
-        }
+        std::uint32_t best = newest_of_hub(rung);
+        if (best == kBroken) return {};
         std::uint64_t looked = 0;
         if (best == 0 &&
             !scan(rung, kExactEntries, looked, [&](std::uint32_t, std::uint32_t position, std::uint32_t) {
@@ -115,8 +116,48 @@ class SegmentGatherer : public SegmentSearch<W> {
                 s_.template values<std::uint64_t>(Column::text_age)[s_.text_map().at(best)], best};
     }
 
+    // 0: not found; kBroken: broken.
+    std::uint32_t newest_of(const SegmentRung& rung, std::uint32_t code) const {
+        std::uint32_t best = newest_of_hub(rung);
+        if (best == kBroken) return best;
+        if (best != 0) {
+            if (!s_.touch(text_ + std::uint64_t{best} * W, W)) return kBroken;
+            if (load_code<W>(text_, best) == code) return best;
+            best = 0;
+        }
+        std::uint64_t looked = 0;
+        const bool ok = scan(rung, kExactEntries, looked,
+                             [&](std::uint32_t found, std::uint32_t position, std::uint32_t) {
+                                 if (found == code) best = std::max(best, position);
+                             });
+        return ok ? best : kBroken;
+    }
+
+    // 0: none; kBroken: broken.
+    std::uint32_t code_at(std::uint32_t position) const {
+        if (position == 0 || position >= counts_.text) return 0;
+        if (!s_.touch(text_ + std::uint64_t{position} * W, W)) return kBroken;
+        const std::uint32_t code = load_code<W>(text_, position);
+        if (code == 0 || (!plain_ && s_.weight(s_.text_map().at(position)) == 0)) return 0;
+        return known(code) ? code : kBroken;
+    }
+
+    static constexpr std::uint32_t kBroken = 0xFFFFFFFFu;
+
   private:
     enum class Kind { exact, sampled, hub };
+
+    // The position that a hub remembers; 0 where the rung is none, or that was forgotten and is not settled
+    // yet; kBroken.
+    std::uint32_t newest_of_hub(const SegmentRung& rung) const {
+        if (rung.hub == kNoHub) return 0;
+        const std::uint32_t best = Base::load(hubs_[rung.hub].newest);
+        if (best >= counts_.text) {
+            s_.mark_corrupt();
+            return kBroken;
+        }
+        return best != 0 && s_.weight(s_.text_map().at(best)) == 0 ? 0 : best;
+    }
 
     // Longer rungs have fewer entries: the exact ones of a view come first.
     Kind kind_of(const SegmentRung& rung) const {
@@ -244,6 +285,7 @@ void Segment::gather(const SegmentView& view, std::size_t width, SegmentEvidence
         mark_corrupt();
         out.size = 0;
         out.total.fill(0);
+        out.newest.fill(0);
         out.strongest_size.fill(0);
     }
 }
@@ -262,6 +304,23 @@ std::uint32_t Segment::total(const SegmentRung& rung) const {
 SegmentNewest Segment::newest(const SegmentRung& rung) const {
     if (corrupt()) return {};
     return read([&](const auto& g) { return g.newest(rung); });
+}
+
+std::uint32_t Segment::newest_of(const SegmentRung& rung, Token token) const {
+    const std::uint32_t code = corrupt() ? 0 : alphabet_.code(token);
+    if (code == 0) return 0;
+    const std::uint32_t position = read([&](const auto& g) { return g.newest_of(rung, code); });
+    if (position < counts().text) return position;
+    mark_corrupt();
+    return 0;
+}
+
+Token Segment::token_at(std::uint32_t position) const {
+    if (corrupt()) return -1;
+    const std::uint32_t code = read([&](const auto& g) { return g.code_at(position); });
+    if (code <= counts().alphabet) return code == 0 ? -1 : alphabet_.id(code);
+    mark_corrupt();
+    return -1;
 }
 
 }  // namespace suffixsvc

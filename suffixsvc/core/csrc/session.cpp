@@ -44,6 +44,7 @@ class ReadLocks {
 Session::Session(std::shared_ptr<Index> own, std::vector<std::shared_ptr<Index>> reads,
                  std::shared_ptr<Learner> learner, std::uint32_t writer, std::uint32_t tail_tokens)
     : own_(std::move(own)), learner_(std::move(learner)), writer_(writer), tail_tokens_(tail_tokens) {
+    if (writer & kManyWriters) throw std::invalid_argument("a writer is below 2**31");
     if (own_) namespaces_.push_back(own_);
     for (auto& r : reads)
         if (std::find(namespaces_.begin(), namespaces_.end(), r) == namespaces_.end())
@@ -72,6 +73,11 @@ void Session::catch_up(std::span<const Token> added) {
             epochs_[i] = index.epoch();
         }
     }
+    if (sealed_.refresh(namespaces_)) {
+        sources_.sealed = sealed_.parts().empty() ? nullptr : &sealed_;
+        drop_recoveries(view_);
+    }
+    sealed_.begin(text_);
 }
 
 void Session::append_context(std::span<const Token> tokens) {
@@ -247,10 +253,32 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
             take = n;
         }
     }
+    // Whom it was taken from: the last tokens of its branches that a namespace knew.
+    std::vector<bool> noted(take);
+    for (std::size_t i = take; i-- > 0;) {
+        const DraftToken& token = chosen[i].out;
+        const auto parent = static_cast<std::size_t>(token.parent);
+        if (token.source == 1 && !noted[i]) {
+            note_drafted(sources_, token.parent < 0 ? view_ : chosen[parent].view, token.token);
+            noted[i] = true;
+        }
+        if (token.parent >= 0 && noted[i]) noted[parent] = true;
+    }
     std::vector<DraftToken> out;
     out.reserve(take);
     for (std::size_t i = 0; i < take; ++i) out.push_back(chosen[i].out);
     last_width_ = take + 1;
+    return out;
+}
+
+Session::Look Session::look(int width) {
+    std::scoped_lock lock(mutex_);
+    const ReadLocks read(namespaces_);
+    catch_up({});
+    Look out;
+    out.contexts = contexts(sources_, view_, width, scratch_);
+    for (const Candidate& c : scratch_.candidates) out.candidates.push_back(c.token);
+    out.followed = scratch_.followed;
     return out;
 }
 

@@ -13,6 +13,7 @@
 #include "evidence.h"
 #include "index.h"
 #include "learner.h"
+#include "sealed.h"
 
 namespace suffixsvc {
 
@@ -60,6 +61,14 @@ class Session {
     double gain() const;
     std::size_t index_bytes() const;
 
+    // What the next draft would be made from: followers that were considered, contexts, the text followed.
+    struct Look {
+        std::vector<Token> candidates;
+        std::vector<ContextVotes> contexts;
+        Followed followed;
+    };
+    Look look(int width);
+
     // Takes what this session wrote out of its namespace again. Idempotent.
     void retract();
 
@@ -96,6 +105,7 @@ class Session {
     bool in_output_ = false;
     bool retracted_ = false;
     Sources sources_;
+    Sealed sealed_;  // beside namespaces_; catch_up() brings it up to date
     View view_;
     std::vector<std::uint64_t> epochs_;  // of namespaces_, that view_ is valid for
     std::vector<Proposed> proposed_;
