@@ -114,6 +114,7 @@ class Room:
         coming, most = sum(sizes), min(limit, self.whole or UNLIMITED)
         if coming > most:
             raise _too_large(index.path, len(sizes), coming, most)
+        self._note_drafts(index)  # what was drafted from before this write is older than it
         self.refresh(index)
         staying = self._staying_bytes(index)
         with self._lock:
@@ -140,7 +141,6 @@ class Room:
         ledger = index.ledger
         if ledger is None:
             return index.held_bytes()
-        self._complete(index.path, ledger)
         outputs, positions = ledger.staying
         return int(_cost(index).of(outputs, positions)) if outputs else 0
 
@@ -292,7 +292,7 @@ def _too_large(path: str, outputs: int, coming: int, most: int) -> LimitExceeded
     return LimitExceededError(
         f"{what} larger than namespace {path} may ever hold",
         expected=f"at most {most} bytes",
-        got=f"{coming} bytes, at {PREDICTED_BYTES_PER_POSITION} a token and {PREDICTED_BYTES_PER_OUTPUT} an output",
+        got=f"{coming} bytes: {PREDICTED_BYTES_PER_OUTPUT} and {PREDICTED_BYTES_PER_POSITION} a token",
         remedy="Add fewer or shorter outputs at a time, or raise max_bytes in the namespace's policy"
         " (Limits.max_cache_bytes for the whole cache).",
     )

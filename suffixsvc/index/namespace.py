@@ -143,7 +143,7 @@ class NamespaceIndex:
     def note_drafts(self) -> None:
         """Fetch from the core which texts drafts were taken from."""
         if self.ledger is not None:
-            self.ledger.drafted(getattr(self.index, "take_drafted", list)(), (), int(time.time() * 1e6))
+            self.ledger.drafted(self.index.take_drafted(), (), int(time.time() * 1e6))
 
     def remove(self, output: NewOutput) -> None:
         """Take a stored output out of the index again; IndexCorruptError if it is not in it."""

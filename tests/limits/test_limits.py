@@ -153,12 +153,12 @@ def test_another_namespace_that_reads_it_keeps_it_in_use(small: SuffixCache) -> 
 def test_what_was_drafted_from_stays_after_a_restart(tmp_path: Path) -> None:
     policies = Policies({"ns": Policy(max_bytes=100 * KIB)})
     with SuffixCache(tmp_path / "data", policies=policies) as cache:
-        old = add(cache, "ns", range(6))
+        old = [add(cache, "ns", [seed])[0] for seed in range(6)]
         assert draft_from(cache, "ns", 0) > 0
     with SuffixCache(tmp_path / "data", policies=policies) as cache:
         assert draft_from(cache, "ns", 2) > 0
-        add(cache, "ns", range(100, 104))  # makes no room yet
-        add(cache, "ns", range(110, 113))
+        for seed in range(100, 105):
+            add(cache, "ns", [seed])
         kept = ids(cache, "ns")
         gone = [i for i in old if i not in kept]
         assert gone
