@@ -354,7 +354,9 @@ class SuffixCache:
         """A session is over; ``kept`` is what is in the log of it."""
         with self._lock:
             self._sessions -= 1
-        if kept is not None:
+        if kept is None:
+            self._room.refresh(index)  # what it took back is not there any more
+        else:
             self._make_room(index, predicted_bytes(kept))
 
     def _commit(self, index: NamespaceIndex, output: NewOutput) -> Future[list[OutputId]]:
@@ -443,6 +445,7 @@ class SuffixCache:
                 index.remove(stored.output)
             except SuffixError as error:
                 broken = error
+            self._room.refresh(index)
         if broken is not None:
             raise broken
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ MAX_CONTEXT = 64
 #: were identical to another; labels are not counted.
 LOG_BYTES_PER_OUTPUT = 256
 LOG_BYTES_PER_TOKEN = 4
+_REFUSALS_TOLD_SECONDS = 60.0
 
 __all__ = [
     "LOG_BYTES_PER_OUTPUT",
@@ -108,6 +110,7 @@ class NamespaceIndex:
         self._lock = threading.Lock()
         self._outputs = self._tokens = self._positions = self._sessions = 0
         self._evicted = self._refused = 0
+        self._told_at = -math.inf
         #: what the steps of this namespace's sessions came to
         self.counters = StepCounters()
 
@@ -165,9 +168,15 @@ class NamespaceIndex:
         with self._lock:
             self._evicted += outputs
 
-    def count_refused(self) -> None:
+    def count_refused(self) -> bool:
+        """A session's output found no room; True where that is worth a line in the log: once a minute."""
         with self._lock:
             self._refused += 1
+            last, self._told_at = self._told_at, time.monotonic()
+            if self._told_at - last < _REFUSALS_TOLD_SECONDS:
+                self._told_at = last
+                return False
+            return True
 
     def outputs_and_positions(self) -> tuple[int, int]:
         """How many outputs are kept, and how many positions they take."""

@@ -241,8 +241,8 @@ class Session:
 
         Returns:
             The output's id; None when nothing was written, ``commit=False`` or ``wait=False``, and when the
-            limits leave no room for the output (a line in the log says so: a limit is never an error of the
-            generation that meets it). A second call returns the same.
+            limits leave no room for the output (``stats().refused_outputs`` counts them: a limit is never an
+            error of the generation that meets it). A second call returns the same.
 
         Raises:
             StoreError: the output could not be stored; the session stays open.
@@ -280,8 +280,8 @@ class Session:
         try:
             return self._commit(output)
         except LimitExceededError as error:
-            self._namespace.count_refused()
-            log.warning("an output is not kept", namespace=self._namespace.path, why=str(error))
+            if self._namespace.count_refused():
+                log.warning("outputs are not kept", namespace=self._namespace.path, why=str(error))
             return None
 
     def _wait_for_commit(self, pending: Future[list[OutputId]]) -> list[OutputId]:

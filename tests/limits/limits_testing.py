@@ -13,7 +13,7 @@ from suffixsvc.types import NewOutput, TokenArray
 def text(seed: int, tokens: int = 200) -> TokenArray:
     """Tokens that no other seed shares (a vocabulary of its own each)."""
     rng = np.random.default_rng(seed)
-    return (seed * 1000 + rng.integers(0, 1000, tokens)).astype(np.int32)
+    return (seed % 1_000_000 * 1000 + rng.integers(0, 1000, tokens)).astype(np.int32)
 
 
 def output(
