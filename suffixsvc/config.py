@@ -43,6 +43,8 @@ class Limits:
     max_output_tokens: int = 1 << 20
     #: an idle session is committed as incomplete after this many seconds
     session_idle_seconds: float = 600.0
+    #: tokens of a namespace's outputs that stay in the hot index before the oldest are sealed into a segment
+    seal_tokens: int = 1 << 20
     #: bytes the store's map may grow to
     max_store_bytes: int = 64 << 30
     #: bytes that the outputs of all namespaces may take together (docs/limits.md); the default is no limit

@@ -24,6 +24,7 @@
     │   ├── StoreCorruptError                 torn or damaged file
     │   │   └── SegmentCorruptError           of a sealed segment: rebuilt from the log
     │   ├── SegmentCancelledError             building or merging was stopped by its caller
+    │   ├── ManifestError                     a segment and the log do not fit together
     │   ├── StoreForeignError                 not one of our files, or another schema version
     │   └── StoreClosedError
     ├── IndexCorruptError                     check() found a broken invariant
@@ -62,6 +63,7 @@ __all__ = [
     "InvalidTokensError",
     "LimitExceededError",
     "ListenError",
+    "ManifestError",
     "MissingExtraError",
     "ModelCorruptError",
     "ModelError",
@@ -272,6 +274,10 @@ class SegmentCancelledError(StoreError):
     """Building or merging a segment was cancelled; nothing of it is left."""
 
 
+class ManifestError(StoreError):
+    """A segment cannot enter the manifest: it and the log, or its neighbours, do not fit together."""
+
+
 class StoreForeignError(StoreError):
     """A file is not ours, or has another schema version."""
 
@@ -370,6 +376,7 @@ STATUS: Final[dict[type[SuffixError], tuple[ErrorCode, str]]] = {
     StoreCorruptError: (ErrorCode.STORE_CORRUPT, "DATA_LOSS"),
     SegmentCorruptError: (ErrorCode.STORE_CORRUPT, "DATA_LOSS"),
     SegmentCancelledError: (ErrorCode.STORE, "INTERNAL"),
+    ManifestError: (ErrorCode.STORE, "INTERNAL"),
     StoreForeignError: (ErrorCode.STORE_FOREIGN, "FAILED_PRECONDITION"),
     StoreClosedError: (ErrorCode.STORE_CLOSED, "UNAVAILABLE"),
     IndexCorruptError: (ErrorCode.INDEX_CORRUPT, "DATA_LOSS"),

@@ -10,6 +10,7 @@ import enum
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -27,6 +28,7 @@ __all__ = [
     "NewOutput",
     "OutputId",
     "OutputOutline",
+    "SegmentRecord",
     "Store",
     "StoreStats",
     "StoredOutput",
@@ -170,7 +172,7 @@ class OutputOutline:
 
     output_id: OutputId
     written_at: float  #: seconds since the epoch
-    positions: int  #: tokens and the prompt's tail before them
+    tokens: int
     ttl_seconds: int
     corpus: bool
 
@@ -181,6 +183,26 @@ class NamespaceRecord:
 
     path: str
     tokenizer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """A line of a namespace's manifest: a sealed segment stands for a range of the log.
+
+    Every output of the namespace with first_lsn <= id <= last_lsn is in the file or has a tombstone; ranges
+    of a namespace never overlap. ``outputs`` and ``tokens`` count both, so what is left of the range is what
+    they say less its tombstones.
+    """
+
+    name: str  #: of the file, in the store's folder of segments
+    first_lsn: OutputId
+    last_lsn: OutputId
+    outputs: int
+    tokens: int  #: of those outputs
+    file_bytes: int
+
+    def covers(self, output_id: OutputId) -> bool:
+        return self.first_lsn <= output_id <= self.last_lsn
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +256,45 @@ class Store(Protocol):
     def outline(self, namespace: str) -> Iterator[OutputOutline]:
         """The namespace's occurrences in id order, without their tokens. Those written or deleted while it
         runs may be there or not."""
+
+    def output_ids(
+        self, namespace: str, first: OutputId, last: OutputId, limit: int | None = None
+    ) -> list[OutputId]:
+        """Ids of the namespace's occurrences in first..last (both included), ascending, at most ``limit``."""
+
+    # The manifest: which ranges of the log are in sealed segments. Deleting an occurrence in such a range
+    # leaves a tombstone in the same transaction, until a new segment leaves it out.
+
+    @property
+    def segment_folder(self) -> Path | None:
+        """Where segment files are; it need not exist. None: nothing outlives the process, so seal nothing."""
+
+    def segments(self, namespace: str) -> list[SegmentRecord]:
+        """The namespace's manifest, ordered by range."""
+
+    def tombstones(self, namespace: str) -> dict[OutputId, int]:
+        """Deleted occurrences that a segment still holds, and their tokens, ordered by id."""
+
+    def add_segment(
+        self, namespace: str, name: str, file_bytes: int, outputs: Mapping[OutputId, int]
+    ) -> SegmentRecord:
+        """Enter a segment of these outputs (id -> tokens) into the manifest, durably.
+
+        Its range is from the lowest to the highest of them. Those deleted since they were read get their
+        tombstone now. ManifestError, nothing changed: the log has further outputs in that range, or another
+        segment overlaps it.
+        """
+
+    def replace_segments(
+        self, namespace: str, names: Sequence[str], name: str, file_bytes: int, left_out: Sequence[OutputId]
+    ) -> SegmentRecord:
+        """Enter one segment in the place of neighbours, durably; tombstones of ``left_out`` go.
+
+        ManifestError, nothing changed: they are no neighbours, or one is not there.
+        """
+
+    def drop_segments(self, namespace: str, names: Sequence[str]) -> None:
+        """Take segments and the tombstones of their ranges out of the manifest, durably."""
 
     def put_state(self, namespace: str, name: str, value: bytes) -> None:
         """Keep a small derived blob (learned tables) with a namespace. Durable when it returns."""

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
+import numpy.typing as npt
 import structlog
 
 from suffixsvc import store as stores
 from suffixsvc.config import Limits, validate_namespace
 from suffixsvc.core import new_learner
 from suffixsvc.engine.insertion import Insertion
+from suffixsvc.engine.maintenance import Maintenance
 from suffixsvc.engine.namespace import Namespace
 from suffixsvc.engine.room import Room, predicted_bytes
+from suffixsvc.engine.sealing import Hook, Sealer
 from suffixsvc.errors import (
     InvalidConfigError,
     InvalidInputError,
@@ -31,17 +38,10 @@ from suffixsvc.errors import (
     UnknownNamespaceError,
 )
 from suffixsvc.index import Abandoned, NamespaceIndex, NamespaceStats, Session
+from suffixsvc.index.ngrams import add_ngrams
 from suffixsvc.policies import UNLIMITED, Policies
 from suffixsvc.store.validation import check_output
-from suffixsvc.types import (
-    Labels,
-    NamespaceRecord,
-    NewOutput,
-    OutputId,
-    Store,
-    StoredOutput,
-    TokenArray,
-)
+from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, Store, StoredOutput, TokenArray
 
 __all__ = ["CacheStats", "SuffixCache"]
 
@@ -63,14 +63,14 @@ class CacheStats(NamespaceStats):
     last_lsn: int
 
 
-def _open_store(path: str | Path | None, max_bytes: int) -> Store:
+def _open_store(path: str | Path | None, max_bytes: int, hook: Hook | None) -> Store:
     if path is None:
         return stores.MemoryStore(limit_bytes=max_bytes)
     if not isinstance(path, (str, Path)) or not str(path) or "\0" in str(path):
         raise InvalidConfigError(
             "path is no data folder", expected="a path, or None for memory only", got=repr(path)[:80]
         )
-    return stores.LmdbStore(path, limit_bytes=max_bytes)
+    return stores.LmdbStore(path, limit_bytes=max_bytes, crash_hook=hook)
 
 
 class SuffixCache:
@@ -83,6 +83,9 @@ class SuffixCache:
         starting_weights: what new namespaces start from instead of the shipped weights, as
             :meth:`Namespace.learned_weights` gave it; b"" = nothing.
         policies: how much each namespace may hold and for how long; None: no limits.
+        background: seal and merge in a thread of this cache, so that a restart maps files instead of indexing
+            the log again. False: only :meth:`seal` and :meth:`compact` do.
+        crash_hook: called at named points; tests end the process there.
 
     Raises:
         InvalidInputError: ``starting_weights`` are not of this version.
@@ -99,21 +102,41 @@ class SuffixCache:
         progress: Callable[[int, int], None] | None = None,
         starting_weights: bytes | None = None,
         policies: Policies | None = None,
+        background: bool = True,
+        crash_hook: Hook | None = None,
     ) -> None:
         new_learner(starting_weights)  # refused here rather than at the first namespace
         self._starting_weights = starting_weights
         self._limits = Limits() if limits is None else limits
         self._lock = threading.RLock()
+        #: held by whoever forgets, over the log's and the index's part of it
+        self._forgetting = threading.Lock()
+        self._closing = threading.Lock()
         self._closed = False
         self._sessions = 0
         self._abandoned: Abandoned = deque()
         self._indexes: dict[str, NamespaceIndex] = {}
         self._records: dict[str, NamespaceRecord] = {}
-        self._store = _open_store(path, self._limits.max_store_bytes)
+        self._store = _open_store(path, self._limits.max_store_bytes, crash_hook)
         try:
-            whole, told = self._limits.max_cache_bytes, Policies() if policies is None else policies
-            self._room = Room(told, whole, self._store, self._forget_many)
-            self._recover(progress)
+            self._room = Room(
+                Policies() if policies is None else policies,
+                self._limits.max_cache_bytes,
+                self._store,
+                weakref.WeakMethod(self._forget_many),
+                crash_hook,
+            )
+            sealer = None
+            if self._store.segment_folder is not None:
+                sealer = Sealer(self._store, self._forgetting, self._limits.seal_tokens, crash_hook)
+            self._recover(sealer, progress)
+            self._maintenance: Maintenance | None = None
+            if sealer is not None:
+                self._maintenance = Maintenance(
+                    sealer, self._indexes, self._limits.seal_tokens, start=background
+                )
+                # for a cache that nobody closes; runs before the store's own
+                self._stop_maintenance = weakref.finalize(self, self._maintenance.stop)
         except BaseException:
             self._store.close()
             raise
@@ -157,10 +180,10 @@ class SuffixCache:
     def expire(self, now: float | None = None) -> int:
         """Forget the outputs whose time to live has passed, their own or their namespace's; returns how many.
 
-        The service does it all half a minute; whoever embeds the engine calls it when it suits.
+        The service does it twice a minute; whoever embeds the engine calls it when it suits.
         """
         at = time.time() if now is None else now
-        with self._lock:
+        with self._lock, self._forgetting:
             self._require_open()
             gone = self._store.expire(at)
             self._unindex(gone)
@@ -171,7 +194,7 @@ class SuffixCache:
         """Bring every namespace back to its limit; returns how many outputs went.
 
         Writes do that for their own namespace. This is for what they leave: a limit that is new, closes that
-        waited for nothing. The service does it all half a minute.
+        waited for nothing. The service does it twice a minute.
         """
         with self._lock:
             self._require_open()
@@ -179,6 +202,77 @@ class SuffixCache:
         evicted = self._room.evict(indexes)
         self._room.save(indexes, time.time() if now is None else now)
         return evicted
+
+    def seal(self, namespace: str | None = None) -> int:
+        """Seal what is in the log and not sealed yet, of one namespace or of all; returns how many outputs.
+
+        What a background thread does with the oldest outputs when there are many. Nothing in a cache without
+        a folder.
+
+        Raises:
+            StoreFullError, StoreError: what was sealed before stays.
+            SegmentCancelledError: the cache was closed meanwhile.
+        """
+        outputs = 0
+        for index in self._chosen(namespace):
+            while True:
+                with self._quiet() as sealer:
+                    more = 0 if sealer is None else sealer.seal(index)
+                if not more:
+                    break
+                outputs += more
+        return outputs
+
+    def compact(
+        self, namespace: str | None = None, *, progress: Callable[[int, int], None] | None = None
+    ) -> int:
+        """Seal everything and merge it into as few segments as possible, without what was forgotten.
+
+        For caches built offline, and to have forgotten bytes off the segment files at once.
+
+        Args:
+            namespace: only this one.
+            progress: called with (namespaces done, namespaces in all).
+
+        Returns:
+            Segments that there are now.
+
+        Raises:
+            As :meth:`seal`.
+        """
+        chosen = self._chosen(namespace)
+        segments = 0
+        for done, index in enumerate(chosen):
+            if progress is not None:
+                progress(done, len(chosen))
+            self.seal(index.path)
+            with self._quiet() as sealer:
+                segments += 0 if sealer is None else sealer.merge_all(index)
+        if progress is not None:
+            progress(len(chosen), len(chosen))
+        return segments
+
+    def _chosen(self, namespace: str | None) -> list[NamespaceIndex]:
+        with self._lock:
+            self._require_open()
+            if namespace is None:
+                return [self._indexes[path] for path in sorted(self._indexes)]
+            if validate_namespace(namespace) not in self._records:
+                raise UnknownNamespaceError(
+                    f"no namespace {namespace!r}", remedy="Create it by writing to it first."
+                )
+            return [self._index_of(namespace)]
+
+    @contextmanager
+    def _quiet(self) -> Iterator[Sealer | None]:
+        """While no output changes its place. Not with the cache's lock held."""
+        if self._maintenance is None:
+            yield None
+            return
+        with self._maintenance.work() as sealer:
+            with self._lock:
+                self._require_open()
+            yield sealer
 
     def stats(self) -> CacheStats:
         """Sums over all namespaces, and the bytes and last log position of the store.
@@ -203,27 +297,35 @@ class SuffixCache:
             )
 
     def check(self) -> None:
-        """Walk the store and every index; IndexCorruptError or StoreCorruptError names what is broken."""
-        with self._lock:
+        """Walk the store, every index and every segment file, and hold them against each other;
+        IndexCorruptError or StoreCorruptError names what is broken."""
+        with self._quiet() as sealer, self._lock:
             self._require_open()
             self._store.check()
             for index in self._indexes.values():
                 index.check()
+                if sealer is not None:
+                    sealer.check(index)
 
     def close(self) -> None:
         """Keep the learned tables, release the data folder. Open sessions are not committed. Idempotent."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            try:
-                self._reap_abandoned()
-                for path, index in self._indexes.items():
-                    if index.learner.changed:
-                        self._keep_learned(path, index)
-                self._room.save(self._indexes.values())
-            finally:
-                self._store.close()
+        with self._closing:
+            with self._lock:
+                if self._closed:
+                    return
+                self._closed = True
+            # without the lock: whoever works in the background may be about to ask for it
+            if self._maintenance is not None:
+                self._stop_maintenance()
+            with self._lock:
+                try:
+                    self._reap_abandoned()
+                    for path, index in self._indexes.items():
+                        if index.learner.changed:
+                            self._keep_learned(path, index)
+                    self._room.save(self._indexes.values())
+                finally:
+                    self._store.close()
 
     def __enter__(self) -> SuffixCache:
         return self
@@ -238,23 +340,28 @@ class SuffixCache:
 
     # -------------------------------------------------------------------------------------- internal
 
-    def _recover(self, progress: Callable[[int, int], None] | None) -> None:
+    def _recover(self, sealer: Sealer | None, progress: Callable[[int, int], None] | None) -> None:
+        if sealer is None:
+            return  # in memory nothing is left of earlier processes
         for record in self._store.namespaces():
             self._records[record.path] = record
             learned = self._store.get_state(record.path, _LEARNER_STATE)
             if learned is not None:
                 # Tables of another version are left alone: they are derived, and learned anew.
                 self._index_of(record.path).learner.load(learned)
+        sealer.sweep(self._records)
         total = self._store.stats().outputs
-        for done, stored in enumerate(self._store.scan(), start=1):
-            index = self._index_of(stored.output.namespace)
-            writer = index.insert(stored.output)
-            if index.ledger is not None:
-                index.ledger.written_by(writer, stored.output_id)
-            if progress is not None and (done % 64 == 0 or done == total):
+        done = 0
+
+        def note(outputs: int) -> None:
+            nonlocal done
+            done += outputs
+            if progress is not None and outputs:
                 progress(done, total)
-        for index in self._indexes.values():
-            self._room.refresh(index)
+
+        for path in self._records:
+            sealer.open(self._index_of(path), note)
+            self._room.refresh(self._index_of(path))
 
     def _keep_learned(self, path: str, index: NamespaceIndex) -> None:
         try:
@@ -265,10 +372,12 @@ class SuffixCache:
     def _index_of(self, path: str) -> NamespaceIndex:
         index = self._indexes.get(path)
         if index is None:
+            store = self._store  # an index must not keep the cache alive
             limit = self._room.limit_of(path)
             index = self._indexes[path] = NamespaceIndex(
                 path,
                 self._starting_weights,
+                last_lsn=lambda: store.stats().last_lsn,
                 ledger=self._room.new_ledger(path),
                 limit_bytes=limit if limit < UNLIMITED else 0,
             )
@@ -424,30 +533,46 @@ class SuffixCache:
                 insertion.undo()  # now, not when the writer comes to the callback
 
     def _forget(self, record: NamespaceRecord, output_id: OutputId) -> None:
-        with self._lock:
+        with self._lock, self._forgetting:
             self._require_open()
             self._unindex([self._store.forget(record.path, output_id)])
 
     def _forget_many(self, path: str, output_ids: Sequence[OutputId]) -> int:
         """Forget those of a namespace's outputs that are there, in few transactions; returns how many."""
-        gone = self._store.forget_many(path, output_ids)
-        self._unindex(gone)
-        return len(gone)
+        with self._forgetting:
+            gone = self._store.forget_many(path, output_ids)
+            self._unindex(gone)
+            return len(gone)
 
     def _unindex(self, gone: Sequence[StoredOutput]) -> None:
-        """The log has let these go: so must the index. IndexCorruptError after all of them."""
-        broken: SuffixError | None = None
+        """The log has let these go: so must the indexes. IndexCorruptError after all of them. The lock for
+        forgetting has been held since before the log did."""
+        by_namespace: dict[str, list[StoredOutput]] = {}
         for stored in gone:
-            index = self._index_of(stored.output.namespace)
-            if index.ledger is not None:
-                index.ledger.dropped([stored.output_id])
+            by_namespace.setdefault(stored.output.namespace, []).append(stored)
+        broken: SuffixError | None = None
+        for path, outputs in by_namespace.items():
+            index = self._index_of(path)
             try:
-                index.remove(stored.output)
+                index.forget(outputs)
             except SuffixError as error:
                 broken = error
             self._room.refresh(index)
         if broken is not None:
             raise broken
+
+    def _ngrams(self, index: NamespaceIndex, n: int) -> tuple[TokenArray, npt.NDArray[np.uint64]]:
+        with index.moving:
+            found = index.ngrams(n)
+            ranges = [(each.record.first_lsn, each.record.last_lsn) for each in index.sealed()]
+        for first, last in ranges:
+            rows = self._store.scan(index.path, from_lsn=first)
+            found = add_ngrams(found, n, takewhile(partial(_is_upto, last), rows))
+        return found
+
+
+def _is_upto(last: OutputId, stored: StoredOutput) -> bool:
+    return stored.output_id <= last
 
 
 def _note_kept(

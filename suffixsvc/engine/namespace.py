@@ -101,8 +101,11 @@ class Namespace:
         self._cache._forget(self._record, output_id)
 
     def ngrams(self, n: int) -> tuple[TokenArray, npt.NDArray[np.uint64]]:
-        """All n-grams: int32[m, n] and uint64[m] counts. See ``NamespaceIndex.ngrams``."""
-        return self._index.ngrams(n)
+        """All n-grams: int32[m, n] and uint64[m] counts. See ``NamespaceIndex.ngrams``.
+
+        Those of sealed outputs are counted from the log, some microseconds a token.
+        """
+        return self._cache._ngrams(self._index, n)
 
     @property
     def policy(self) -> Policy:

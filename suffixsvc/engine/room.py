@@ -11,6 +11,7 @@ gives back what it writes. What is counted, and why, is in docs/limits.md.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -36,7 +37,7 @@ PREDICTED_BYTES_PER_OUTPUT: Final = 64 + LOG_BYTES_PER_OUTPUT
 LOWER_MARK: Final = 0.95
 #: of one transaction; beyond what is needed to keep the limit, one write does no more than one
 BATCH_OUTPUTS: Final = 256
-BATCH_POSITIONS: Final = 1 << 20
+BATCH_TOKENS: Final = 1 << 20
 #: name of what is kept across a restart of who was drafted from
 _DRAFTED_STATE: Final = "drafted"
 #: no more often than this, and at the end
@@ -50,7 +51,8 @@ class Room:
         policies: what holds for each namespace.
         max_cache_bytes: for all of them together.
         store: the log.
-        forget: takes outputs of a namespace out of log and index; returns how many were there.
+        forget: takes outputs of a namespace out of log and index, and says how many were there; weak, as it
+            is the cache's that owns this.
         hook: called at named points; tests end the process there.
     """
 
@@ -59,8 +61,8 @@ class Room:
         policies: Policies,
         max_cache_bytes: int,
         store: Store,
-        forget: Callable[[str, Sequence[OutputId]], int],
-        hook: Callable[[str], None] = lambda point: None,
+        forget: weakref.WeakMethod[Callable[[str, Sequence[OutputId]], int]],
+        hook: Callable[[str], None] | None = None,
     ) -> None:
         if not isinstance(policies, Policies):
             raise InvalidConfigError(
@@ -69,8 +71,8 @@ class Room:
         self._policies = policies
         self._whole = max_cache_bytes
         self._store = store
-        self._forget = forget
-        self.hook = hook
+        self._weak_forget = forget
+        self._hook = hook or (lambda point: None)
         self._lock = threading.Lock()
         self._opened_at = store.stats().last_lsn
         self._held: dict[str, int] = {}  # as last seen
@@ -140,9 +142,9 @@ class Room:
         """What of a namespace is never evicted."""
         ledger = index.ledger
         if ledger is None:
-            return index.held_bytes()
-        outputs, positions = ledger.staying
-        return int(_cost(index).of(outputs, positions)) if outputs else 0
+            return index.held().bytes
+        outputs, tokens = ledger.staying
+        return int(_cost(index).of(outputs, tokens)) if outputs else 0
 
     # ------------------------------------------------------------------------------------- after a write
 
@@ -163,18 +165,18 @@ class Room:
         with ledger.turn:
             self._note_drafts(index)
             evicted = batches = 0
-            budget = max(2 * written, index.held_bytes() // 50) if written else 0
+            budget = max(2 * written, index.held().bytes // 50) if written else 0
             while True:
                 need, must = self._too_much(index, ledger, budget)
                 if need <= 0 or (batches and not must):
                     break
-                oldest = ledger.oldest(need, _cost(index), BATCH_OUTPUTS, BATCH_POSITIONS)
+                oldest = ledger.oldest(need, _cost(index), BATCH_OUTPUTS, BATCH_TOKENS)
                 if not oldest:
                     break
-                before = index.held_bytes()
+                before = index.held().bytes
                 evicted += self._evict(index, ledger, oldest)
                 self.refresh(index)
-                budget -= max(0, before - index.held_bytes()) if written else 0
+                budget -= max(0, before - index.held().bytes) if written else 0
                 batches += 1
             return evicted
 
@@ -190,11 +192,15 @@ class Room:
             need, over = max(need, min(excess + held // 50, budget)), True
         return need, over
 
+    def _forget(self, path: str, outputs: Sequence[OutputId]) -> int:
+        forget = self._weak_forget()
+        return 0 if forget is None else forget(path, outputs)
+
     def _evict(self, index: NamespaceIndex, ledger: Ledger, outputs: Sequence[OutputId]) -> int:
-        self.hook("evict-chosen " + " ".join(map(str, outputs)))
+        self._hook("evict-chosen " + " ".join(map(str, outputs)))
         gone = self._forget(index.path, outputs)
         ledger.dropped(outputs)  # all: somebody else may have forgotten some of them
-        self.hook("evict-done " + " ".join(map(str, outputs)))
+        self._hook("evict-done " + " ".join(map(str, outputs)))
         index.count_evicted(gone)
         return gone
 
@@ -226,7 +232,7 @@ class Room:
         """Look again at what a namespace holds."""
         if self.limit_of(index.path) >= UNLIMITED and not self.whole:
             return
-        held = index.held_bytes()
+        held = index.held().bytes
         with self._lock:
             self._total += held - self._held.get(index.path, 0)
             self._held[index.path] = held
@@ -247,7 +253,7 @@ class Room:
                 ledger.known(
                     row.output_id,
                     int(row.written_at * 1e6),
-                    row.positions,
+                    row.tokens,
                     stays=row.corpus,
                     own_ttl=row.ttl_seconds > 0,
                 )
@@ -282,9 +288,9 @@ def predicted_bytes(output: NewOutput) -> int:
 
 
 def _cost(index: NamespaceIndex) -> Cost:
-    outputs, positions = index.outputs_and_positions()
-    rest = index.held_bytes() - outputs * LOG_BYTES_PER_OUTPUT
-    return Cost(LOG_BYTES_PER_OUTPUT, max(LOG_BYTES_PER_TOKEN, rest / max(1, positions)))
+    held = index.held()
+    rest = held.bytes - held.outputs * LOG_BYTES_PER_OUTPUT
+    return Cost(LOG_BYTES_PER_OUTPUT, max(LOG_BYTES_PER_TOKEN, rest / max(1, held.tokens)))
 
 
 def _too_large(path: str, outputs: int, coming: int, most: int) -> LimitExceededError:

@@ -1,6 +1,7 @@
 """Namespaces, sessions and drafting over the native core. Knows neither gRPC nor LMDB."""
 
 from suffixsvc.index.namespace import NamespaceIndex, NamespaceStats
+from suffixsvc.index.sealed import Sealed
 from suffixsvc.index.session import Abandoned, Session, step_together
 
-__all__ = ["Abandoned", "NamespaceIndex", "NamespaceStats", "Session", "step_together"]
+__all__ = ["Abandoned", "NamespaceIndex", "NamespaceStats", "Sealed", "Session", "step_together"]

@@ -2,7 +2,7 @@
 
 Pure bookkeeping, without a store and without a clock. A row an output, 29 bytes, in the order of the log:
 
-    id (LSN) | recent: last drafted from, else when it was written | written | positions | flags
+    id (LSN) | recent: last drafted from, else when it was written | written | tokens | flags
 
 "Recent" is a time in microseconds that only ever rises within a ledger, so that it also tells apart what
 happened within one tick of the clock. Steps pay nothing for it: the core notes which texts drafts came from,
@@ -24,7 +24,7 @@ from suffixsvc.types import OutputId
 
 __all__ = ["Cost", "Ledger"]
 
-_COLUMNS: Final = {"id": "<i8", "recent": "<i8", "written": "<i8", "positions": "<u4", "flags": "u1"}
+_COLUMNS: Final = {"id": "<i8", "recent": "<i8", "written": "<i8", "tokens": "<u4", "flags": "u1"}
 _GONE: Final = 1
 _STAYS: Final = 2
 _OWN_TTL: Final = 4
@@ -39,13 +39,13 @@ _SAVED_ROWS: Final = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What an output takes, on average in its namespace: bytes of its own, and bytes for each position."""
+    """What an output takes, on average in its namespace: bytes of its own, and bytes for each token."""
 
     row: float
-    position: float
+    token: float
 
-    def of(self, outputs: int, positions: int) -> float:
-        return outputs * self.row + positions * self.position
+    def of(self, outputs: int, tokens: int) -> float:
+        return outputs * self.row + tokens * self.token
 
 
 class Ledger:
@@ -62,7 +62,7 @@ class Ledger:
         self._rows: dict[str, npt.NDArray[Any]] = {n: np.zeros(64, t) for n, t in _COLUMNS.items()}
         self._count = 0
         self._gone = 0
-        self._staying = [0, 0]  # outputs, positions
+        self._staying = [0, 0]  # outputs, tokens
         self._now = 0
         self._id_of: dict[int, OutputId] = {}  # writer of a text in the hot index -> output
         self._unsaved = False
@@ -72,24 +72,21 @@ class Ledger:
 
     # --------------------------------------------------------------------------------------- coming and going
 
-    def kept(self, output_id: OutputId, now_us: int, positions: int, *, stays: bool, own_ttl: bool) -> None:
+    def kept(self, output_id: OutputId, now_us: int, tokens: int, *, stays: bool, own_ttl: bool) -> None:
         """An output was written just now.
 
         Args:
-            positions: its tokens and the context before them.
             stays: it is part of a pinned corpus.
             own_ttl: it has a time to live of its own.
         """
         with self._lock:
             recent = self._tick(now_us)
-            self._add(output_id, recent, now_us, positions, _STAYS * stays | _OWN_TTL * own_ttl)
+            self._add(output_id, recent, now_us, tokens, _STAYS * stays | _OWN_TTL * own_ttl)
 
-    def known(
-        self, output_id: OutputId, written_us: int, positions: int, *, stays: bool, own_ttl: bool
-    ) -> None:
+    def known(self, output_id: OutputId, written_us: int, tokens: int, *, stays: bool, own_ttl: bool) -> None:
         """An output is in the log since then, and was not used as far as is known."""
         with self._lock:
-            self._add(output_id, written_us, written_us, positions, _STAYS * stays | _OWN_TTL * own_ttl)
+            self._add(output_id, written_us, written_us, tokens, _STAYS * stays | _OWN_TTL * own_ttl)
             self._now = max(self._now, written_us)
 
     def written_by(self, writer: int, output_id: OutputId) -> None:
@@ -100,6 +97,12 @@ class Ledger:
             if self.complete and len(self._id_of) > 64 + 2 * len(self):
                 self._id_of = {w: i for w, i in self._id_of.items() if self._find(i) is not None}
 
+    def sealed(self, output_ids: Iterable[OutputId]) -> None:
+        """Outputs left the hot index for a segment: their writers are no more."""
+        gone = set(output_ids)
+        with self._lock:
+            self._id_of = {w: i for w, i in self._id_of.items() if i not in gone}
+
     def dropped(self, output_ids: Iterable[OutputId]) -> None:
         """Outputs were forgotten, whoever did it. Unknown ones are ignored."""
         with self._lock:
@@ -109,7 +112,7 @@ class Ledger:
                     continue
                 if self._rows["flags"][place] & _STAYS:
                     self._staying[0] -= 1
-                    self._staying[1] -= int(self._rows["positions"][place])
+                    self._staying[1] -= int(self._rows["tokens"][place])
                 self._rows["flags"][place] |= _GONE
                 self._gone += 1
             if self._gone > 64 + self._count // 2:
@@ -132,15 +135,15 @@ class Ledger:
 
     @property
     def staying(self) -> tuple[int, int]:
-        """(outputs, positions) that are never evicted."""
+        """(outputs, tokens) that are never evicted."""
         with self._lock:
             return self._staying[0], self._staying[1]
 
-    def oldest(self, need: float, cost: Cost, most: int, most_positions: int) -> list[OutputId]:
+    def oldest(self, need: float, cost: Cost, most: int, most_tokens: int) -> list[OutputId]:
         """The outputs that were of use the longest ago, as many as take ``need`` bytes.
 
         Args:
-            most, most_positions: not more than so many; one in any case.
+            most, most_tokens: not more than so many; one in any case.
         """
         with self._lock:
             rows = self._live(_STAYS)
@@ -152,10 +155,10 @@ class Ledger:
                 nearby = np.flatnonzero(recent <= np.partition(recent, most - 1)[most - 1])
             # equals: in the order of the log
             first = nearby[np.argsort(recent[nearby], kind="stable")][:most]
-            positions = np.cumsum(rows["positions"][first], dtype=np.int64)
-            taken = np.arange(1, len(first) + 1) * cost.row + positions * cost.position
+            tokens = np.cumsum(rows["tokens"][first], dtype=np.int64)
+            taken = np.arange(1, len(first) + 1) * cost.row + tokens * cost.token
             enough = int(np.searchsorted(taken, need)) + 1
-            fits = max(1, int(np.searchsorted(positions, most_positions, "right")))
+            fits = max(1, int(np.searchsorted(tokens, most_tokens, "right")))
             return [int(i) for i in rows["id"][first[: min(enough, fits)]]]
 
     def due(self, written_before_us: int, most: int) -> list[OutputId]:
@@ -204,14 +207,14 @@ class Ledger:
         self._now = max(self._now + 1, now_us)
         return self._now
 
-    def _add(self, output_id: OutputId, recent: int, written: int, positions: int, flags: int) -> None:
+    def _add(self, output_id: OutputId, recent: int, written: int, tokens: int, flags: int) -> None:
         place = self._place(output_id)
         if place < self._count and self._rows["id"][place] == output_id:
             return
         if self._count == len(self._rows["id"]):
             self._grow()
-        positions = min(positions, 2**32 - 1)
-        row = {"id": output_id, "recent": recent, "written": written, "positions": positions, "flags": flags}
+        tokens = min(tokens, 2**32 - 1)
+        row = {"id": output_id, "recent": recent, "written": written, "tokens": tokens, "flags": flags}
         for name, column in self._rows.items():
             if place < self._count:  # commits of several threads arrive a little out of order
                 column[place + 1 : self._count + 1] = column[place : self._count].copy()
@@ -219,7 +222,7 @@ class Ledger:
         self._count += 1
         if flags & _STAYS:
             self._staying[0] += 1
-            self._staying[1] += positions
+            self._staying[1] += tokens
 
     def _grow(self) -> None:
         more = max(64, self._count // 2)

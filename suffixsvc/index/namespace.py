@@ -6,24 +6,27 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from suffixsvc.core import Index, StepCounters, new_learner, pack_weights
+from suffixsvc.core.segments import Segment
 from suffixsvc.errors import IndexCorruptError, InvalidInputError
 from suffixsvc.index.eviction import Ledger
-from suffixsvc.types import NewOutput, OutputId, TokenArray
+from suffixsvc.index.sealed import Places, Sealed
+from suffixsvc.types import NewOutput, OutputId, SegmentRecord, StoredOutput, TokenArray
 
 #: contexts longer than this are not told apart
 MAX_CONTEXT = 64
 
-#: what an output is charged for in the log: a row with its keys and counters, and bytes a token. As if none
-#: were identical to another; labels are not counted.
-LOG_BYTES_PER_OUTPUT = 256
+#: what an output is charged for in the log: its row (the prompt's tail and labels are in it), keys and
+#: counters, and bytes a token; as if none were identical to another
+LOG_BYTES_PER_OUTPUT = 512
 LOG_BYTES_PER_TOKEN = 4
 _REFUSALS_TOLD_SECONDS = 60.0
 
@@ -58,8 +61,11 @@ class NamespaceStats:
     outputs: int  #: occurrences kept
     tokens: int  #: tokens of those outputs
     sessions: int  #: live now
-    index_bytes: int
+    index_bytes: int  #: of memory, sealed segments' share included
     index_nodes: int
+    segments: int  #: sealed ones
+    segment_bytes: int  #: of their files, which are mapped
+    hot_tokens: int  #: of the outputs that are not sealed
     num_steps: int  #: steps that asked for a draft
     num_drafts: int  #: steps answered with at least one token
     num_draft_tokens: int
@@ -68,6 +74,16 @@ class NamespaceStats:
     limit_bytes: int  #: what they may take; 0 = no limit
     evicted_outputs: int  #: forgotten to keep the limit
     refused_outputs: int  #: of sessions, not kept because there was no room
+
+
+class Held(NamedTuple):
+    """What a namespace's outputs come to."""
+
+    outputs: int
+    tokens: int
+    #: their charge in the log, their share of the hot index (what is in use: not its spare, not the texts of
+    #: live sessions) and of the segment files
+    bytes: int
 
 
 def positions_of(output: NewOutput) -> int:
@@ -91,13 +107,22 @@ def texts_of(output: NewOutput) -> Iterator[tuple[TokenArray, int]]:
 
 
 class NamespaceIndex:
-    """One namespace's share of memory. Thread-safe; the native index has its own locks."""
+    """One namespace's share of memory. Thread-safe; the native index has its own locks.
+
+    Args:
+        path: of the namespace.
+        weights: what drafting starts from, see ``suffixsvc.core.new_learner``.
+        last_lsn: the last id that the store has given, cheaply.
+        ledger: notes who was drafted from; None where nothing is ever evicted.
+        limit_bytes: what the outputs may take, for the statistics; 0 = no limit.
+    """
 
     def __init__(
         self,
         path: str,
         weights: bytes | None = None,
         *,
+        last_lsn: Callable[[], OutputId] = lambda: 0,
         ledger: Ledger | None = None,
         limit_bytes: int = 0,
     ) -> None:
@@ -107,10 +132,17 @@ class NamespaceIndex:
         self.limit_bytes = limit_bytes
         self.index = Index(MAX_CONTEXT)
         self.learner = new_learner(weights)
+        self._last_lsn = last_lsn
         self._lock = threading.Lock()
+        #: of the hot outputs; what is sealed counts in its place
         self._outputs = self._tokens = self._positions = self._sessions = 0
         self._evicted = self._refused = 0
         self._told_at = -math.inf
+        self._places = Places()
+        self._commits: dict[int, OutputId] = {}
+        self._next_commit = itertools.count()
+        #: held while outputs change their place: whoever holds it sees each of them once
+        self.moving = threading.Lock()
         #: what the steps of this namespace's sessions came to
         self.counters = StepCounters()
 
@@ -119,11 +151,15 @@ class NamespaceIndex:
         return pack_weights(self.learner)
 
     def insert(self, output: NewOutput) -> int:
-        """Index a stored output; its number as a writer."""
+        """Index an output that is stored, or about to be; its number as a writer."""
+        writer = self._insert(output)
+        self.count_output(output)
+        return writer
+
+    def _insert(self, output: NewOutput) -> int:
         writer = next_writer()
         for text, context in texts_of(output):
             self.index.add(text, context, writer)
-        self.count_output(output)
         return writer
 
     def note_kept(self, output: NewOutput, writer: int, output_id: OutputId) -> None:
@@ -131,7 +167,7 @@ class NamespaceIndex:
         if self.ledger is not None:
             now_us = int(time.time() * 1e6)
             own_ttl = output.ttl_seconds > 0
-            self.ledger.kept(output_id, now_us, positions_of(output), stays=output.corpus, own_ttl=own_ttl)
+            self.ledger.kept(output_id, now_us, len(output.token_ids), stays=output.corpus, own_ttl=own_ttl)
             self.ledger.written_by(writer, output_id)
 
     def note_commit(self, output: NewOutput, writer: int, stored: Future[list[OutputId]]) -> None:
@@ -146,17 +182,40 @@ class NamespaceIndex:
     def note_drafts(self) -> None:
         """Fetch from the core which texts drafts were taken from."""
         if self.ledger is not None:
-            self.ledger.drafted(self.index.take_drafted(), (), int(time.time() * 1e6))
+            sealed = [i for each in self.sealed() for i in each.segment.take_drafted()]
+            self.ledger.drafted(self.index.take_drafted(), sealed, int(time.time() * 1e6))
 
     def remove(self, output: NewOutput) -> None:
-        """Take a stored output out of the index again; IndexCorruptError if it is not in it."""
+        """Take an output that is not sealed out of the index again; IndexCorruptError if it is not in it."""
+        self._remove(output)
+        self.count_output(output, -1)
+
+    def _remove(self, output: NewOutput) -> None:
         for text, context in texts_of(output):
             if not self.index.remove(text, context):
                 raise IndexCorruptError(
                     f"an output of namespace {self.path} is in the log but not in the index",
                     remedy="Restart to rebuild the index from the log, and report this.",
                 )
-        self.count_output(output, -1)
+
+    def forget(self, gone: Sequence[StoredOutput]) -> None:
+        """Take outputs that the store has deleted out of the index, wherever they are.
+
+        The only way to forget: the caller has held the engine's lock for forgetting since before it deleted
+        them. All of them are taken; IndexCorruptError afterwards if one was not there.
+        """
+        with self._lock:
+            hot = self._places.forget(gone)
+        if self.ledger is not None:
+            self.ledger.dropped(stored.output_id for stored in gone)
+        broken: IndexCorruptError | None = None
+        for stored in hot:
+            try:
+                self.remove(stored.output)
+            except IndexCorruptError as error:  # the log has let all of them go: so must the index
+                broken = error
+        if broken is not None:
+            raise broken
 
     def count_output(self, output: NewOutput, sign: int = 1) -> None:
         with self._lock:
@@ -178,28 +237,155 @@ class NamespaceIndex:
                 return False
             return True
 
-    def outputs_and_positions(self) -> tuple[int, int]:
-        """How many outputs are kept, and how many positions they take."""
-        with self._lock:
-            return self._outputs, self._positions
-
-    def held_bytes(self) -> int:
-        """What the outputs take: their charge in the log and their share of the index.
-
-        Of the index what is in use counts, not what it keeps as spare, and not the texts of live sessions.
-        """
+    def held(self) -> Held:
+        """What the outputs take; docs/limits.md says why it is counted so."""
         native = self.index.stats()
         with self._lock:
-            charged = self._outputs * LOG_BYTES_PER_OUTPUT + self._positions * LOG_BYTES_PER_TOKEN
-            share = min(1.0, self._positions / native.tokens) if native.tokens else 0.0
-        return charged + int(native.used * share)
+            sealed = self._places.sealed
+            outputs = self._outputs + sum(each.outputs for each in sealed)
+            tokens = self._tokens + sum(each.tokens for each in sealed)
+            hot = native.used * min(1.0, self._positions / native.tokens) if native.tokens else 0.0
+        files = sum(each.record.file_bytes * each.tokens / each.record.tokens for each in sealed)
+        return Held(
+            outputs, tokens, outputs * LOG_BYTES_PER_OUTPUT + tokens * LOG_BYTES_PER_TOKEN + int(hot + files)
+        )
 
     def count_session(self, change: int) -> None:
         with self._lock:
             self._sessions += change
 
+    # ------------------------------------------------------------- commits under way, and what is settled
+
+    def begin_commit(self) -> int:
+        """An output is about to be logged whose text is not yet in the index as it will stay."""
+        number = next(self._next_commit)
+        self._commits[number] = self._last_lsn()
+        return number
+
+    def end_commit(self, number: int) -> None:
+        """Its text is settled, or nothing was logged. Idempotent."""
+        # no lock: a collector may run this anywhere, also where the lock is held
+        self._commits.pop(number, None)
+
+    def settled(self, last: OutputId) -> OutputId:
+        """Up to this one, at most ``last`` (which the store gave before this call), everything in the log is
+        in the index as it will stay."""
+        return min([last, *list(self._commits.values())])
+
+    # ----------------------------------------------------------------------------------- sealed segments
+
+    @property
+    def hot_tokens(self) -> int:
+        """Tokens of the outputs that are not sealed."""
+        return self._tokens
+
+    def sealed(self) -> list[Sealed]:
+        """The segments in use, oldest outputs first."""
+        with self._lock:
+            return list(self._places.sealed)
+
+    def hot_ranges(self, last: OutputId) -> list[tuple[OutputId, OutputId]]:
+        """Ranges of ids up to ``last`` that no segment stands for, ascending."""
+        with self._lock:
+            return list(self._places.hot_ranges(last))
+
+    def attach(self, sealed: Sealed) -> None:
+        """A segment whose outputs are not hot: at open, and while a range is loaded."""
+        with self._lock:
+            gone = self._places.gone
+            sealed.segment.forget(gone)
+            self._places.attach(sealed)
+            self._set_segments()
+
+    def begin_move(self) -> None:
+        """Outputs are about to be read, to be put into a new segment. One at a time."""
+        with self._lock:
+            self._places.begin()
+
+    def end_move(self) -> None:
+        """Nothing came of it, or all of it is done. Idempotent."""
+        with self._lock:
+            self._places.end()
+
+    def take_over(
+        self, record: SegmentRecord, segment: Segment, outputs: Sequence[StoredOutput]
+    ) -> list[StoredOutput]:
+        """A new segment stands for these outputs from now on. The caller holds the lock for forgetting.
+
+        Returns:
+            Those to be taken out of the hot index with :meth:`drop_hot`; until then they count twice in
+            drafts. The others were forgotten meanwhile.
+        """
+        with self._lock:
+            gone = self._places.gone
+            segment.forget(gone)
+            moved = [stored for stored in outputs if stored.output_id not in gone]
+            tokens = sum(len(stored.output.token_ids) for stored in moved)
+            self._places.attach(Sealed(record, segment, len(moved), tokens))
+            self._places.end()
+            self._outputs -= len(moved)
+            self._tokens -= tokens
+            self._positions -= sum(positions_of(stored.output) for stored in moved)
+            if self.ledger is not None:
+                self.ledger.sealed(stored.output_id for stored in moved)
+            self._set_segments()
+            return moved
+
+    def drop_hot(self, outputs: Sequence[StoredOutput]) -> int:
+        """Take sealed outputs out of the hot index; how many were not in it."""
+        missing = 0
+        for stored in outputs:
+            try:
+                self._remove(stored.output)
+            except IndexCorruptError:
+                missing += 1
+        return missing
+
+    def exchange(self, record: SegmentRecord, segment: Segment, names: Collection[str]) -> None:
+        """A segment takes the place of these. The caller holds the lock for forgetting."""
+        with self._lock:
+            segment.forget(self._places.gone)
+            self._places.exchange(Sealed(record, segment, 0, 0), names)
+            self._places.end()
+            self._set_segments()
+
+    def detach(self, names: Collection[str]) -> None:
+        """Segments that nothing is left of."""
+        with self._lock:
+            self._places.detach(names)
+            self._set_segments()
+
+    def begin_load(self, first: OutputId, last: OutputId, names: Collection[str] = ()) -> None:
+        """The outputs of a range will be read back from the log; segments of these names stand for nothing
+        any more. One at a time; :meth:`load` and :meth:`attach` until :meth:`end_move`."""
+        with self._lock:
+            self._places.detach(names)
+            self._places.begin()
+            self._places.expect(first, last)
+            self._set_segments()
+
+    def load(self, stored: StoredOutput) -> None:
+        """Make an output hot, unless it was forgotten since it was read."""
+        with self._lock:
+            if not self._places.load(stored.output_id):
+                return
+            writer = self._insert(stored.output)
+            self._outputs += 1
+            self._tokens += len(stored.output.token_ids)
+            self._positions += positions_of(stored.output)
+            if self.ledger is not None:
+                self.ledger.written_by(writer, stored.output_id)
+
+    def left_of(self, outputs: Sequence[StoredOutput]) -> list[StoredOutput]:
+        """Those that were not forgotten since the move began."""
+        with self._lock:
+            return [stored for stored in outputs if stored.output_id not in self._places.gone]
+
+    def _set_segments(self) -> None:
+        self.index.set_segments([sealed.segment.native for sealed in self._places.sealed])
+
     def ngrams(self, n: int) -> tuple[TokenArray, npt.NDArray[np.uint64]]:
-        """All n-grams of the namespace: int32[m, n] and their counts uint64[m].
+        """All n-grams of what is not sealed: int32[m, n] and their counts uint64[m].
 
         An n-gram counts once for every place where its last token was written by a model; earlier
         tokens of it may stand in the prompt's tail.
@@ -208,26 +394,33 @@ class NamespaceIndex:
         return tokens.reshape(-1, n), counts
 
     def stats(self) -> NamespaceStats:
-        native, counters, held = self.index.stats(), self.counters, self.held_bytes()
+        native, counters, held = self.index.stats(), self.counters, self.held()
         with self._lock:
+            sealed = self._places.sealed
             return NamespaceStats(
-                outputs=self._outputs,
-                tokens=self._tokens,
+                outputs=self._outputs + sum(each.outputs for each in sealed),
+                tokens=self._tokens + sum(each.tokens for each in sealed),
                 sessions=self._sessions,
-                index_bytes=native.bytes,
+                index_bytes=native.bytes + sum(each.segment.stats().resident_bytes for each in sealed),
                 index_nodes=native.nodes,
+                segments=len(sealed),
+                segment_bytes=sum(each.record.file_bytes for each in sealed),
+                hot_tokens=self._tokens,
                 num_steps=counters.steps,
                 num_drafts=counters.drafts,
                 num_draft_tokens=counters.drafted,
                 num_accepted_tokens=counters.accepted,
-                held_bytes=held,
+                held_bytes=held.bytes,
                 limit_bytes=self.limit_bytes,
                 evicted_outputs=self._evicted,
                 refused_outputs=self._refused,
             )
 
     def check(self) -> None:
-        """Walk the whole index; IndexCorruptError names the first broken invariant."""
+        """Walk the whole index and read all of its segments; IndexCorruptError or SegmentCorruptError names
+        the first broken invariant."""
+        for sealed in self.sealed():
+            sealed.segment.check()
         problem = self.index.check()
         if problem:
             raise IndexCorruptError(

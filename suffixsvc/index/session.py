@@ -76,6 +76,7 @@ class Session:
         self._lock = threading.Lock()
         self._closed = False
         self._pending: tuple[NewOutput, Future[list[OutputId]]] | None = None  # a commit under way
+        self._settling: weakref.finalize[..., Session] | None = None  # says that it is settled in the index
         self._output_id: OutputId | None = None
         self._costs = CostMemo()
         self._last_curve: tuple[npt.NDArray[np.float64], core.Curve] = _ONE_STEP
@@ -272,17 +273,32 @@ class Session:
             stored.add_done_callback(_log_failure)
         self._settle_index(kept)
         self._namespace.note_commit(kept, self._writer, stored)
+        self._end_commit()
         self._end(kept if wait else None)
         return self._output_id
 
     def _admitted(self, output: NewOutput) -> Future[list[OutputId]] | None:
         """The commit under way; None where the limits refuse the output."""
+        self._begin_commit()
         try:
             return self._commit(output)
         except LimitExceededError as error:
+            self._end_commit()
             if self._namespace.count_refused():
                 log.warning("outputs are not kept", namespace=self._namespace.path, why=str(error))
             return None
+
+    def _begin_commit(self) -> None:
+        """From here to :meth:`_end_commit` the log may hold what the index does not hold as it will stay, so
+        that it cannot be sealed yet."""
+        self._end_commit()
+        number = self._namespace.begin_commit()
+        self._settling = weakref.finalize(self, self._namespace.end_commit, number)
+        self._settling.atexit = False
+
+    def _end_commit(self) -> None:
+        if self._settling is not None:
+            self._settling()
 
     def _wait_for_commit(self, pending: Future[list[OutputId]]) -> list[OutputId]:
         """An interrupt leaves the commit under way: the next close() waits for the same one."""
@@ -291,6 +307,7 @@ class Session:
         except BaseException:
             if pending.done() and pending.exception() is not None:
                 self._pending = None  # nothing was kept; the session is open again
+                self._end_commit()
             raise
 
     def _settle_index(self, output: NewOutput) -> None:

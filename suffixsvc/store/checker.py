@@ -4,7 +4,8 @@
        ├───── refers to a payload ────────────── payloads: its content has the hash of its key
        ├───── is counted ─────────────────────── refs: exactly as many rows as it says
        ├───── is listed by namespace ─────────── by_namespace: nothing else is
-       └───── is listed by expiry if it has one  expiry: nothing else is
+       ├───── is listed by expiry if it has one  expiry: nothing else is
+       └───── or its tombstone is in each range  segments: rows and tombstones add up to what was sealed
 
     and every key that walking a database finds is found by looking it up
 
@@ -19,6 +20,8 @@ from collections.abc import Iterator
 import lmdb
 
 from suffixsvc.errors import StoreCorruptError
+from suffixsvc.store.manifest import covering
+from suffixsvc.store.manifest_records import decode_tombstone
 from suffixsvc.store.records import (
     COUNTERS_KEY,
     SCHEMA_KEY,
@@ -47,6 +50,7 @@ def check_view(view: ReadView) -> None:
     tokens = 0
     expiring = 0
     references: Counter[PayloadKey] = Counter()
+    sealed = _Sealed(view)
     for key, value in _items(view, view.dbs.log, 8):
         lsn = int.from_bytes(key, "big")
         record = decode_log(value, lsn)
@@ -55,6 +59,8 @@ def check_view(view: ReadView) -> None:
         tokens += record.token_count
         expiring += record.expires_us is not None
         references[record.payload] += 1
+        sealed.count(record.payload.namespace_id, lsn, record.token_count)
+    sealed.check()
     _check_payloads(view, references)
     _check_state(view)
     for what, expected, got in (
@@ -77,11 +83,13 @@ def _check_meta(view: ReadView) -> None:
     for key, _ in _items(view, view.dbs.meta):
         if key not in (SCHEMA_KEY, COUNTERS_KEY):
             raise _broken(f"meta holds an unknown key {key!r}")
-    found = load_snapshot(view.txn, view.dbs.meta, view.dbs.namespaces)
+    found = load_snapshot(view.txn, view.dbs)
     if found.counters != view.counters:
         raise _broken("the counters on disk are not those in memory", view.counters, found.counters)
     if found.names != view.names:
         raise _broken("the namespaces on disk are not those in memory")
+    if found.manifests != {number: manifest for number, manifest in view.manifests.items() if manifest}:
+        raise _broken("the manifests on disk are not those in memory")
 
 
 def _check_row(view: ReadView, record: LogRecord) -> None:
@@ -95,6 +103,54 @@ def _check_row(view: ReadView, record: LogRecord) -> None:
     expires_us = record.expires_us
     if expires_us is not None and view.txn.get(expiry_key(expires_us, lsn), db=view.dbs.expiry) != b"":
         raise _broken(f"log record {lsn} is not listed by its expiry time")
+
+
+class _Sealed:
+    """What the ranges of segments hold, against what their records say."""
+
+    def __init__(self, view: ReadView) -> None:
+        self._view = view
+        self._outputs: Counter[str] = Counter()
+        self._tokens: Counter[str] = Counter()
+
+    def count(self, number: int, lsn: int, tokens: int) -> bool:
+        """One output of the log, or one tombstone; whether a segment stands for it."""
+        record = covering(self._view.manifest(number), lsn)
+        if record is not None:
+            self._outputs[record.name] += 1
+            self._tokens[record.name] += tokens
+        return record is not None
+
+    def check(self) -> None:
+        """After the log was counted."""
+        self._count_tombstones()
+        names: set[str] = set()
+        for number, manifest in self._view.manifests.items():
+            if number not in self._view.names.by_id:
+                raise _broken("segments are of an unknown namespace", got=number)
+            for record in manifest:
+                if record.name in names:
+                    raise _broken(f"segment {record.name} is in the manifest twice")
+                names.add(record.name)
+                for what, expected, got in (
+                    ("outputs", record.outputs, self._outputs[record.name]),
+                    ("tokens", record.tokens, self._tokens[record.name]),
+                ):
+                    if expected != got:
+                        raise _broken(
+                            f"the number of {what} of segment {record.name} is wrong", expected, got
+                        )
+
+    def _count_tombstones(self) -> None:
+        database = self._view.dbs.tombstones
+        if database is None:
+            return
+        for key, value in _items(self._view, database, 12):
+            lsn, tokens = decode_tombstone(value, key)
+            if self._view.log_record(lsn) is not None:
+                raise _broken(f"output {lsn} has a tombstone and is in the log")
+            if not self.count(int.from_bytes(key[:4], "big"), lsn, tokens):
+                raise _broken(f"output {lsn} has a tombstone and is in no segment")
 
 
 def _check_payloads(view: ReadView, references: Counter[PayloadKey]) -> None:

@@ -25,6 +25,7 @@ from suffixsvc.store import datafile
 from suffixsvc.store.folder import DATA_FILE, FULL_ERRNOS, FolderLock, disk_error
 from suffixsvc.store.records import (
     COUNTERS_KEY,
+    OLDEST_SCHEMA,
     SCHEMA_KEY,
     SCHEMA_VERSION,
     Counters,
@@ -64,9 +65,14 @@ class Databases:
     by_namespace: lmdb._Database
     expiry: lmdb._Database
     state: lmdb._Database
+    #: the manifest; None in a folder of schema 1 that had no room for it
+    segments: lmdb._Database | None = None
+    tombstones: lmdb._Database | None = None
 
 
 _NAMES: Final = tuple(Databases.__dataclass_fields__)
+#: databases that a schema added
+_NEW_IN_2: Final = ("segments", "tombstones")
 
 
 class _Gate:
@@ -152,7 +158,7 @@ class Environment:
                 datafile.require_whole(self.path, info)
                 datafile.require_own_commits(self.path)
                 with self._env.begin() as txn:
-                    self.snapshot = load_snapshot(txn, self.dbs.meta, self.dbs.namespaces)
+                    self.snapshot = load_snapshot(txn, self.dbs)
                 self._first_size(info, map_bytes_initial, map_bytes_cap)
             except BaseException:
                 self._env.close()
@@ -201,27 +207,28 @@ class Environment:
         if raw is None:
             raise _foreign(self.path, "no schema record")
         try:
-            schema, _ = decode_schema(raw)
+            schema, self.created_us = decode_schema(raw)
         except StoreCorruptError as e:
             if raw[:4] == b"SXHD":
                 raise
             raise _foreign(self.path, "no schema record") from e
-        if schema != SCHEMA_VERSION:
+        if not OLDEST_SCHEMA <= schema <= SCHEMA_VERSION:
             raise StoreForeignError(
                 f"{self.path} has another schema version",
-                expected=SCHEMA_VERSION,
+                expected=f"{OLDEST_SCHEMA} .. {SCHEMA_VERSION}",
                 got=schema,
                 remedy="Open it with the release of suffixsvc that wrote it, or a newer one.",
             )
         handles = [meta]
-        for name in _NAMES[1:]:
+        names = [name for name in _NAMES if schema >= 2 or name not in _NEW_IN_2]
+        for name in names[1:]:
             try:
                 handles.append(self._env.open_db(name.encode(), create=False))
             except lmdb.Error as e:
                 raise StoreCorruptError(
                     f"{self.path}: database {name!r} is missing", remedy="Restore the folder from a backup."
                 ) from e
-        for name, handle in zip(_NAMES, handles, strict=True):
+        for name, handle in zip(names, handles, strict=True):
             flags = [flag for flag, is_set in handle.flags().items() if is_set]
             if flags:
                 raise StoreCorruptError(
@@ -230,6 +237,17 @@ class Environment:
                     remedy="Restore the folder from a backup.",
                 )
         return Databases(*handles)
+
+    def add_manifest(self, txn: lmdb.Transaction[bytes]) -> bytes:
+        """Make the databases of schema 2 in the writer's transaction; the new schema record, to be put.
+        :meth:`reload` follows the commit."""
+        for name in _NEW_IN_2:
+            self._env.open_db(name.encode(), txn=txn)
+        return encode_schema(SCHEMA_VERSION, self.created_us)
+
+    def reload(self) -> None:
+        """Take the databases from the file again. Nobody else uses this object yet."""
+        self.dbs = self._databases()
 
     def require_usable(self) -> None:
         """StoreClosedError after close() and in a forked child."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Final, TypeVar
+
+import structlog
 
 from suffixsvc.config import Limits
 from suffixsvc.errors import InvalidConfigError, StoreFullError, SuffixError
@@ -25,21 +28,25 @@ from suffixsvc.types import (
     NewOutput,
     OutputId,
     OutputOutline,
+    SegmentRecord,
     StoredOutput,
     StoreStats,
 )
 
 __all__ = ["MIN_LIMIT_BYTES", "LmdbStore"]
 
+log = structlog.get_logger(__name__)
+
 T = TypeVar("T")
 
 #: an empty store needs a few dozen pages, and forgetting needs room to work in
 MIN_LIMIT_BYTES: Final = 1 << 20
 _DEFAULT_MAP_BYTES: Final = 4 << 20
-#: rows of one transaction when many expire at once
-_EXPIRE_ROWS: Final = 256
+#: rows of one transaction when many are deleted at once
+_DELETED_ROWS: Final = 256
 #: rows of one read transaction: an old snapshot keeps freed pages from being used again
 _OUTLINE_ROWS: Final = 4096
+_SEGMENTS: Final = "segments"
 
 
 class LmdbStore:
@@ -111,6 +118,22 @@ class LmdbStore:
         self._environment, self._scans, self._writer = environment, scans, writer
         # also runs at interpreter exit, while the (daemon) writer thread still does
         self._finalizer = weakref.finalize(self, _shut_down, environment.pid, writer)
+        if environment.dbs.segments is None:
+            self._add_manifest()
+
+    def _add_manifest(self) -> None:
+        """A folder of schema 1 becomes one of schema 2, which earlier releases refuse: they would forget
+        without leaving tombstones."""
+        environment = self._environment
+        try:
+            self._writer.call(
+                Operation(lambda view: view.add_manifest(environment.add_manifest(view.txn)), frees=True)
+            )
+        except StoreFullError as error:  # it is served as it is; nothing can be sealed
+            log.warning("no room for a manifest", folder=environment.path, error=str(error))
+            return
+        environment.reload()
+        log.info("data folder brought to schema 2", folder=environment.path)
 
     def add_namespace(self, record: NamespaceRecord) -> NamespaceRecord:
         check_namespace(record)
@@ -136,29 +159,30 @@ class LmdbStore:
         return self._writer.call(Operation(lambda view: view.delete(output_id, namespace), frees=True))
 
     def forget_many(self, namespace: str, output_ids: Sequence[OutputId]) -> list[StoredOutput]:
-        self._environment.require_usable()
         self._environment.snapshot.names.require(namespace)
         ids = sorted(set(output_ids))
         gone: list[StoredOutput] = []
-        rows = _EXPIRE_ROWS
-        while ids:
+        done = 0
+        rows = _DELETED_ROWS
+        while done < len(ids):
+            part = ids[done : done + rows]
             try:
-                gone += self._writer.call(Operation(_deletion_of(namespace, ids[:rows]), frees=True))
+                gone += self._delete(lambda view, part=part: view.delete_many(namespace, part))  # type: ignore[misc]  # bound now, not when the writer comes to it
             except StoreFullError:
                 if rows == 1:
                     raise
                 rows //= 2
             else:
-                del ids[:rows]
+                done += len(part)
         return gone
 
     def expire(self, now: float) -> list[StoredOutput]:
         now_us = check_now(now)
         gone: list[StoredOutput] = []
-        rows = _EXPIRE_ROWS
+        rows = _DELETED_ROWS
         while True:
             try:
-                part = self._writer.call(Operation(_deletion_of_expired(now_us, rows), frees=True))
+                part = self._delete(_deletion_of_expired(now_us, rows))
             except StoreFullError:
                 if rows == 1:
                     raise
@@ -167,6 +191,52 @@ class LmdbStore:
             gone += part
             if len(part) < rows:
                 return sorted(gone, key=lambda stored: stored.output_id)
+
+    def _delete(self, apply: Callable[[WriteView], list[StoredOutput]]) -> list[StoredOutput]:
+        return self._writer.call(Operation(apply, frees=True))
+
+    def output_ids(
+        self, namespace: str, first: OutputId, last: OutputId, limit: int | None = None
+    ) -> list[OutputId]:
+        with self._environment.read() as (txn, snapshot):
+            number = snapshot.names.require(namespace).namespace_id
+            view = ReadView(txn, self._environment.dbs, snapshot)
+            return view.lsns(number, max(first, 1) - 1, last, 2**64 if limit is None else limit)
+
+    @property
+    def segment_folder(self) -> Path | None:
+        return Path(self._environment.path).with_name(_SEGMENTS)
+
+    def segments(self, namespace: str) -> list[SegmentRecord]:
+        self._environment.require_usable()
+        snapshot = self._environment.snapshot
+        return list(snapshot.manifests.get(snapshot.names.require(namespace).namespace_id, ()))
+
+    def tombstones(self, namespace: str) -> dict[OutputId, int]:
+        with self._environment.read() as (txn, snapshot):
+            number = snapshot.names.require(namespace).namespace_id
+            return ReadView(txn, self._environment.dbs, snapshot).tombstones(number)
+
+    def add_segment(
+        self, namespace: str, name: str, file_bytes: int, outputs: Mapping[OutputId, int]
+    ) -> SegmentRecord:
+        return self._writer.call(
+            Operation(lambda view: view.add_segment(namespace, name, file_bytes, outputs), 1024)
+        )
+
+    def replace_segments(
+        self, namespace: str, names: Sequence[str], name: str, file_bytes: int, left_out: Sequence[OutputId]
+    ) -> SegmentRecord:
+        return self._writer.call(
+            Operation(
+                lambda view: view.replace_segments(namespace, names, name, file_bytes, left_out),
+                1024,
+                frees=True,
+            )
+        )
+
+    def drop_segments(self, namespace: str, names: Sequence[str]) -> None:
+        self._writer.call(Operation(lambda view: view.drop_segments(namespace, names), frees=True))
 
     def get(self, output_id: OutputId) -> StoredOutput:
         with self._environment.read() as (txn, snapshot):
@@ -243,10 +313,6 @@ class LmdbStore:
 
 def _deletion_of_expired(now_us: int, rows: int) -> Callable[[WriteView], list[StoredOutput]]:
     return lambda view: view.delete_expired(now_us, rows)
-
-
-def _deletion_of(namespace: str, lsns: Sequence[OutputId]) -> Callable[[WriteView], list[StoredOutput]]:
-    return lambda view: view.delete_many(namespace, lsns)
 
 
 def _reserve(limit: int) -> int:

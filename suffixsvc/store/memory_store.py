@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from suffixsvc.errors import (
     UnknownNamespaceError,
     UnknownOutputError,
 )
+from suffixsvc.store import manifest as plans
+from suffixsvc.store.manifest import Manifest
 from suffixsvc.store.records import Payload
 from suffixsvc.store.validation import (
     CheckedOutput,
@@ -34,6 +37,7 @@ from suffixsvc.types import (
     NewOutput,
     OutputId,
     OutputOutline,
+    SegmentRecord,
     StoredOutput,
     StoreStats,
 )
@@ -80,6 +84,8 @@ class MemoryStore:
         self._rows: dict[OutputId, _Row] = {}  # in LSN order: rows are only ever added at the end
         self._payloads: dict[_PayloadKey, _Shared] = {}
         self._states: dict[tuple[str, str], bytes] = {}
+        self._manifests: dict[str, Manifest] = {}
+        self._tombstones: dict[str, dict[OutputId, int]] = {}
         self._last_lsn = 0
         self._bytes = 0
         self._tokens = 0
@@ -161,15 +167,11 @@ class MemoryStore:
                 raise _unknown_output(output_id, namespace)
             return self._delete(row)
 
-    def forget_many(self, namespace: str, output_ids: Sequence[OutputId]) -> list[StoredOutput]:
-        with self._lock:
-            self._require_open()
-            self._require_namespace(namespace)
-            rows = [self._rows[i] for i in sorted(set(output_ids)) if i in self._rows]
-            return [self._delete(row) for row in rows if row.stored.output.namespace == namespace]
-
     def _delete(self, row: _Row) -> StoredOutput:
-        del self._rows[row.stored.output_id]
+        output_id, output = row.stored.output_id, row.stored.output
+        del self._rows[output_id]
+        if plans.covering(self._manifests.get(output.namespace, ()), output_id) is not None:
+            self._tombstones.setdefault(output.namespace, {})[output_id] = len(output.token_ids)
         self._bytes -= _row_bytes(row.stored.output)
         self._tokens -= len(row.stored.output.token_ids)
         shared = self._payloads[row.key]
@@ -178,6 +180,13 @@ class MemoryStore:
             del self._payloads[row.key]
             self._bytes -= len(row.key[1])
         return row.stored
+
+    def forget_many(self, namespace: str, output_ids: Sequence[OutputId]) -> list[StoredOutput]:
+        with self._lock:
+            self._require_open()
+            self._require_namespace(namespace)
+            rows = [self._rows[i] for i in sorted(set(output_ids)) if i in self._rows]
+            return [self._delete(row) for row in rows if row.stored.output.namespace == namespace]
 
     def expire(self, now: float) -> list[StoredOutput]:
         now_us = check_now(now)
@@ -213,10 +222,91 @@ class MemoryStore:
     def outline(self, namespace: str) -> Iterator[OutputOutline]:
         for stored in self.scan(namespace):
             output = stored.output
-            positions = len(output.token_ids) + len(output.prompt_tail)
+            tokens = len(output.token_ids)
             yield OutputOutline(
-                stored.output_id, stored.written_at, positions, output.ttl_seconds, output.corpus
+                stored.output_id, stored.written_at, tokens, output.ttl_seconds, output.corpus
             )
+
+    def output_ids(
+        self, namespace: str, first: OutputId, last: OutputId, limit: int | None = None
+    ) -> list[OutputId]:
+        with self._lock:
+            self._require_open()
+            self._require_namespace(namespace)
+            rows = ((i, row.stored.output.namespace) for i, row in self._rows.items() if first <= i <= last)
+            return [i for i, path in rows if path == namespace][:limit]
+
+    @property
+    def segment_folder(self) -> Path | None:
+        return None
+
+    def segments(self, namespace: str) -> list[SegmentRecord]:
+        with self._lock:
+            self._require_open()
+            self._require_namespace(namespace)
+            return list(self._manifests.get(namespace, ()))
+
+    def tombstones(self, namespace: str) -> dict[OutputId, int]:
+        with self._lock:
+            self._require_open()
+            self._require_namespace(namespace)
+            return dict(sorted(self._tombstones.get(namespace, {}).items()))
+
+    def add_segment(
+        self, namespace: str, name: str, file_bytes: int, outputs: Mapping[OutputId, int]
+    ) -> SegmentRecord:
+        with self._lock:
+            manifest = self._manifest(namespace)
+            done = plans.add(manifest, name, file_bytes, outputs, self._rows_in(namespace))
+            self._manifests[namespace] = done.manifest
+            self._tombstones.setdefault(namespace, {}).update(done.deleted)
+            return done.record
+
+    def replace_segments(
+        self, namespace: str, names: Sequence[str], name: str, file_bytes: int, left_out: Sequence[OutputId]
+    ) -> SegmentRecord:
+        with self._lock:
+            manifest = self._manifest(namespace)
+            buried = self._tombstones.setdefault(namespace, {})
+            done = plans.replace(
+                manifest, names, name, file_bytes, left_out, buried, self._rows_in(namespace)
+            )
+            self._manifests[namespace] = done.manifest
+            for output_id in done.needless:
+                del buried[output_id]
+            return done.record
+
+    def drop_segments(self, namespace: str, names: Sequence[str]) -> None:
+        with self._lock:
+            manifest = self._manifest(namespace)
+            removed = plans.named(manifest, names)
+            self._manifests[namespace] = tuple(r for r in manifest if r not in removed)
+            buried = self._tombstones.get(namespace, {})
+            for output_id in [i for i in buried if plans.covering(removed, i)]:
+                del buried[output_id]
+
+    def _manifest(self, namespace: str) -> Manifest:
+        self._require_open()
+        self._require_namespace(namespace)
+        return self._manifests.get(namespace, ())
+
+    def _manifest_adds_up(self, namespace: str) -> bool:
+        """Rows and tombstones of each range are what was sealed, and no tombstone is anywhere else."""
+        manifest, buried = self._manifests[namespace], self._tombstones.get(namespace, {})
+        sizes = {i: len(row.stored.output.token_ids) for i, row in self._rows.items()}
+        counted = 0
+        for record in manifest:
+            held = {i: sizes[i] for i in self.output_ids(namespace, record.first_lsn, record.last_lsn)}
+            gone = {i: tokens for i, tokens in buried.items() if record.covers(i)}
+            counted += len(gone)
+            if len(held) + len(gone) != record.outputs or held.keys() & gone.keys():
+                return False
+            if sum(held.values()) + sum(gone.values()) != record.tokens:
+                return False
+        return counted == len(buried)
+
+    def _rows_in(self, namespace: str) -> plans.RowsIn:
+        return lambda first, last, limit: self.output_ids(namespace, first, last, limit)
 
     def put_state(self, namespace: str, name: str, value: bytes) -> None:
         check_state_name(name)
@@ -268,6 +358,7 @@ class MemoryStore:
                 ("the last LSN", True, max(self._rows, default=0) <= self._last_lsn),
                 ("bytes", total, self._bytes),
                 ("tokens", tokens, self._tokens),
+                ("manifests", True, all(map(self._manifest_adds_up, self._manifests))),
             ):
                 if expected != got:
                     raise StoreCorruptError(f"the memory store's {what} are wrong", remedy="Report this bug.")

@@ -33,6 +33,7 @@ from suffixsvc.types import TokenArray
 
 __all__ = [
     "COUNTERS_KEY",
+    "OLDEST_SCHEMA",
     "SCHEMA_KEY",
     "SCHEMA_VERSION",
     "Counters",
@@ -63,7 +64,9 @@ __all__ = [
 ]
 
 #: of the whole folder: which databases there are and what their keys mean
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+#: folders of this one have no manifest; it is added when they are opened
+OLDEST_SCHEMA: Final = 1
 #: the two keys of the database "meta"
 SCHEMA_KEY: Final = b"schema"
 COUNTERS_KEY: Final = b"counters"

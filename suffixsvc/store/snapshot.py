@@ -1,14 +1,20 @@
-"""What readers need to know beside the database: namespaces and totals, as of one commit."""
+"""What readers need to know beside the database: namespaces, manifests and totals, as of one commit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import lmdb
 
 from suffixsvc.errors import StoreCorruptError, UnknownNamespaceError
+from suffixsvc.store.manifest import Manifest
+from suffixsvc.store.manifest_records import decode_segment
 from suffixsvc.store.records import COUNTERS_KEY, Counters, NamespaceRow, decode_counters, decode_namespace
+
+if TYPE_CHECKING:  # it holds snapshots
+    from suffixsvc.store.environment import Databases
 
 __all__ = ["Names", "Snapshot", "load_snapshot", "unknown_namespace"]
 
@@ -36,17 +42,19 @@ class Snapshot:
 
     names: Names = field(default_factory=Names)
     counters: Counters = field(default_factory=Counters)
+    #: by number of the namespace; one without segments is not there
+    manifests: Mapping[int, Manifest] = field(default_factory=dict)
 
 
-def load_snapshot(txn: lmdb.Transaction[bytes], meta: lmdb._Database, namespaces: lmdb._Database) -> Snapshot:
+def load_snapshot(txn: lmdb.Transaction[bytes], dbs: Databases) -> Snapshot:
     """Read it back at open; StoreCorruptError names the record that is damaged."""
-    raw = txn.get(COUNTERS_KEY, db=meta)
+    raw = txn.get(COUNTERS_KEY, db=dbs.meta)
     if raw is None:
         raise StoreCorruptError("the counters record is missing", remedy="Restore the folder from a backup.")
     counters = decode_counters(raw)
     by_path: dict[str, NamespaceRow] = {}
     by_id: dict[int, NamespaceRow] = {}
-    with txn.cursor(db=namespaces) as cursor:
+    with txn.cursor(db=dbs.namespaces) as cursor:
         for key, value in cursor:
             row = decode_namespace(value, key)
             if row.namespace_id in by_id or not 0 < row.namespace_id <= counters.last_namespace_id:
@@ -57,7 +65,24 @@ def load_snapshot(txn: lmdb.Transaction[bytes], meta: lmdb._Database, namespaces
                     remedy="Restore the folder from a backup.",
                 )
             by_path[row.path] = by_id[row.namespace_id] = row
-    return Snapshot(Names(by_path, by_id), counters)
+    return Snapshot(Names(by_path, by_id), counters, _load_manifests(txn, dbs.segments))
+
+
+def _load_manifests(txn: lmdb.Transaction[bytes], segments: lmdb._Database | None) -> dict[int, Manifest]:
+    manifests: dict[int, Manifest] = {}
+    if segments is None:
+        return manifests
+    with txn.cursor(db=segments) as cursor:
+        for key, value in cursor:
+            number, record = decode_segment(value, key)
+            before = manifests.get(number, ())
+            if before and before[-1].last_lsn >= record.first_lsn:
+                raise StoreCorruptError(
+                    f"segments {before[-1].name} and {record.name} overlap",
+                    remedy="Restore the folder from a backup.",
+                )
+            manifests[number] = (*before, record)
+    return manifests
 
 
 def unknown_namespace(path: str) -> UnknownNamespaceError:

@@ -7,6 +7,8 @@
     by_namespace  namespace, LSN        -> nothing    (index of log)
     expiry        expiry time, LSN      -> nothing    (index of log rows that have a TTL)
     state         namespace, name       -> a blob
+    segments      namespace, first LSN  -> a segment file and the range of the log that it stands for
+    tombstones    namespace, LSN        -> a row that was deleted and that a segment still holds
     meta          "schema", "counters"
 
 Writers run on the store's writer thread only. Whatever an operation refuses, it refuses before its
@@ -15,7 +17,7 @@ first write; the writer relies on it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -23,12 +25,17 @@ import lmdb
 
 from suffixsvc.errors import (
     StoreCorruptError,
+    StoreFullError,
     TokenizerMismatchError,
     UnknownOutputError,
 )
+from suffixsvc.store import manifest as plans
 from suffixsvc.store.environment import Databases
+from suffixsvc.store.manifest import Manifest
+from suffixsvc.store.manifest_records import decode_tombstone, encode_segment, encode_tombstone
 from suffixsvc.store.records import (
     COUNTERS_KEY,
+    SCHEMA_KEY,
     LogRecord,
     NamespaceRow,
     PayloadKey,
@@ -49,7 +56,14 @@ from suffixsvc.store.records import (
 )
 from suffixsvc.store.snapshot import Snapshot
 from suffixsvc.store.validation import CheckedOutput
-from suffixsvc.types import NamespaceRecord, NewOutput, OutputId, OutputOutline, StoredOutput
+from suffixsvc.types import (
+    NamespaceRecord,
+    NewOutput,
+    OutputId,
+    OutputOutline,
+    SegmentRecord,
+    StoredOutput,
+)
 
 __all__ = ["ReadView", "WriteView", "unknown_output"]
 
@@ -65,6 +79,7 @@ class ReadView:
         self.dbs = dbs
         self.names = snapshot.names
         self.counters = snapshot.counters
+        self.manifests = snapshot.manifests
 
     def log_record(self, lsn: int) -> LogRecord | None:
         if not 0 < lsn < _LSN_END:
@@ -137,13 +152,30 @@ class ReadView:
             OutputOutline(
                 record.lsn,
                 record.written_us / _MICROSECONDS,
-                record.token_count + len(record.prompt_tail),
+                record.token_count,
                 record.ttl_seconds,
                 record.corpus,
             )
             for record in records
             if record is not None
         ]
+
+    def manifest(self, namespace_id: int) -> Manifest:
+        return self.manifests.get(namespace_id, ())
+
+    def tombstones(self, namespace_id: int, first: int = 0, last: int = _LSN_END - 1) -> dict[OutputId, int]:
+        """Those with first <= LSN <= last, and the tokens of what was deleted."""
+        found: dict[OutputId, int] = {}
+        if self.dbs.tombstones is None:
+            return found
+        end = namespace_row_key(namespace_id, last)
+        with self.txn.cursor(db=self.dbs.tombstones) as cursor:
+            positioned = cursor.set_range(namespace_row_key(namespace_id, first))
+            while positioned and cursor.key() <= end:
+                output_id, tokens = decode_tombstone(cursor.value(), cursor.key())
+                found[output_id] = tokens
+                positioned = cursor.next()
+        return found
 
     def expired(self, now_us: int, limit: int) -> list[int]:
         """At most ``limit`` LSNs whose time is up, the longest overdue first."""
@@ -287,19 +319,20 @@ class WriteView(ReadView):
             payloads=self.counters.payloads - (refs == 1),
             tokens=self.counters.tokens - record.token_count,
         )
+        if plans.covering(self.manifest(key.namespace_id), lsn) is not None:
+            self._bury(key.namespace_id, lsn, record.token_count)
         self.deleted.append(stored)
         return stored
 
     def delete_many(self, namespace: str, lsns: Sequence[OutputId]) -> list[StoredOutput]:
         """Those of them that are there and the namespace's."""
         number = self.names.require(namespace).namespace_id
-        there = [
-            lsn
-            for lsn in lsns
-            if 0 < lsn < _LSN_END
-            and self.txn.get(namespace_row_key(number, lsn), db=self.dbs.by_namespace) is not None
-        ]
+        there = [lsn for lsn in lsns if self._is_of(number, lsn)]
         return [self.delete(lsn, namespace) for lsn in there]
+
+    def _is_of(self, number: int, lsn: int) -> bool:
+        key = namespace_row_key(number, lsn) if 0 < lsn < _LSN_END else b""
+        return bool(key) and self.txn.get(key, db=self.dbs.by_namespace) is not None
 
     def delete_expired(self, now_us: int, limit: int) -> list[StoredOutput]:
         return [self.delete(lsn) for lsn in self.expired(now_us, limit)]
@@ -307,6 +340,73 @@ class WriteView(ReadView):
     def put_state(self, namespace: str, name: str, value: bytes) -> None:
         number = self.names.require(namespace).namespace_id
         self._put(state_key(number, name), encode_state(number, name, value), self.dbs.state)
+
+    # --- the manifest -----------------------------------------------------------------------------
+
+    def add_manifest(self, schema_record: bytes) -> None:
+        """The last step from schema 1 to 2; the databases were made in this transaction."""
+        self._put(SCHEMA_KEY, schema_record, self.dbs.meta)
+
+    def add_segment(
+        self, namespace: str, name: str, file_bytes: int, outputs: Mapping[OutputId, int]
+    ) -> SegmentRecord:
+        number = self.names.require(namespace).namespace_id
+        done = plans.add(self.manifest(number), name, file_bytes, outputs, self._rows_in(number))
+        self._enter(number, done.record, done.manifest)
+        for output_id, tokens in done.deleted.items():
+            self._bury(number, output_id, tokens)
+        return done.record
+
+    def replace_segments(
+        self, namespace: str, names: Sequence[str], name: str, file_bytes: int, left_out: Collection[OutputId]
+    ) -> SegmentRecord:
+        number = self.names.require(namespace).namespace_id
+        first, last = min(left_out, default=1), max(left_out, default=0)
+        buried = self.tombstones(number, first, last)
+        done = plans.replace(
+            self.manifest(number), names, name, file_bytes, left_out, buried, self._rows_in(number)
+        )
+        for record in done.removed:
+            self._delete(namespace_row_key(number, record.first_lsn), self._manifest_db("segments"))
+        self._enter(number, done.record, done.manifest)
+        for output_id in done.needless:
+            self._delete(namespace_row_key(number, output_id), self._manifest_db("tombstones"))
+        return done.record
+
+    def drop_segments(self, namespace: str, names: Sequence[str]) -> None:
+        number = self.names.require(namespace).namespace_id
+        manifest = self.manifest(number)
+        removed = plans.named(manifest, names)
+        for record in removed:
+            self._delete(namespace_row_key(number, record.first_lsn), self._manifest_db("segments"))
+            for output_id in self.tombstones(number, record.first_lsn, record.last_lsn):
+                self._delete(namespace_row_key(number, output_id), self._manifest_db("tombstones"))
+        rest = tuple(record for record in manifest if record not in removed)
+        self.manifests = {**self.manifests, number: rest}
+
+    def _rows_in(self, number: int) -> plans.RowsIn:
+        return lambda first, last, limit: self.lsns(
+            number, first - 1, last, _LSN_END if limit is None else limit
+        )
+
+    def _enter(self, number: int, record: SegmentRecord, manifest: Manifest) -> None:
+        key = namespace_row_key(number, record.first_lsn)
+        self._put(key, encode_segment(number, record), self._manifest_db("segments"))
+        self.manifests = {**self.manifests, number: manifest}
+
+    def _bury(self, number: int, lsn: OutputId, tokens: int) -> None:
+        raw = encode_tombstone(number, lsn, tokens)
+        self._put(namespace_row_key(number, lsn), raw, self._manifest_db("tombstones"))
+
+    def _manifest_db(self, name: str) -> lmdb._Database:
+        database: lmdb._Database | None = getattr(self.dbs, name)
+        if database is None:
+            raise StoreFullError(
+                "the data folder has no manifest yet",
+                expected="room for one when the folder was opened",
+                remedy="Free disk space or raise Limits.max_store_bytes, and open it again.",
+            )
+        return database
 
 
 def unknown_output(output_id: int, namespace: str | None = None) -> UnknownOutputError:

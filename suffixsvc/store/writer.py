@@ -251,7 +251,7 @@ class Writer:
             with environment.commit_lock:
                 self._on_deleted(view)
                 txn.commit()
-                environment.snapshot = Snapshot(view.names, view.counters)
+                environment.snapshot = Snapshot(view.names, view.counters, view.manifests)
         except BaseException:
             txn.abort()
             raise

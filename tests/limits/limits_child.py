@@ -1,4 +1,5 @@
 """The victim: a cache that is always at its limit, writes, drafts and evicts without end, and is killed.
+It seals and merges in between, so that evictions take from segments, too.
 
 Run as a program it loads everything once and then forks one victim for each line of JSON it reads:
 
@@ -10,6 +11,7 @@ It prints ``pid N``, then the victim's lines, then ``done STATUS``. A victim say
     = SEED ID ID ...   acknowledged
     x ID ID ...        chosen to be evicted, nothing was done yet
     o ID ID ...        evicted
+    c ID               in a namespace that has room
     ! POINT            about to be killed at a named point, of an eviction
 """
 
@@ -20,14 +22,12 @@ import os
 import random
 import signal
 import sys
-from functools import partial
 from typing import Any
 
 from limits_testing import output
 
-from suffixsvc import Policies, Policy, SuffixCache, store
+from suffixsvc import Limits, Policies, Policy, SuffixCache
 from suffixsvc.engine import room
-from suffixsvc.store import LmdbStore
 
 NS = "crash"
 POLICIES = Policies(default=Policy(max_bytes=120 << 10))
@@ -61,13 +61,17 @@ def live(order: dict[str, Any]) -> None:
             say(f"o {told}")
             evicting = False
 
-    store.LmdbStore = partial(LmdbStore, crash_hook=hook)  # type: ignore[misc,assignment] # a hook only tests use
     room.BATCH_OUTPUTS = 4  # type: ignore[misc] # several transactions an eviction
-    cache = SuffixCache(order["folder"], policies=POLICIES)
-    cache._room.hook = hook
+    cache = SuffixCache(
+        order["folder"],
+        policies=POLICIES,
+        crash_hook=hook,
+        limits=Limits(seal_tokens=1000),
+        background=False,
+    )
     rng = random.Random(order["seed"])
     namespace = cache.namespace(NS)
-    cache.namespace("calm").add_output([1, 2, 3])
+    say(f"c {cache.namespace('calm').add_output([1, 2, 3])}")
     seed = order["seed"] * 10_000
     while True:
         count = rng.randrange(1, 7)
@@ -78,6 +82,10 @@ def live(order: dict[str, Any]) -> None:
             for stored in list(cache._store.scan(NS))[: rng.randrange(4)]:
                 session.append_context([0])
                 session.step(stored.output.token_ids[:8], 8, 0.001)
+        if rng.random() < 0.3:
+            cache.seal(NS)
+        if rng.random() < 0.1:
+            cache.compact(NS)
         seed += count
 
 

@@ -21,21 +21,21 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger = Ledger()
         self.ledger.complete = True
         self.order: list[int] = []  # ids, the longest unused first
-        self.rows: dict[int, tuple[int, bool, bool, int]] = {}  # positions, stays, own TTL, written
+        self.rows: dict[int, tuple[int, bool, bool, int]] = {}  # tokens, stays, own TTL, written
         self.writer_of: dict[int, int] = {}
         self.highest = 0
         self.now = 1000
 
     @rule(
         ahead=st.integers(1, 3),
-        positions=st.integers(1, 50),
+        tokens=st.integers(1, 50),
         stays=st.booleans(),
         own_ttl=st.booleans(),
         pause=st.integers(-5, 20),
     )
-    def write(self, ahead: int, positions: int, stays: bool, own_ttl: bool, pause: int) -> None:
+    def write(self, ahead: int, tokens: int, stays: bool, own_ttl: bool, pause: int) -> None:
         self.highest += ahead
-        self._write(self.highest, positions, stays, own_ttl, pause)
+        self._write(self.highest, tokens, stays, own_ttl, pause)
 
     @precondition(lambda self: self.highest > 1)
     @rule(data=st.data())
@@ -45,11 +45,11 @@ class LedgerMachine(RuleBasedStateMachine):
         if output_id not in self.writer_of:
             self._write(output_id, 7, False, False, 0)
 
-    def _write(self, output_id: int, positions: int, stays: bool, own_ttl: bool, pause: int) -> None:
+    def _write(self, output_id: int, tokens: int, stays: bool, own_ttl: bool, pause: int) -> None:
         self.now += pause  # clocks step back
-        self.ledger.kept(output_id, self.now, positions, stays=stays, own_ttl=own_ttl)
+        self.ledger.kept(output_id, self.now, tokens, stays=stays, own_ttl=own_ttl)
         self.ledger.written_by(5000 + output_id, output_id)
-        self.rows[output_id] = positions, stays, own_ttl, self.now
+        self.rows[output_id] = tokens, stays, own_ttl, self.now
         self.order.append(output_id)
         self.writer_of[output_id] = 5000 + output_id
 
@@ -77,8 +77,8 @@ class LedgerMachine(RuleBasedStateMachine):
         """Another process reads the log, and what this one saved: nobody changes places."""
         fresh = Ledger()
         for output_id in sorted(self.rows):
-            positions, stays, own_ttl, written = self.rows[output_id]
-            fresh.known(output_id, written, positions, stays=stays, own_ttl=own_ttl)
+            tokens, stays, own_ttl, written = self.rows[output_id]
+            fresh.known(output_id, written, tokens, stays=stays, own_ttl=own_ttl)
             fresh.written_by(5000 + output_id, output_id)
         assert fresh.load(self.ledger.save())
         fresh.complete = True
@@ -90,19 +90,19 @@ class LedgerMachine(RuleBasedStateMachine):
         staying = [row[0] for row in self.rows.values() if row[1]]
         assert self.ledger.staying == (len(staying), sum(staying))
 
-    @rule(need=st.floats(1, 1500), most=st.integers(1, 8), most_positions=st.integers(1, 120))
-    def ask(self, need: float, most: int, most_positions: int) -> None:
-        cost = Cost(row=10, position=2.5)
+    @rule(need=st.floats(1, 1500), most=st.integers(1, 8), most_tokens=st.integers(1, 120))
+    def ask(self, need: float, most: int, most_tokens: int) -> None:
+        cost = Cost(row=10, token=2.5)
         expected: list[int] = []
-        taken, positions = 0.0, 0
+        taken, tokens = 0.0, 0
         for output_id in [i for i in self.order if not self.rows[i][1]]:
             size = self.rows[output_id][0]
-            if taken >= need or len(expected) == most or (expected and positions + size > most_positions):
+            if taken >= need or len(expected) == most or (expected and tokens + size > most_tokens):
                 break
             expected.append(output_id)
             taken += 10 + 2.5 * size
-            positions += size
-        assert self.ledger.oldest(need, cost, most, most_positions) == expected
+            tokens += size
+        assert self.ledger.oldest(need, cost, most, most_tokens) == expected
 
     @rule(before=st.integers(900, 3000), most=st.integers(1, 8))
     def ask_who_is_due(self, before: int, most: int) -> None:
@@ -168,8 +168,8 @@ def test_outputs_of_one_moment_go_in_the_order_of_the_log(most: int) -> None:
     assert ledger.oldest(1e9, Cost(1, 1), most, 10**6) == list(range(1, most + 1))
 
 
-def test_positions_above_32_bits_do_not_wrap() -> None:
+def test_tokens_above_32_bits_do_not_wrap() -> None:
     ledger = Ledger()
     ledger.kept(1, 1, 2**40, stays=False, own_ttl=False)
     assert ledger.oldest(1, Cost(1, 1), 1, 1) == [1]
-    assert int(np.max(ledger._rows["positions"])) == 2**32 - 1
+    assert int(np.max(ledger._rows["tokens"])) == 2**32 - 1

@@ -47,7 +47,8 @@ class LimitsMachine(RuleBasedStateMachine):
 
     def open(self) -> None:
         data = None if self.folder is None else self.folder / "data"
-        self.cache = SuffixCache(data, limits=Limits(max_cache_bytes=WHOLE), policies=POLICIES)
+        limits = Limits(max_cache_bytes=WHOLE, seal_tokens=500)
+        self.cache = SuffixCache(data, limits=limits, policies=POLICIES, background=False)
         for path in PATHS:
             self.cache.namespace(path)
         self.note()
@@ -160,11 +161,31 @@ class LimitsMachine(RuleBasedStateMachine):
         assert self.cache.expire(now) == len(due)
         self.kept["old"] = [i for i in self.kept["old"] if i not in due]
 
+    @rule(path=st.sampled_from(PATHS))
+    def seal(self, path: str) -> None:
+        """Whatever is sealed goes, stays, expires and is drafted from as before."""
+        if self.durable and self.kept[path]:
+            self.cache.seal(path)
+            self.weigh()
+
+    @rule(path=st.none() | st.sampled_from(PATHS))
+    def compact(self, path: str | None) -> None:
+        if self.durable:
+            self.cache.compact(path)
+            self.weigh()
+
+    def weigh(self) -> None:
+        """Places were changed; the cache looks at that when it is time."""
+        for index in self.cache._indexes.values():
+            self.cache._room.refresh(index)
+        self.note()
+
     @rule()
     def restart(self) -> None:
         if self.durable:
             self.cache.close()
             self.open()
+            self.weigh()
 
     @invariant()
     def same(self) -> None:

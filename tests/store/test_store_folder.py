@@ -226,7 +226,9 @@ def test_another_lmdb_data_format_is_refused(tmp_path: Path) -> None:
 
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     fill(tmp_path)
-    rewrite(tmp_path, lambda txn, db: txn.put(b"schema", r.encode_schema(2, 0), db=db("meta")))
+    rewrite(
+        tmp_path, lambda txn, db: txn.put(b"schema", r.encode_schema(r.SCHEMA_VERSION + 1, 0), db=db("meta"))
+    )
     message = refused(tmp_path, StoreForeignError)
     assert "schema version" in message
     assert "newer" in message

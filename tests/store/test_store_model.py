@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from store_testing import Clock, make_output, plain
 
-from suffixsvc.errors import UnknownOutputError
+from suffixsvc.errors import ManifestError, UnknownOutputError
 from suffixsvc.store import LmdbStore, MemoryStore
 from suffixsvc.types import NamespaceRecord, NewOutput, Store, StoredOutput
 
@@ -41,6 +41,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.rows: dict[int, tuple[float, dict[str, Any]]] = {}
         self.states: dict[tuple[str, str], bytes] = {}
         self.last = 0
+        self.names = 0
 
     @initialize()
     def open(self) -> None:
@@ -69,6 +70,15 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             with pytest.raises(UnknownOutputError):
                 self.store.forget(namespace, output_id)
+
+    @rule(data=st.data(), namespace=st.sampled_from(PATHS))
+    def forget_many(self, data: st.DataObject, namespace: str) -> None:
+        ids = data.draw(st.lists(st.integers(1, self.last + 1), max_size=6))
+        there = {i for i in ids if i in self.rows and self.rows[i][1]["namespace"] == namespace}
+        gone = self.store.forget_many(namespace, ids)
+        assert [(s.output_id, (s.written_at, plain(s.output))) for s in gone] == [
+            (i, self.rows.pop(i)) for i in sorted(there)
+        ]
 
     @precondition(lambda self: self.last in self.rows)
     @rule()
@@ -108,6 +118,49 @@ class StoreMachine(RuleBasedStateMachine):
         drawn += scan
         assert [s.output_id for s in drawn] == expected
         assert [(s.written_at, plain(s.output)) for s in drawn] == [kept[i] for i in expected]
+
+    @rule(path=st.sampled_from(PATHS), most=st.integers(1, 4))
+    def seal(self, path: str, most: int) -> None:
+        """The oldest rows that no segment stands for, up to the next segment."""
+        ours = [i for i in sorted(self.rows) if self.rows[i][1]["namespace"] == path]
+        records = self.store.segments(path)
+        free = [i for i in ours if not any(record.covers(i) for record in records)]
+        if free:
+            ends = [record.first_lsn for record in records if record.first_lsn > free[0]]
+            part = [i for i in free if i < min(ends, default=self.last + 1)][:most]
+            sizes = {i: len(self.rows[i][1]["token_ids"]) for i in part}
+            record = self.store.add_segment(path, f"s{self.names}", 1, sizes)
+            assert (record.first_lsn, record.last_lsn, record.outputs) == (part[0], part[-1], len(part))
+            self.names += 1
+
+    @rule(path=st.sampled_from(PATHS), data=st.data())
+    def merge_or_drop(self, path: str, data: st.DataObject) -> None:
+        records = self.store.segments(path)
+        if not records:
+            return
+        first = data.draw(st.integers(0, len(records) - 1))
+        part = records[first : data.draw(st.integers(first, len(records) - 1)) + 1]
+        names = [record.name for record in part]
+        buried = self.store.tombstones(path)
+        between = [
+            i
+            for i, (_, output) in self.rows.items()
+            if output["namespace"] == path
+            and part[0].first_lsn <= i <= part[-1].last_lsn
+            and not any(record.covers(i) for record in part)
+        ]
+        if data.draw(st.booleans()):
+            self.store.drop_segments(path, names)
+            left = {i for i in buried if not any(record.covers(i) for record in part)}
+        elif between:
+            with pytest.raises(ManifestError):
+                self.store.replace_segments(path, names, f"s{self.names}", 1, list(buried))
+            left = set(buried)
+        else:
+            self.store.replace_segments(path, names, f"s{self.names}", 1, list(buried))
+            left = {i for i in buried if not any(record.covers(i) for record in part)}
+            self.names += 1
+        assert self.store.tombstones(path).keys() == left
 
     @invariant()
     def everything_agrees(self) -> None:

@@ -214,7 +214,7 @@ def test_the_worked_example_of_the_documentation_is_the_golden_file() -> None:
 
 
 def fill_golden_folder(folder: Path) -> list[Any]:
-    """What the golden folder holds; run by ``python test_store_records.py`` to make it."""
+    """What the golden folder holds."""
     clock = Clock()
     store = LmdbStore(folder, clock=clock, map_bytes_initial=256 << 10)
     store.add_namespace(NamespaceRecord("acme/a", "xxh3:0123456789abcdef"))
@@ -247,14 +247,8 @@ def test_a_folder_written_by_schema_1_opens(tmp_path: Path) -> None:
     store.close()
 
 
-if __name__ == "__main__":  # writes the golden files of a new record or schema version
-    import tempfile
-
+if __name__ == "__main__":  # writes the golden files of records; data.mdb.gz is of a release that is gone
     GOLDEN.mkdir(parents=True, exist_ok=True)
     for record_name, (record_bytes, _) in RECORDS.items():
         rows_of_16 = [record_bytes[at : at + 16].hex(" ", 4) for at in range(0, len(record_bytes), 16)]
         (GOLDEN / f"{record_name}.hex").write_text("\n".join(rows_of_16) + "\n")
-    with tempfile.TemporaryDirectory() as scratch:
-        fill_golden_folder(Path(scratch) / "golden")
-        with gzip.GzipFile(GOLDEN / "data.mdb.gz", "wb", mtime=0) as out:
-            out.write((Path(scratch) / "golden" / "data.mdb").read_bytes())

@@ -1,0 +1,161 @@
+"""The thread that seals and merges while a cache is open.
+
+It looks once a second, does one thing at a time, and holds no lock that steps or commits need. What goes
+wrong is logged and tried again, ever more rarely; drafting goes on from what is there.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+import structlog
+
+from suffixsvc.engine.sealing import Sealer
+from suffixsvc.errors import SegmentCancelledError, StoreClosedError, StoreFullError, SuffixError
+from suffixsvc.index import NamespaceIndex
+
+__all__ = ["Maintenance"]
+
+log = structlog.get_logger(__name__)
+
+_LOOK_EVERY_SECONDS: Final = 1.0
+#: after a failure; doubled up to the longest
+_FIRST_PAUSE_SECONDS: Final = 1.0
+_LONGEST_PAUSE_SECONDS: Final = 300.0
+#: all namespaces together may have so many seals' tokens hot
+_HOT_BATCHES: Final = 4
+#: for that, smaller segments than this share of a seal are not made
+_SMALLEST_SHARE: Final = 64
+#: forgotten texts that are settled at a time
+_SETTLED_TEXTS: Final = 256
+
+
+class Maintenance:
+    """Seals, merges and repairs the namespaces of a cache in a thread of its own.
+
+    Args:
+        sealer: what does it.
+        indexes: of the cache; others add to it.
+        batch_tokens: hot tokens of a namespace from which on it is sealed.
+    """
+
+    def __init__(
+        self, sealer: Sealer, indexes: Mapping[str, NamespaceIndex], batch_tokens: int, *, start: bool = True
+    ) -> None:
+        self.sealer = sealer
+        self._indexes = indexes
+        self._batch_tokens = batch_tokens
+        self._pid = os.getpid()
+        self._work = threading.RLock()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._pauses: dict[str, tuple[float, float]] = {}  # path -> (not before, the pause)
+        self._thread = threading.Thread(target=self._run, name="suffixsvc-maintenance", daemon=True)
+        if start:
+            self._thread.start()
+
+    @contextmanager
+    def work(self) -> Iterator[Sealer]:
+        """The sealer for a while; nothing changes places meanwhile. Not with a cache's lock held."""
+        with self._work:
+            yield self.sealer
+
+    def stop(self) -> None:
+        """End what is under way, and the thread. Idempotent."""
+        if os.getpid() != self._pid:  # a forked child has neither the thread nor its locks
+            return
+        self._stopping = True
+        self.sealer.cancel()
+        self._wake.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+        with self._work:  # whoever works in another thread has noticed, too
+            return
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.wait(_LOOK_EVERY_SECONDS)
+            try:
+                self.look()
+            except (SegmentCancelledError, StoreClosedError):
+                return
+            except Exception:  # a defect of ours: serving goes on without sealing rather than not at all
+                log.exception("maintenance failed")
+                self._wake.wait(_LONGEST_PAUSE_SECONDS)
+
+    def look(self) -> None:
+        """Do what there is to do, once."""
+        indexes = list(self._indexes.values())
+        for index in indexes:
+            self._tend(index)
+        self._seal_the_largest(indexes)
+
+    def _tend(self, index: NamespaceIndex) -> None:
+        if self._paused(index):
+            return
+        try:
+            while index.hot_tokens >= self._batch_tokens and self._do_seal(index):
+                pass
+            sealed = index.sealed()
+            if not sealed:
+                return
+            if any(each.segment.corrupt for each in sealed):
+                with self.work() as sealer:
+                    sealer.repair(index)
+            while self._do_merge(index):
+                pass
+            for each in index.sealed():
+                while not self._stopping and each.segment.settle(_SETTLED_TEXTS):
+                    pass
+        except (SegmentCancelledError, StoreClosedError):
+            raise
+        except Exception as error:
+            self._pause(index, error)
+        else:
+            self._pauses.pop(index.path, None)
+
+    def _do_seal(self, index: NamespaceIndex) -> int:
+        with self.work() as sealer:
+            return 0 if self._stopping else sealer.seal(index)
+
+    def _do_merge(self, index: NamespaceIndex) -> bool:
+        with self.work() as sealer:
+            return not self._stopping and sealer.merge(index)
+
+    def _seal_the_largest(self, indexes: Collection[NamespaceIndex]) -> None:
+        """Many small namespaces: a restart indexes again what is hot in all of them."""
+        hot = sum(index.hot_tokens for index in indexes)
+        for index in sorted(indexes, key=lambda index: -index.hot_tokens):
+            before = index.hot_tokens
+            enough = hot <= _HOT_BATCHES * self._batch_tokens
+            if enough or before * _SMALLEST_SHARE < self._batch_tokens or self._stopping:
+                return
+            if not self._paused(index):
+                try:
+                    self._do_seal(index)
+                except (SegmentCancelledError, StoreClosedError):
+                    raise
+                except Exception as error:
+                    self._pause(index, error)
+            hot -= before - index.hot_tokens
+
+    def _paused(self, index: NamespaceIndex) -> bool:
+        return time.monotonic() < self._pauses.get(index.path, (0.0, 0.0))[0]
+
+    def _pause(self, index: NamespaceIndex, error: Exception) -> None:
+        before = self._pauses.get(index.path, (0.0, _FIRST_PAUSE_SECONDS / 2))[1]
+        pause = min(2 * before, _LONGEST_PAUSE_SECONDS)
+        self._pauses[index.path] = time.monotonic() + pause, pause
+        say = log.warning if isinstance(error, StoreFullError) else log.error
+        say(
+            "sealing failed; it is tried again",
+            namespace=index.path,
+            seconds=pause,
+            error=str(error),
+            exc_info=not isinstance(error, SuffixError),
+        )
