@@ -32,6 +32,7 @@ from suffixsvc.errors import (
     SegmentCancelledError,
     SegmentCorruptError,
     StoreError,
+    StoreFullError,
     SuffixError,
 )
 from suffixsvc.index import NamespaceIndex, Sealed
@@ -69,6 +70,8 @@ class Sealer:
         self._hook = hook or (lambda point: None)
         self._job = SegmentJob()
         self._cancelled = False
+        #: damaged segments that the manifest still names, by namespace
+        self._undropped: dict[str, list[tuple[SegmentRecord, StoreError]]] = {}
 
     def cancel(self) -> None:
         """End the build or merge under way, and every later one, with SegmentCancelledError. Any thread."""
@@ -123,14 +126,21 @@ class Sealer:
         return segment
 
     def _discard(self, path: str, damaged: Sequence[tuple[SegmentRecord, StoreError]]) -> None:
-        """Out of the manifest, and off the disk what is ours."""
+        """Out of the manifest, and off the disk what is ours. On a full disk it stays in the manifest for
+        now, and nothing of the namespace can be sealed."""
+        damaged = [*self._undropped.pop(path, ()), *damaged]
         if not damaged:
             return
-        self._store.drop_segments(path, [record.name for record, _ in damaged])
+        try:
+            self._store.drop_segments(path, [record.name for record, _ in damaged])
+        except StoreFullError as full:
+            self._undropped[path] = damaged
+            log.warning("a damaged segment stays in the manifest", namespace=path, error=str(full))
+            return
         self._hook("repair-dropped")
-        for record, error in damaged:
+        for record, why in damaged:
             # a newer version's or somebody else's stays; what could not be read is swept at the next open
-            if isinstance(error, SegmentCorruptError):
+            if isinstance(why, SegmentCorruptError):
                 segment_files.remove(self._folder / record.name)
 
     # --------------------------------------------------------------------------------------------- sealing
@@ -142,6 +152,7 @@ class Sealer:
             StoreFullError, StoreError: nothing changed; old segments stay valid.
             SegmentCancelledError
         """
+        self._discard(index.path, ())
         last = self._store.stats().last_lsn
         horizon = index.settled(last)
         index.begin_move()
@@ -286,6 +297,8 @@ class Sealer:
 
     def _drop_if_empty(self, index: NamespaceIndex, old: Sequence[Sealed]) -> bool:
         """Segments of which everything is forgotten need no successor."""
+        if any(each.outputs for each in old):
+            return False
         with self._forgetting:  # so what the log has let go, the index has let go
             now = {each.record.name: each for each in index.sealed()}
             if any(now[each.record.name].outputs for each in old):

@@ -157,20 +157,29 @@ class Writer:
     # --- the writer thread --------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while (taken := self._take()) is not None:
-            # a future cancelled while it waited is dropped here; from now on it cannot be
-            batch = [op for op in taken if op.future.set_running_or_notify_cancel()]
-            try:
-                if batch and batch[0].idle:
-                    batch[0].future.set_result(batch[0].apply(_NO_VIEW))
-                elif batch:
-                    self._commit(batch)
-            except BaseException as e:  # nobody may wait for a future for ever
-                _fail(batch, e)
+        while self._serve():
+            pass
         try:
             self._environment.close()
         except StoreError as e:
             self._close_error = e
+
+    def _serve(self) -> bool:
+        """One batch; False once closed and drained. A call of its own, so that an idle thread keeps nothing
+        of the last batch alive: callbacks of its futures may hold the store itself."""
+        taken = self._take()
+        if taken is None:
+            return False
+        # a future cancelled while it waited is dropped here; from now on it cannot be
+        batch = [op for op in taken if op.future.set_running_or_notify_cancel()]
+        try:
+            if batch and batch[0].idle:
+                batch[0].future.set_result(batch[0].apply(_NO_VIEW))
+            elif batch:
+                self._commit(batch)
+        except BaseException as e:  # nobody may wait for a future for ever
+            _fail(batch, e)
+        return True
 
     def _take(self) -> list[Operation[Any]] | None:
         """Everything that waits, up to the batch size; None once closed and drained."""

@@ -1,0 +1,114 @@
+"""The victim: opens a cache, writes, forgets, seals and merges without end, and is killed.
+
+Run as a program it loads everything once and then forks one victim for each line of JSON it reads:
+
+    {"folder": ..., "seed": ..., "point": name or null, "hits": n, "background": bool}
+
+It prints ``pid N``, then the victim's lines, then ``done STATUS``. A victim writes one line before and one
+after everything it does, straight into the pipe:
+
+    + SEED COUNT      about to add outputs SEED, SEED + 1, ...
+    = SEED ID ID ...  acknowledged
+    - ID ...  /  ~    about to forget  /  acknowledged
+    ! POINT           about to be killed at a named point
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from sealing_testing import NS, open_cache, output
+
+from suffixsvc import Limits, SuffixCache
+from suffixsvc.types import NewOutput
+
+LIMITS = Limits(seal_tokens=200)
+
+
+def output_of(seed: int) -> NewOutput:
+    """What output ``seed`` holds: the checker computes the same."""
+    random = Random(seed)
+    length = random.choice([3, 30, 90])
+    start = random.randrange(5)
+    tokens = [(start + i) % 17 for i in range(length)] + [1000 + seed % 1000]
+    return output(tokens, tail=[9] * random.choice([0, 5]), segments=random.choice([None, (1, length)]))
+
+
+def say(line: str) -> None:
+    os.write(1, line.encode() + b"\n")
+
+
+def live(order: dict[str, Any]) -> None:
+    """Never returns of its own accord."""
+    hits = order["hits"]
+
+    def hook(point: str) -> None:
+        nonlocal hits
+        if point == order["point"]:
+            hits -= 1
+            if hits <= 0:
+                say(f"! {point}")
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    cache = open_cache(Path(order["folder"]), LIMITS, background=order["background"], crash_hook=hook)
+    namespace = cache.namespace(NS)
+    random = Random(order["seed"])
+    mine = [stored.output_id for stored in cache._store.scan(NS)]
+    for round_ in count():
+        seed = order["seed"] * 100_000 + 10 * round_
+        number = random.randrange(1, 5)
+        say(f"+ {seed} {number}")
+        ids = namespace.add_outputs([output_of(seed + i) for i in range(number)])
+        say(f"= {seed} {' '.join(map(str, ids))}")
+        mine += ids
+        work(cache, random, mine)
+
+
+def work(cache: SuffixCache, random: Random, mine: list[int]) -> None:
+    what = random.random()
+    if what < 0.3 and mine:
+        chosen = [
+            mine.pop(random.randrange(len(mine))) for _ in range(min(len(mine), random.randrange(1, 9)))
+        ]
+        say(f"- {' '.join(map(str, chosen))}")
+        if len(chosen) == 1:
+            cache.namespace(NS).forget(chosen[0])
+        else:
+            cache._forget_many(NS, chosen)
+        say("~")
+    elif what < 0.45:
+        with cache._quiet() as sealer:
+            assert sealer is not None
+            sealer.seal(cache._index_of(NS))
+    elif what < 0.6:
+        with cache._quiet() as sealer:
+            assert sealer is not None
+            sealer.merge(cache._index_of(NS))
+    elif what < 0.65:
+        cache.compact()
+
+
+def main() -> None:
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            try:
+                live(json.loads(line))
+            except BaseException as e:  # the parent sees it as a failed run, not as a killed one
+                say(f"? {e!r}")
+            finally:
+                os._exit(1)
+        say(f"pid {child}")
+        _, status = os.waitpid(child, 0)
+        say(f"done {os.waitstatus_to_exitcode(status)}")
+
+
+if __name__ == "__main__":
+    main()

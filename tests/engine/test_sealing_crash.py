@@ -1,0 +1,188 @@
+"""Processes are killed with SIGKILL at every step of sealing, merging, repairing and forgetting."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from sealing_child import LIMITS, output_of
+from sealing_testing import NS, files, ngram_oracle, ngrams, open_cache
+
+pytestmark = pytest.mark.crash
+
+POINTS = ["seal-read", "seal-built", "seal-entered", "seal-published", "seal-done", "repair-dropped"]
+POINTS += ["merge-built", "merge-entered", "merge-published", "merge-removed"]
+POINTS += ["begun", "written", "committed", "acknowledged"]
+#: lives of one folder, in order; "" is a kill at a random time, with the background thread at work
+LIVES = [*POINTS, *[""] * 10]
+FOLDERS = 3
+
+
+class Truth:
+    """What the victims of one folder were promised, and what they were about to do when they died."""
+
+    def __init__(self) -> None:
+        self.promised: dict[int, int] = {}  # id -> seed
+        self.forgotten: set[int] = set()
+        self.begin_life()
+
+    def begin_life(self) -> None:
+        self.adding: dict[int, int] = {}  # first seed -> count
+        self.forgetting: set[int] = set()
+        self.killed_at = ""
+
+    def hear(self, line: str) -> None:
+        kind, *words = line.split()
+        numbers = [int(word) for word in words if kind != "!"]
+        if kind == "+":
+            self.adding[numbers[0]] = numbers[1]
+        elif kind == "=":
+            assert self.adding.pop(numbers[0]) == len(numbers) - 1
+            self.promised |= {output_id: numbers[0] + i for i, output_id in enumerate(numbers[1:])}
+        elif kind == "-":
+            self.forgetting = set(numbers)
+        elif kind == "~":
+            self.forgotten |= self.forgetting
+            for output_id in self.forgetting:
+                del self.promised[output_id]
+            self.forgetting = set()
+        elif kind == "!":
+            self.killed_at = words[0]
+        else:
+            raise AssertionError(f"victim said {line!r}")
+
+    def compare(self, folder: Path) -> None:
+        """Open what the victim left, and hold it against every promise."""
+        with open_cache(folder, LIMITS) as cache:
+            cache.check()
+            rows = {stored.output_id: stored.output for stored in cache._store.scan(NS)}
+            lost = self.promised.keys() - rows.keys() - self.forgetting
+            assert not lost, f"acknowledged and lost: {sorted(lost)}"
+            back = rows.keys() & self.forgotten
+            assert not back, f"forgotten and back: {sorted(back)}"
+            new = sorted(rows.keys() - self.promised.keys())
+            seeds = [first + i for first, count in self.adding.items() for i in range(count)]
+            assert len(new) in (0, len(seeds)), "half of a batch is there"
+            self.promised |= dict(zip(new, seeds, strict=False))
+            for output_id in self.forgetting - rows.keys():
+                self.forgotten.add(output_id)
+                del self.promised[output_id]
+            for output_id, output in rows.items():
+                wanted = output_of(self.promised[output_id])
+                assert output.token_ids.tolist() == wanted.token_ids.tolist()
+            # what indexes and segments hold is what the log holds
+            for n in (1, 3):
+                assert ngrams(cache, n) == ngram_oracle(list(rows.values()), n)
+            stats = cache.namespace(NS).stats()
+            assert stats.outputs == len(rows)
+            assert files(folder) == sorted(record.name for record in cache._store.segments(NS))
+
+
+class ForkServer:
+    """The process that forks victims."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).parent / "sealing_child.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    def run(self, order: dict[str, object], truth: Truth, kill_after: float | None) -> int:
+        """One life; its exit status."""
+        assert self.process.stdin
+        truth.begin_life()
+        self.process.stdin.write(json.dumps(order).encode() + b"\n")
+        self.process.stdin.flush()
+        self.pid = 0
+        try:
+            return self.listen(truth, kill_after)
+        except BaseException:
+            if self.pid:
+                os.kill(self.pid, signal.SIGKILL)
+            raise
+
+    def listen(self, truth: Truth, kill_after: float | None) -> int:
+        assert self.process.stdout
+        answers = self.process.stdout.fileno()
+        kill_at: float | None = None
+        rest = b""
+        while True:
+            wait = 120.0 if kill_at is None else max(0.0, kill_at - time.monotonic())
+            if not select.select([answers], [], [], wait)[0]:
+                assert kill_at is not None, "a victim hangs, or never comes to the point"
+                os.kill(self.pid, signal.SIGKILL)
+                kill_at = None
+                continue
+            data = os.read(answers, 1 << 16)
+            assert data, "the forking process is gone"
+            *lines, rest = (rest + data).split(b"\n")
+            for line in map(bytes.decode, lines):
+                if line.startswith("pid "):
+                    self.pid = int(line.split()[1])
+                    kill_at = None if kill_after is None else time.monotonic() + kill_after
+                elif line.startswith("done "):
+                    self.pid = 0
+                    return int(line.split()[1])
+                elif line[:1] in "+=-~!?":  # anything else is a line of the log
+                    truth.hear(line)
+
+    def close(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def fork_server() -> Iterator[ForkServer]:
+    server = ForkServer()
+    yield server
+    server.close()
+
+
+def damage(folder: Path, random: Random) -> bool:
+    """Break a segment, so that the next open repairs it."""
+    names = files(folder)
+    if names:
+        path = folder / "segments" / random.choice(names)
+        raw = bytearray(path.read_bytes())
+        raw[-1] ^= 1
+        path.write_bytes(raw)
+    return bool(names)
+
+
+@pytest.mark.parametrize("number", range(FOLDERS))
+def test_kill_9_at_every_step(fork_server: ForkServer, tmp_path: Path, number: int) -> None:
+    """Nothing acknowledged is lost, nothing forgotten comes back, no file is left over."""
+    seed = int(os.environ.get("SEALING_CRASH_SEED", Random().randrange(10_000))) + number
+    print(f"SEALING_CRASH_SEED={seed - number}")
+    random = Random(seed)
+    truth = Truth()
+    folder = tmp_path / "data"
+    for life, point in enumerate(LIVES):
+        if point == "repair-dropped":
+            with open_cache(folder, LIMITS) as cache:
+                cache.seal()
+            assert damage(folder, random)
+        order = {
+            "folder": str(folder),
+            "seed": seed * 100 + life,
+            "point": point or None,
+            "hits": 1 if point == "repair-dropped" else random.randrange(1, 5),
+            "background": not point,
+        }
+        status = fork_server.run(order, truth, None if point else random.uniform(0.05, 0.5))
+        assert status == -signal.SIGKILL
+        assert truth.killed_at == point
+        truth.compare(folder)
+    assert truth.promised
+    assert truth.forgotten

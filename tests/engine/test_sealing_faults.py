@@ -1,0 +1,421 @@
+"""Files that are damaged, missing or not ours; disks that are full; forgetting while files are made."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import structlog
+from sealing_testing import NS, files, ngram_oracle, ngrams, open_cache, output
+
+from suffixsvc import Limits, SuffixCache
+from suffixsvc.errors import (
+    IndexCorruptError,
+    SegmentCancelledError,
+    SegmentCorruptError,
+    StoreError,
+    StoreFullError,
+    SuffixError,
+)
+
+SQL = list(range(100, 130))
+BATCH = Limits(seal_tokens=100)
+
+
+def fill(cache: SuffixCache, count: int = 12, length: int = 30) -> list[int]:
+    random = Random(count)
+    return cache.namespace(NS).add_outputs(
+        [output([random.randrange(50) for _ in range(length)], tail=[1, 2]) for _ in range(count)]
+    )
+
+
+def all_there(cache: SuffixCache, count: int) -> None:
+    cache.check()
+    kept = [stored.output for stored in cache._store.scan(NS)]
+    assert len(kept) == cache.stats().outputs == count
+    assert ngrams(cache, 2) == ngram_oracle(kept, 2)
+
+
+def flip(path: Path, at: int) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 1
+    path.write_bytes(raw)
+
+
+DAMAGE: dict[str, Callable[[Path], Any]] = {
+    "missing": Path.unlink,
+    "empty": lambda path: path.write_bytes(b""),
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
+    "header": lambda path: flip(path, 60),
+    "table": lambda path: flip(path, 600),
+    "newer": lambda path: path.write_bytes(path.read_bytes()[:8] + b"\2" + path.read_bytes()[9:]),
+    "foreign": lambda path: path.write_bytes(b"GIF89a" + bytes(1000)),
+    "folder": lambda path: (path.unlink(), path.mkdir()),
+}
+#: left as they are: not of this version, or not ours at all
+STAYS = {"empty", "newer", "foreign", "folder"}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_file_that_cannot_be_used_is_named_and_its_outputs_come_from_the_log(
+    tmp_path: Path, how: str
+) -> None:
+    folder = tmp_path / "d"
+    with open_cache(folder, BATCH) as cache:
+        ids = fill(cache)
+        cache.seal()
+        names = files(folder)
+        assert len(names) == 3
+        cache.namespace(NS).forget(ids[5])
+    victim = next(name for name in names if "-5-8-" in name)
+    DAMAGE[how](folder / "segments" / victim)
+    with structlog.testing.capture_logs() as lines:
+        cache = open_cache(folder, BATCH)
+    with cache:
+        (line,) = [line for line in lines if "cannot be used" in line["event"]]
+        assert (line["file"], line["first_lsn"], line["last_lsn"]) == (victim, 5, 8)
+        assert cache.stats().segments == 2
+        assert cache.stats().hot_tokens == 90
+        all_there(cache, 11)
+        cache.namespace(NS).forget(ids[6])
+        assert cache._store.tombstones(NS) == {}
+        cache.seal()
+        all_there(cache, 10)
+        named = {record.name for record in cache._store.segments(NS)}
+        assert set(files(folder)) == (named | {victim} if how in STAYS else named)
+        assert (victim in named) == (how not in STAYS), "a name is free again once its file is gone"
+    with structlog.testing.capture_logs() as lines:
+        cache = open_cache(folder, BATCH)
+    with cache:
+        assert [line["event"] for line in lines if "cannot be used" in line["event"]] == []
+        assert [Path(line["file"]).name for line in lines if "left as it is" in line["event"]] == (
+            [victim] if how in STAYS else []
+        )
+        assert (cache.stats().segments, cache.stats().hot_tokens) == (3, 0)
+        all_there(cache, 10)
+
+
+def test_segments_that_changed_places_are_noticed(tmp_path: Path) -> None:
+    """Whole, valid files of ours under each other's names."""
+    folder = tmp_path / "d"
+    with open_cache(folder, BATCH) as cache:
+        fill(cache)
+        cache.seal()
+        one, two, _ = (folder / "segments" / name for name in files(folder))
+    shutil.copy(one, tmp_path / "one")
+    shutil.copy(two, one)
+    shutil.copy(tmp_path / "one", two)
+    with structlog.testing.capture_logs() as lines, open_cache(folder, BATCH) as cache:
+        assert ["not the one in the manifest" in line["error"] for line in lines] == [True, True]
+        all_there(cache, 12)
+
+
+def test_a_large_damaged_range_goes_back_into_files_at_once(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    with open_cache(folder, BATCH) as cache:
+        fill(cache, 40)
+        assert cache.compact() == 1
+    flip(folder / "segments" / files(folder)[0], 600)
+    with open_cache(folder, BATCH) as cache:
+        assert (cache.stats().segments, cache.stats().hot_tokens) == (10, 0)
+        all_there(cache, 40)
+
+
+def test_damage_found_in_use_is_repaired_from_the_log(tmp_path: Path) -> None:
+    """A block that nobody had looked at yet turns out to be damaged."""
+    folder = tmp_path / "d"
+    limits = Limits(seal_tokens=40_000)
+    with open_cache(folder, limits) as cache:
+        ids = fill(cache, 30, 2_000)
+        cache.compact()
+    with open_cache(folder, limits) as cache:
+        index = cache._index_of(NS)
+        (sealed,) = index.sealed()
+        path = Path(sealed.segment.path)
+        size = path.stat().st_size
+        with path.open("r+b") as file:  # in place: the map sees it
+            file.seek(size // 2)
+            file.write(b"\xff" * 4096)
+        cache.namespace(NS).forget(ids[3])
+        with pytest.raises(SegmentCorruptError):
+            cache.check()
+        cache._maintenance.look()  # type: ignore[union-attr]  # a cache with a folder has it
+        assert path.name not in files(folder)
+        all_there(cache, 29)
+        assert cache.stats().segments == 1
+        assert cache.stats().hot_tokens == 18_000
+
+
+def test_damage_found_while_merging_is_repaired(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    limits = Limits(seal_tokens=20_000)
+    with open_cache(folder, limits) as cache:
+        fill(cache, 20, 4_000)
+        cache.seal()
+    with open_cache(folder, limits) as cache:
+        path = Path(cache._index_of(NS).sealed()[1].segment.path)
+        with path.open("r+b") as file:
+            file.seek(path.stat().st_size // 2)
+            file.write(b"\xff" * 4096)
+        with pytest.raises(SegmentCorruptError):
+            cache.compact()
+        cache._maintenance.look()  # type: ignore[union-attr]  # a cache with a folder has it
+        all_there(cache, 20)
+        assert cache.compact() == 1
+        all_there(cache, 20)
+
+
+def test_what_a_crash_left_is_removed_and_what_is_not_ours_is_not(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    with open_cache(folder, BATCH) as cache:
+        fill(cache)
+        cache.seal()
+        names = files(folder)
+    segments = folder / "segments"
+    (segments / (names[0] + ".123-4.segment-tmp")).write_bytes(b"half")
+    shutil.copy(segments / names[0], segments / names[0].replace("-0.seg", "-7.seg"))
+    theirs = {"notes.txt": b"x", "0" * 16 + "-1-2-0.seg": b"not a segment", "x.segment-tmp": b""}
+    for name, raw in theirs.items():
+        (segments / name).write_bytes(raw)
+    with structlog.testing.capture_logs() as lines, open_cache(folder, BATCH) as cache:
+        assert files(folder) == sorted([*names, *theirs])
+        assert {Path(line["file"]).name for line in lines} == theirs.keys()
+        all_there(cache, 12)
+
+
+@contextmanager
+def file_size_limit(limit: int) -> Iterator[None]:
+    """Stands in for a full disk: the kernel refuses in the same places, with EFBIG."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_while_sealing_and_merging(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    with open_cache(folder, Limits(seal_tokens=30_000)) as cache:
+        fill(cache, 30, 2_000)
+        cache.seal()
+        names = files(folder)
+        assert len(names) == 2
+        more = fill(cache, 10, 2_000)
+        sizes = {name: (folder / "segments" / name).stat().st_size for name in names}
+        limit = min(sizes.values()) * 2 // 3
+        assert limit > 64 << 10
+        for attempt in (cache.seal, cache.compact):
+            with file_size_limit(limit), pytest.raises(StoreFullError):
+                attempt()
+            assert files(folder) == names
+            assert cache.stats().hot_tokens == 20_000
+            all_there(cache, 40)
+        # the background says so and goes on
+        with file_size_limit(limit), structlog.testing.capture_logs() as lines:
+            cache._limits = Limits()
+            cache._maintenance._batch_tokens = 1000  # type: ignore[union-attr]  # a cache with a folder has it
+            cache._maintenance.look()  # type: ignore[union-attr]  # as above
+        assert [line["event"] for line in lines] == ["sealing failed; it is tried again"]
+        cache.namespace(NS).forget(more[0])
+        assert cache.compact() == 1
+        all_there(cache, 39)
+
+
+def test_no_room_for_files_while_a_damaged_range_is_read_back(tmp_path: Path) -> None:
+    """Then it is served from memory."""
+    folder = tmp_path / "d"
+    limits = Limits(seal_tokens=20_000)
+    with open_cache(folder, limits) as cache:
+        fill(cache, 20, 2_000)
+        cache.compact()
+    (name,) = files(folder)
+    flip(folder / "segments" / name, 600)
+    with file_size_limit(100_000), open_cache(folder, limits) as cache:
+        assert (cache.stats().segments, cache.stats().hot_tokens) == (0, 40_000)
+        assert cache.stats().outputs == 20
+        for _ in range(2):  # not even the manifest can be written
+            with pytest.raises(StoreFullError):
+                cache.seal()
+    with open_cache(folder, limits) as cache:
+        assert cache.stats().segments == 2
+        all_there(cache, 20)
+
+
+def at(point: str, action: Callable[[], None]) -> Callable[[str], None]:
+    """A hook that acts once at a named point."""
+    left = [action]
+
+    def hook(name: str) -> None:
+        if name == point and left:
+            left.pop()()
+
+    return hook
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["seal-read", "seal-built", "seal-entered", "merge-built", "merge-entered", "merge-published"],
+)
+@pytest.mark.parametrize("many", [False, True])
+def test_forgetting_while_a_file_is_made_holds(tmp_path: Path, point: str, many: bool) -> None:
+    """What is forgotten at that very moment is in the file that is being made."""
+    folder = tmp_path / "d"
+    cache: SuffixCache
+
+    def forget() -> None:
+        if many:
+            assert cache._forget_many(NS, [2, 3, 11]) == 3
+        else:
+            for output_id in (2, 3, 11):
+                cache.namespace(NS).forget(output_id)
+
+    with open_cache(folder, BATCH, crash_hook=at(point, forget)) as cache:
+        fill(cache)
+        cache.compact()
+        all_there(cache, 9)
+        assert cache._index_of(NS).sealed()[0].segment.outputs() == [1, 4, 5, 6, 7, 8, 9, 10, 12]
+    with open_cache(folder, BATCH) as cache:
+        all_there(cache, 9)
+        cache.compact()
+        all_there(cache, 9)
+        assert cache._store.tombstones(NS) == {}
+
+
+@pytest.mark.parametrize("point", ["seal-entered", "merge-entered"])
+def test_forgetting_that_is_half_done_waits_for_the_exchange(tmp_path: Path, point: str) -> None:
+    """Between the log's part of it and the index's, an output may not change its place: it was removed from
+    neither."""
+    folder = tmp_path / "d"
+    with open_cache(folder, BATCH) as cache:
+        fill(cache)
+        if point == "merge-entered":
+            cache.seal()
+        entered, done = threading.Event(), threading.Event()
+        cache._maintenance.sealer._hook = at(point, entered.set)  # type: ignore[union-attr]  # has a folder
+        failures: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                cache.compact()
+            except BaseException as error:
+                failures.append(error)
+            done.set()
+
+        thread = threading.Thread(target=work)
+        with cache._forgetting:
+            gone = cache._store.forget_many(NS, [3, 4])
+            thread.start()
+            assert entered.wait(60)
+            assert not done.wait(0.2), "outputs changed places while they were being forgotten"
+            cache._unindex(gone)
+        thread.join()
+        assert not failures
+        all_there(cache, 10)
+
+
+def test_a_stop_ends_a_build_and_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    with open_cache(folder, BATCH) as cache:
+        fill(cache)
+        cache._maintenance.sealer.cancel()  # type: ignore[union-attr]  # a cache with a folder has it
+        with pytest.raises(SegmentCancelledError):
+            cache.seal()
+        assert files(folder) == []
+        all_there(cache, 12)
+
+
+def test_everything_at_once(tmp_path: Path) -> None:
+    """Writers, readers and forgetters beside the background thread, with batches of a few outputs."""
+    folder = tmp_path / "d"
+    failures: list[BaseException] = []
+    with open_cache(folder, Limits(seal_tokens=150), background=True) as cache:
+        namespace = cache.namespace(NS)
+
+        def work(number: int) -> None:
+            random = Random(number)
+            mine: list[int] = []
+            try:
+                for round_ in range(40):
+                    session = namespace.open_session([random.randrange(20) for _ in range(10)])
+                    for _ in range(4):
+                        session.step([random.randrange(6) for _ in range(5)], max_draft_tokens=4)
+                        if round_ % 3 == 0:
+                            session.append_context([7, 7])
+                    kept = session.close(commit=round_ % 5 > 0)
+                    mine += [] if kept is None else [kept]
+                    mine += namespace.add_outputs([output([random.randrange(6)] * 9) for _ in range(3)])
+                    if round_ % 4 == 3:
+                        for _ in range(6):
+                            namespace.forget(mine.pop(random.randrange(len(mine))))
+                    elif round_ % 4 == 1:
+                        chosen = [mine.pop(random.randrange(len(mine))) for _ in range(4)]
+                        assert cache._forget_many(NS, chosen) == 4
+                    left.update({number: len(mine)})
+            except BaseException as error:
+                failures.append(error)
+
+        left: dict[int, int] = {}
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        cache.compact()
+        ngrams(cache, 2)
+        for thread in threads:
+            thread.join()
+        assert not failures
+        cache.seal()
+        all_there(cache, sum(left.values()))
+        assert cache.stats().hot_tokens == 0
+        assert cache.stats().index_nodes == 1
+    with open_cache(folder) as cache:
+        all_there(cache, sum(left.values()))
+
+
+def test_check_names_a_segment_that_does_not_hold_what_the_log_holds(tmp_path: Path) -> None:
+    with open_cache(tmp_path / "d", BATCH) as cache:
+        fill(cache)
+        cache.compact()
+        (sealed,) = cache._index_of(NS).sealed()
+        sealed.segment.forget([4])
+        with pytest.raises(IndexCorruptError, match="same outputs"):
+            cache.check()
+    with open_cache(tmp_path / "d", BATCH) as cache:
+        (name,) = files(tmp_path / "d")
+        (tmp_path / "d/segments" / name).unlink()
+        with pytest.raises(IndexCorruptError, match="not as it was made"):
+            cache.check()
+
+
+def test_a_folder_of_segments_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
+    open_cache(tmp_path / "d").close()
+    (tmp_path / "d/segments").write_bytes(b"")
+    with pytest.raises(StoreError, match="segments"):
+        open_cache(tmp_path / "d")
+    (tmp_path / "d/segments").unlink()
+    open_cache(tmp_path / "d").close()
+
+
+def test_a_reading_error_in_the_background_never_reaches_a_step(tmp_path: Path) -> None:
+    with open_cache(tmp_path / "d", BATCH) as cache:
+        fill(cache)
+        maintenance = cache._maintenance
+        assert maintenance is not None
+
+        def fails(index: object) -> int:
+            raise SuffixError("as a defect would")
+
+        maintenance.sealer.seal = fails  # type: ignore[method-assign,assignment]  # a defect, for once
+        with structlog.testing.capture_logs() as lines:
+            maintenance.look()
+            maintenance.look()  # too early: it waits
+        assert [line["event"] for line in lines] == ["sealing failed; it is tried again"]
+        assert cache.namespace(NS).open_session([1]).step([2, 3]) is not None
