@@ -43,13 +43,13 @@ def live(order: dict[str, Any]) -> None:
     """It never returns of its own accord."""
     hits = order["hits"]
     evicting = False
-    begun = False  # the eviction's own transaction: an append's is acknowledged while we choose already
+    begun = False  # the eviction's own transaction: the one before is acknowledged while we choose
 
     def hook(point: str) -> None:
         nonlocal hits, evicting, begun
         name, _, told = point.partition(" ")
         if name == "evict-chosen":
-            evicting = True
+            evicting, begun = True, False
             say(f"x {told}")
         begun = evicting and (begun or name == "begun")
         if evicting and name == order["point"] and (begun or name == "evict-chosen"):
