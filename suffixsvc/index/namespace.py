@@ -6,7 +6,7 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -181,9 +181,12 @@ class NamespaceIndex:
 
     def note_drafts(self) -> None:
         """Fetch from the core which texts drafts were taken from."""
+        self._note_drafts(self.sealed())
+
+    def _note_drafts(self, sealed: Iterable[Sealed]) -> None:
         if self.ledger is not None:
-            sealed = [i for each in self.sealed() for i in each.segment.take_drafted()]
-            self.ledger.drafted(self.index.take_drafted(), sealed, int(time.time() * 1e6))
+            of_segments = [i for each in sealed for i in each.segment.take_drafted()]
+            self.ledger.drafted(self.index.take_drafted(), of_segments, int(time.time() * 1e6))
 
     def remove(self, output: NewOutput) -> None:
         """Take an output that is not sealed out of the index again; IndexCorruptError if it is not in it."""
@@ -327,6 +330,7 @@ class NamespaceIndex:
             self._tokens -= tokens
             self._positions -= sum(positions_of(stored.output) for stored in moved)
             if self.ledger is not None:
+                self._note_drafts(())
                 self.ledger.sealed(stored.output_id for stored in moved)
             self._set_segments()
             return moved
@@ -345,6 +349,7 @@ class NamespaceIndex:
         """A segment takes the place of these. The caller holds the lock for forgetting."""
         with self._lock:
             segment.forget(self._places.gone)
+            self._note_drafts(self._places.sealed)
             self._places.exchange(Sealed(record, segment, 0, 0), names)
             self._places.end()
             self._set_segments()
