@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from suffixsvc.config import Limits
     from suffixsvc.engine import CacheStats, Namespace, NamespaceStats, Session, SuffixCache
     from suffixsvc.errors import SuffixError
+    from suffixsvc.policies import Policies, Policy
     from suffixsvc.types import Draft, DraftSource, Verified
 
 __all__ = [
@@ -23,6 +24,8 @@ __all__ = [
     "Limits",
     "Namespace",
     "NamespaceStats",
+    "Policies",
+    "Policy",
     "Session",
     "SuffixCache",
     "SuffixError",
@@ -37,6 +40,8 @@ _HOME = {
     "Limits": "suffixsvc.config",
     "Namespace": "suffixsvc.engine",
     "NamespaceStats": "suffixsvc.engine",
+    "Policies": "suffixsvc.policies",
+    "Policy": "suffixsvc.policies",
     "Session": "suffixsvc.engine",
     "SuffixCache": "suffixsvc.engine",
     "SuffixError": "suffixsvc.errors",

@@ -27,6 +27,7 @@ __all__ = [
     "NamespaceRecord",
     "NewOutput",
     "OutputId",
+    "OutputOutline",
     "SegmentRecord",
     "Store",
     "StoreStats",
@@ -166,6 +167,17 @@ class StoredOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputOutline:
+    """What eviction needs to know of a :class:`StoredOutput`; cheap to read in bulk."""
+
+    output_id: OutputId
+    written_at: float  #: seconds since the epoch
+    tokens: int
+    ttl_seconds: int
+    corpus: bool
+
+
+@dataclass(frozen=True, slots=True)
 class NamespaceRecord:
     """A namespace the store knows. ``tokenizer`` is its fingerprint, empty while none was given."""
 
@@ -240,6 +252,10 @@ class Store(Protocol):
     def scan(self, namespace: str | None = None, *, from_lsn: int = 0) -> Iterator[StoredOutput]:
         """Occurrences with id >= from_lsn in id order, of one namespace or of all. A consistent
         snapshot of the moment the first one is drawn."""
+
+    def outline(self, namespace: str) -> Iterator[OutputOutline]:
+        """The namespace's occurrences in id order, without their tokens. Those written or deleted while it
+        runs may be there or not."""
 
     def output_ids(
         self, namespace: str, first: OutputId, last: OutputId, limit: int | None = None

@@ -48,6 +48,10 @@ class ServiceStats:
     num_accepted_tokens: int
     store_bytes: int
     last_lsn: int
+    held_bytes: int
+    limit_bytes: int
+    evicted_outputs: int
+    refused_outputs: int
 
 
 def list_namespaces(prefix: str) -> Question:

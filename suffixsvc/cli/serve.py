@@ -71,6 +71,18 @@ def serve(
             help="Size the store may grow to, in GiB.", show_default=f"{_LIMITS.max_store_bytes >> 30} GiB"
         ),
     ] = None,
+    max_cache_gib: Annotated[
+        int | None,
+        typer.Option(
+            help="What all outputs may take together, in log and index, in GiB; then a namespace that writes "
+            "forgets its own, the longest unused first.",
+            show_default="no limit",
+        ),
+    ] = None,
+    policies: Annotated[
+        Path | None,
+        typer.Option(help="TOML file: bytes, time to live and pinning of namespaces (docs/limits.md)."),
+    ] = None,
     max_streams: Annotated[
         int, typer.Option(help="Streams at a time; a client process uses one.", min=1)
     ] = 512,
@@ -87,6 +99,7 @@ def serve(
     SIGTERM or Ctrl-C drains it: live sessions are committed as incomplete, the store is closed, exit code 0.
     """
     # heavy parts load only when the verb runs, so that --help answers at once
+    from suffixsvc.policies import Policies
     from suffixsvc.service.run import ServeConfig, serve_until_signal
 
     told: dict[str, Any] = {
@@ -94,6 +107,7 @@ def serve(
         "max_session_tokens": max_session_tokens,
         "max_message_bytes": max_message_mib and max_message_mib << 20,
         "max_store_bytes": max_store_gib and max_store_gib << 30,
+        "max_cache_bytes": max_cache_gib and max_cache_gib << 30,
         "session_idle_seconds": session_idle_seconds,
     }
     limits = replace(_LIMITS, **{name: value for name, value in told.items() if value is not None})
@@ -107,5 +121,6 @@ def serve(
             debug=verbose,
             max_streams=max_streams,
             limits=limits,
+            policies=Policies() if policies is None else Policies.load(policies),
         )
     )

@@ -226,6 +226,11 @@ class Segment:
         """Correct the counts for at most so many forgotten texts (in the background); how many are left."""
         return self.native.settle(texts)
 
+    def take_drafted(self) -> list[OutputId]:
+        """Outputs that drafts were taken from since the last call, each once, the latest last; not all where
+        they are very many."""
+        return self.native.take_drafted()
+
     def look(
         self,
         context: TokenIds,

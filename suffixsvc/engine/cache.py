@@ -25,6 +25,7 @@ from suffixsvc.core import new_learner
 from suffixsvc.engine.insertion import Insertion
 from suffixsvc.engine.maintenance import Maintenance
 from suffixsvc.engine.namespace import Namespace
+from suffixsvc.engine.room import Room, predicted_bytes
 from suffixsvc.engine.sealing import Hook, Sealer
 from suffixsvc.errors import (
     InvalidConfigError,
@@ -38,6 +39,7 @@ from suffixsvc.errors import (
 )
 from suffixsvc.index import Abandoned, NamespaceIndex, NamespaceStats, Session
 from suffixsvc.index.ngrams import add_ngrams
+from suffixsvc.policies import UNLIMITED, Policies
 from suffixsvc.store.validation import check_output
 from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, Store, StoredOutput, TokenArray
 
@@ -53,7 +55,8 @@ _LEARNER_STATE = "learner"
 
 @dataclass(frozen=True, slots=True)
 class CacheStats(NamespaceStats):
-    """A :class:`NamespaceStats` summed over all namespaces, and what the store holds."""
+    """A :class:`NamespaceStats` summed over all namespaces, and what the store holds. ``limit_bytes`` is that
+    of the whole cache, Limits.max_cache_bytes."""
 
     namespaces: int
     store_bytes: int
@@ -79,6 +82,7 @@ class SuffixCache:
         progress: called with (outputs so far, outputs in all) while the index is rebuilt on open.
         starting_weights: what new namespaces start from instead of the shipped weights, as
             :meth:`Namespace.learned_weights` gave it; b"" = nothing.
+        policies: how much each namespace may hold and for how long; None: no limits.
         background: seal and merge in a thread of this cache, so that a restart maps files instead of indexing
             the log again. False: only :meth:`seal` and :meth:`compact` do.
         crash_hook: called at named points; tests end the process there.
@@ -97,6 +101,7 @@ class SuffixCache:
         limits: Limits | None = None,
         progress: Callable[[int, int], None] | None = None,
         starting_weights: bytes | None = None,
+        policies: Policies | None = None,
         background: bool = True,
         crash_hook: Hook | None = None,
     ) -> None:
@@ -114,6 +119,13 @@ class SuffixCache:
         self._records: dict[str, NamespaceRecord] = {}
         self._store = _open_store(path, self._limits.max_store_bytes, crash_hook)
         try:
+            self._room = Room(
+                Policies() if policies is None else policies,
+                self._limits.max_cache_bytes,
+                self._store,
+                weakref.WeakMethod(self._forget_many),
+                crash_hook,
+            )
             sealer = None
             if self._store.segment_folder is not None:
                 sealer = Sealer(self._store, self._forgetting, self._limits.seal_tokens, crash_hook)
@@ -166,12 +178,30 @@ class SuffixCache:
     # ------------------------------------------------------------------------------------ maintenance
 
     def expire(self, now: float | None = None) -> int:
-        """Forget the outputs whose time to live has passed; returns how many."""
+        """Forget the outputs whose time to live has passed, their own or their namespace's; returns how many.
+
+        The service does it twice a minute; whoever embeds the engine calls it when it suits.
+        """
+        at = time.time() if now is None else now
         with self._lock, self._forgetting:
             self._require_open()
-            gone = self._store.expire(time.time() if now is None else now)
+            gone = self._store.expire(at)
             self._unindex(gone)
-            return len(gone)
+            indexes = list(self._indexes.values())
+        return len(gone) + self._room.expire(indexes, at)
+
+    def evict(self, now: float | None = None) -> int:
+        """Bring every namespace back to its limit; returns how many outputs went.
+
+        Writes do that for their own namespace. This is for what they leave: a limit that is new, closes that
+        waited for nothing. The service does it twice a minute.
+        """
+        with self._lock:
+            self._require_open()
+            indexes = list(self._indexes.values())
+        evicted = self._room.evict(indexes)
+        self._room.save(indexes, time.time() if now is None else now)
+        return evicted
 
     def seal(self, namespace: str | None = None) -> int:
         """Seal what is in the log and not sealed yet, of one namespace or of all; returns how many outputs.
@@ -258,6 +288,7 @@ class SuffixCache:
             for index in self._indexes.values():
                 for name, value in asdict(index.stats()).items():
                     sums[name] += value
+            sums["limit_bytes"] = self._room.whole
             return CacheStats(
                 namespaces=len(self._records),
                 store_bytes=store.bytes_used,
@@ -292,6 +323,7 @@ class SuffixCache:
                     for path, index in self._indexes.items():
                         if index.learner.changed:
                             self._keep_learned(path, index)
+                    self._room.save(self._indexes.values())
                 finally:
                     self._store.close()
 
@@ -329,6 +361,7 @@ class SuffixCache:
 
         for path in self._records:
             sealer.open(self._index_of(path), note)
+            self._room.refresh(self._index_of(path))
 
     def _keep_learned(self, path: str, index: NamespaceIndex) -> None:
         try:
@@ -340,8 +373,13 @@ class SuffixCache:
         index = self._indexes.get(path)
         if index is None:
             store = self._store  # an index must not keep the cache alive
+            limit = self._room.limit_of(path)
             index = self._indexes[path] = NamespaceIndex(
-                path, self._starting_weights, last_lsn=lambda: store.stats().last_lsn
+                path,
+                self._starting_weights,
+                last_lsn=lambda: store.stats().last_lsn,
+                ledger=self._room.new_ledger(path),
+                limit_bytes=limit if limit < UNLIMITED else 0,
             )
         return index
 
@@ -387,12 +425,12 @@ class SuffixCache:
                 output,
                 labels=labels,
                 limits=self._limits,
-                commit=self._commit,
-                on_close=self._session_closed,
+                commit=partial(self._commit, index),
+                on_close=partial(self._session_closed, index),
                 abandoned=self._abandoned,
             )
         except BaseException:
-            self._session_closed()
+            self._session_closed(index)
             raise
 
     def _readable(self, path: str, reader: NamespaceRecord) -> NamespaceIndex:
@@ -419,16 +457,35 @@ class SuffixCache:
             native, index = self._abandoned.popleft()
             native.retract()
             index.count_session(-1)
-            self._session_closed()
+            self._session_closed(index)
 
-    def _session_closed(self) -> None:
+    def _session_closed(self, index: NamespaceIndex, kept: NewOutput | None = None) -> None:
+        """A session is over; ``kept`` is what is in the log of it."""
         with self._lock:
             self._sessions -= 1
+        if kept is None:
+            self._room.refresh(index)  # what it took back is not there any more
+        else:
+            self._make_room(index, predicted_bytes(kept))
 
-    def _commit(self, output: NewOutput) -> Future[list[OutputId]]:
-        with self._lock:
-            self._require_open()
-            return self._store.append([output])
+    def _commit(self, index: NamespaceIndex, output: NewOutput) -> Future[list[OutputId]]:
+        release = self._room.admit(index, [output])
+        try:
+            with self._lock:
+                self._require_open()
+                future = self._store.append([output])
+        except BaseException:
+            release()
+            raise
+        future.add_done_callback(lambda done: release())
+        return future
+
+    def _make_room(self, index: NamespaceIndex, written: int) -> None:
+        """After a write that was acknowledged: nothing that goes wrong here is an error of that write."""
+        try:
+            self._room.make_room(index, written)
+        except SuffixError as error:
+            log.warning("eviction failed; it is tried again", namespace=index.path, error=str(error))
 
     def _add_outputs(self, record: NamespaceRecord, outputs: Sequence[NewOutput]) -> list[OutputId]:
         for output in outputs:  # all of them before any is touched
@@ -446,6 +503,15 @@ class SuffixCache:
         with self._lock:
             self._require_open()
             index = self._index_of(record.path)
+        release = self._room.admit(index, outputs)
+        try:
+            ids = self._log_outputs(index, outputs)
+        finally:
+            release()
+        self._make_room(index, sum(map(predicted_bytes, outputs)))
+        return ids
+
+    def _log_outputs(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> list[OutputId]:
         # Indexed before they are logged: whoever finds an output in the log, an expiry say, can rely
         # on its being in the index.
         insertion = Insertion(index, outputs)
@@ -459,6 +525,7 @@ class SuffixCache:
             raise
         # Whether it is kept is the store's word alone: an interrupt of the wait undoes nothing.
         future.add_done_callback(lambda done: insertion.undo() if done.exception() else None)
+        future.add_done_callback(partial(_note_kept, index, outputs, insertion.writers))
         try:
             return future.result()
         finally:
@@ -485,10 +552,12 @@ class SuffixCache:
             by_namespace.setdefault(stored.output.namespace, []).append(stored)
         broken: SuffixError | None = None
         for path, outputs in by_namespace.items():
+            index = self._index_of(path)
             try:
-                self._index_of(path).forget(outputs)
+                index.forget(outputs)
             except SuffixError as error:
                 broken = error
+            self._room.refresh(index)
         if broken is not None:
             raise broken
 
@@ -504,3 +573,15 @@ class SuffixCache:
 
 def _is_upto(last: OutputId, stored: StoredOutput) -> bool:
     return stored.output_id <= last
+
+
+def _note_kept(
+    index: NamespaceIndex,
+    outputs: Sequence[NewOutput],
+    writers: Sequence[int],
+    stored: Future[list[OutputId]],
+) -> None:
+    if stored.cancelled() or stored.exception() is not None:
+        return
+    for output, writer, output_id in zip(outputs, writers, stored.result(), strict=True):
+        index.note_kept(output, writer, output_id)

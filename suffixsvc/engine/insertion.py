@@ -18,11 +18,13 @@ class Insertion:
         self._index = index
         self._outputs = outputs
         self._done: list[NewOutput] = []
+        #: their numbers as writers, in the order of the outputs
+        self.writers: list[int] = []
         self._lock = threading.Lock()
 
     def do(self) -> None:
         for output in self._outputs:
-            self._index.insert(output)
+            self.writers.append(self._index.insert(output))
             self._done.append(output)
 
     def undo(self) -> None:

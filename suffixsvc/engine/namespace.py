@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels
 from suffixsvc.index import NamespaceIndex, NamespaceStats, Session
+from suffixsvc.policies import Policy
 from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, TokenArray, TokenIds
 from suffixsvc.values import as_token_array
 
@@ -89,7 +90,8 @@ class Namespace:
         """Remember finished outputs of this namespace, all or none; returns once they are durable.
 
         Raises:
-            InvalidTokensError: an output without tokens. LimitExceededError: one is too long.
+            InvalidTokensError: an output without tokens.
+            LimitExceededError: one is too long, or the namespace's limit has no room for them.
             StoreError: nothing was kept.
         """
         return self._cache._add_outputs(self._record, outputs)
@@ -104,6 +106,11 @@ class Namespace:
         Those of sealed outputs are counted from the log, some microseconds a token.
         """
         return self._cache._ngrams(self._index, n)
+
+    @property
+    def policy(self) -> Policy:
+        """What holds here: of every setting the one nearest to this path."""
+        return self._cache._room.policy(self.path)
 
     def learned_weights(self) -> bytes:
         """What drafting has learned here and other namespaces can start from: counters and weights, no text,

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +17,26 @@ import numpy.typing as npt
 from suffixsvc.core import Index, StepCounters, new_learner, pack_weights
 from suffixsvc.core.segments import Segment
 from suffixsvc.errors import IndexCorruptError, InvalidInputError
+from suffixsvc.index.eviction import Ledger
 from suffixsvc.index.sealed import Places, Sealed
 from suffixsvc.types import NewOutput, OutputId, SegmentRecord, StoredOutput, TokenArray
 
 #: contexts longer than this are not told apart
 MAX_CONTEXT = 64
 
-__all__ = ["NamespaceIndex", "NamespaceStats", "next_writer"]
+#: what an output is charged for in the log: its row (the prompt's tail and labels are in it), keys and
+#: counters, and bytes a token; as if none were identical to another
+LOG_BYTES_PER_OUTPUT = 512
+LOG_BYTES_PER_TOKEN = 4
+_REFUSALS_TOLD_SECONDS = 60.0
+
+__all__ = [
+    "LOG_BYTES_PER_OUTPUT",
+    "LOG_BYTES_PER_TOKEN",
+    "NamespaceIndex",
+    "NamespaceStats",
+    "next_writer",
+]
 
 _writers = itertools.count(2)  # 1 is a session within its own index
 
@@ -53,6 +70,25 @@ class NamespaceStats:
     num_drafts: int  #: steps answered with at least one token
     num_draft_tokens: int
     num_accepted_tokens: int
+    held_bytes: int  #: what the outputs take, in log and index: see docs/limits.md
+    limit_bytes: int  #: what they may take; 0 = no limit
+    evicted_outputs: int  #: forgotten to keep the limit
+    refused_outputs: int  #: of sessions, not kept because there was no room
+
+
+class Held(NamedTuple):
+    """What a namespace's outputs come to."""
+
+    outputs: int
+    tokens: int
+    #: their charge in the log, their share of the hot index (what is in use: not its spare, not the texts of
+    #: live sessions) and of the segment files
+    bytes: int
+
+
+def positions_of(output: NewOutput) -> int:
+    """How many positions of the index an output takes: its tokens and the context before them."""
+    return len(output.token_ids) + len(output.prompt_tail)
 
 
 def texts_of(output: NewOutput) -> Iterator[tuple[TokenArray, int]]:
@@ -77,18 +113,31 @@ class NamespaceIndex:
         path: of the namespace.
         weights: what drafting starts from, see ``suffixsvc.core.new_learner``.
         last_lsn: the last id that the store has given, cheaply.
+        ledger: notes who was drafted from; None where nothing is ever evicted.
+        limit_bytes: what the outputs may take, for the statistics; 0 = no limit.
     """
 
     def __init__(
-        self, path: str, weights: bytes | None = None, *, last_lsn: Callable[[], OutputId] = lambda: 0
+        self,
+        path: str,
+        weights: bytes | None = None,
+        *,
+        last_lsn: Callable[[], OutputId] = lambda: 0,
+        ledger: Ledger | None = None,
+        limit_bytes: int = 0,
     ) -> None:
         self.path = path
+        #: who was drafted from; None where nothing is ever evicted
+        self.ledger = ledger
+        self.limit_bytes = limit_bytes
         self.index = Index(MAX_CONTEXT)
         self.learner = new_learner(weights)
         self._last_lsn = last_lsn
         self._lock = threading.Lock()
         #: of the hot outputs; what is sealed counts in its place
-        self._outputs = self._tokens = self._sessions = 0
+        self._outputs = self._tokens = self._positions = self._sessions = 0
+        self._evicted = self._refused = 0
+        self._told_at = -math.inf
         self._places = Places()
         self._commits: dict[int, OutputId] = {}
         self._next_commit = itertools.count()
@@ -101,15 +150,43 @@ class NamespaceIndex:
         """See ``Namespace.learned_weights``."""
         return pack_weights(self.learner)
 
-    def insert(self, output: NewOutput) -> None:
-        """Index an output that is stored, or about to be."""
-        self._insert(output)
+    def insert(self, output: NewOutput) -> int:
+        """Index an output that is stored, or about to be; its number as a writer."""
+        writer = self._insert(output)
         self.count_output(output)
+        return writer
 
-    def _insert(self, output: NewOutput) -> None:
+    def _insert(self, output: NewOutput) -> int:
         writer = next_writer()
         for text, context in texts_of(output):
             self.index.add(text, context, writer)
+        return writer
+
+    def note_kept(self, output: NewOutput, writer: int, output_id: OutputId) -> None:
+        """An indexed output is in the log under this id."""
+        if self.ledger is not None:
+            now_us = int(time.time() * 1e6)
+            own_ttl = output.ttl_seconds > 0
+            self.ledger.kept(output_id, now_us, len(output.token_ids), stays=output.corpus, own_ttl=own_ttl)
+            self.ledger.written_by(writer, output_id)
+
+    def note_commit(self, output: NewOutput, writer: int, stored: Future[list[OutputId]]) -> None:
+        """The same when that is decided: at once, or on the store's thread."""
+
+        def note(done: Future[list[OutputId]]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                self.note_kept(output, writer, done.result()[0])
+
+        stored.add_done_callback(note)
+
+    def note_drafts(self) -> None:
+        """Fetch from the core which texts drafts were taken from."""
+        self._note_drafts(self.sealed())
+
+    def _note_drafts(self, sealed: Iterable[Sealed]) -> None:
+        if self.ledger is not None:
+            of_segments = [i for each in sealed for i in each.segment.take_drafted()]
+            self.ledger.drafted(self.index.take_drafted(), of_segments, int(time.time() * 1e6))
 
     def remove(self, output: NewOutput) -> None:
         """Take an output that is not sealed out of the index again; IndexCorruptError if it is not in it."""
@@ -132,6 +209,8 @@ class NamespaceIndex:
         """
         with self._lock:
             hot = self._places.forget(gone)
+        if self.ledger is not None:
+            self.ledger.dropped(stored.output_id for stored in gone)
         broken: IndexCorruptError | None = None
         for stored in hot:
             try:
@@ -145,6 +224,34 @@ class NamespaceIndex:
         with self._lock:
             self._outputs += sign
             self._tokens += sign * len(output.token_ids)
+            self._positions += sign * positions_of(output)
+
+    def count_evicted(self, outputs: int) -> None:
+        with self._lock:
+            self._evicted += outputs
+
+    def count_refused(self) -> bool:
+        """A session's output found no room; True where that is worth a line in the log: once a minute."""
+        with self._lock:
+            self._refused += 1
+            last, self._told_at = self._told_at, time.monotonic()
+            if self._told_at - last < _REFUSALS_TOLD_SECONDS:
+                self._told_at = last
+                return False
+            return True
+
+    def held(self) -> Held:
+        """What the outputs take; docs/limits.md says why it is counted so."""
+        native = self.index.stats()
+        with self._lock:
+            sealed = self._places.sealed
+            outputs = self._outputs + sum(each.outputs for each in sealed)
+            tokens = self._tokens + sum(each.tokens for each in sealed)
+            hot = native.used * min(1.0, self._positions / native.tokens) if native.tokens else 0.0
+        files = sum(each.record.file_bytes * each.tokens / each.record.tokens for each in sealed)
+        return Held(
+            outputs, tokens, outputs * LOG_BYTES_PER_OUTPUT + tokens * LOG_BYTES_PER_TOKEN + int(hot + files)
+        )
 
     def count_session(self, change: int) -> None:
         with self._lock:
@@ -221,6 +328,10 @@ class NamespaceIndex:
             self._places.end()
             self._outputs -= len(moved)
             self._tokens -= tokens
+            self._positions -= sum(positions_of(stored.output) for stored in moved)
+            if self.ledger is not None:
+                self._note_drafts(())
+                self.ledger.sealed(stored.output_id for stored in moved)
             self._set_segments()
             return moved
 
@@ -238,6 +349,7 @@ class NamespaceIndex:
         """A segment takes the place of these. The caller holds the lock for forgetting."""
         with self._lock:
             segment.forget(self._places.gone)
+            self._note_drafts(self._places.sealed)
             self._places.exchange(Sealed(record, segment, 0, 0), names)
             self._places.end()
             self._set_segments()
@@ -262,9 +374,12 @@ class NamespaceIndex:
         with self._lock:
             if not self._places.load(stored.output_id):
                 return
-            self._insert(stored.output)
+            writer = self._insert(stored.output)
             self._outputs += 1
             self._tokens += len(stored.output.token_ids)
+            self._positions += positions_of(stored.output)
+            if self.ledger is not None:
+                self.ledger.written_by(writer, stored.output_id)
 
     def left_of(self, outputs: Sequence[StoredOutput]) -> list[StoredOutput]:
         """Those that were not forgotten since the move began."""
@@ -284,7 +399,7 @@ class NamespaceIndex:
         return tokens.reshape(-1, n), counts
 
     def stats(self) -> NamespaceStats:
-        native, counters = self.index.stats(), self.counters
+        native, counters, held = self.index.stats(), self.counters, self.held()
         with self._lock:
             sealed = self._places.sealed
             return NamespaceStats(
@@ -300,6 +415,10 @@ class NamespaceIndex:
                 num_drafts=counters.drafts,
                 num_draft_tokens=counters.drafted,
                 num_accepted_tokens=counters.accepted,
+                held_bytes=held.bytes,
+                limit_bytes=self.limit_bytes,
+                evicted_outputs=self._evicted,
+                refused_outputs=self._refused,
             )
 
     def check(self) -> None:

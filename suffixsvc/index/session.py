@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 #: with "auto", trees up to this cost of a drafted token: above it branches rarely pay for themselves
 _AUTO_TREE_COST = 0.1
 
-#: hands an output to the store; the future holds its id once it is durable
+#: hands an output to the store; the future holds its id once it is durable. LimitExceededError: no room
 Commit = Callable[[NewOutput], Future[list[OutputId]]]
 #: sessions that nobody closed before they were collected: their native halves and namespaces
 Abandoned = deque[tuple[core.Session, NamespaceIndex]]
@@ -64,7 +64,7 @@ class Session:
         labels: Labels,
         limits: Limits,
         commit: Commit,
-        on_close: Callable[[], None],
+        on_close: Callable[[NewOutput | None], None],
         abandoned: Abandoned,
     ) -> None:
         self._namespace = namespace
@@ -80,8 +80,9 @@ class Session:
         self._output_id: OutputId | None = None
         self._costs = CostMemo()
         self._last_curve: tuple[npt.NDArray[np.float64], core.Curve] = _ONE_STEP
+        self._writer = next_writer()
         self._native = core.Session(
-            namespace.index, self._reads, namespace.learner, next_writer(), PROMPT_TAIL_TOKENS
+            namespace.index, self._reads, namespace.learner, self._writer, PROMPT_TAIL_TOKENS
         )
         self._stepper = core.Stepper(self._native, namespace.counters, limits.max_session_tokens)
         self._require_room(len(prompt) + len(output))
@@ -240,8 +241,9 @@ class Session:
             wait: return after the output is durable. False returns None at once.
 
         Returns:
-            The output's id; None when nothing was written, ``commit=False`` or ``wait=False``. A second
-            call returns the same.
+            The output's id; None when nothing was written, ``commit=False`` or ``wait=False``, and when the
+            limits leave no room for the output (``stats().refused_outputs`` counts them: a limit is never an
+            error of the generation that meets it). A second call returns the same.
 
         Raises:
             StoreError: the output could not be stored; the session stays open.
@@ -258,21 +260,33 @@ class Session:
     def _close(self, commit: bool, *, incomplete: bool, wait: bool) -> OutputId | None:
         if self._pending is None:
             output = self._output(incomplete) if commit else None
-            if output is None:
+            stored = None if output is None else self._admitted(output)
+            if output is None or stored is None:
                 self._native.retract()
                 self._end()
                 return None
-            self._begin_commit()
-            self._pending = output, self._commit(output)
+            self._pending = output, stored
         kept, stored = self._pending
         if wait:
             self._output_id = self._wait_for_commit(stored)[0]
         else:
             stored.add_done_callback(_log_failure)
         self._settle_index(kept)
+        self._namespace.note_commit(kept, self._writer, stored)
         self._end_commit()
-        self._end()
+        self._end(kept if wait else None)
         return self._output_id
+
+    def _admitted(self, output: NewOutput) -> Future[list[OutputId]] | None:
+        """The commit under way; None where the limits refuse the output."""
+        self._begin_commit()
+        try:
+            return self._commit(output)
+        except LimitExceededError as error:
+            self._end_commit()
+            if self._namespace.count_refused():
+                log.warning("outputs are not kept", namespace=self._namespace.path, why=str(error))
+            return None
 
     def _begin_commit(self) -> None:
         """From here to :meth:`_end_commit` the log may hold what the index does not hold as it will stay, so
@@ -301,16 +315,17 @@ class Session:
             # Live runs carry the context before each of them; the log keeps the first one's only. From
             # here on the index holds what a restart would rebuild.
             self._native.retract()
-            writer = next_writer()
+            self._writer = next_writer()
             for text, context in texts_of(output):
-                self._namespace.index.add(text, context, writer)
+                self._namespace.index.add(text, context, self._writer)
         self._namespace.count_output(output)
 
-    def _end(self) -> None:
+    def _end(self, kept: NewOutput | None = None) -> None:
+        """``kept``: what is in the log of it."""
         self._closed = True
         self._finalizer.detach()
         self._namespace.count_session(-1)
-        self._on_close()
+        self._on_close(kept)
 
     @property
     def length(self) -> int:

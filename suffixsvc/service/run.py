@@ -13,6 +13,7 @@ from suffixsvc.config import Limits
 from suffixsvc.engine import SuffixCache
 from suffixsvc.errors import ListenError
 from suffixsvc.lifecycle import announce_ready, require_ready_file, stop_signal, withdraw_ready
+from suffixsvc.policies import Policies
 from suffixsvc.service.listen import parse_address, prepare
 from suffixsvc.service.logs import LogFormat, configure_logs
 from suffixsvc.service.recovery import recovery_progress
@@ -40,6 +41,7 @@ class ServeConfig:
     #: streams at a time; each takes a thread
     max_streams: int = 512
     limits: Limits = field(default_factory=Limits)
+    policies: Policies = field(default_factory=Policies)
 
 
 def serve_until_signal(config: ServeConfig) -> None:
@@ -53,7 +55,9 @@ def serve_until_signal(config: ServeConfig) -> None:
     for address in addresses:  # before a recovery that may take minutes
         prepare(address, insecure_network=config.insecure_network)
     with recovery_progress() as progress:
-        cache = SuffixCache(str(config.data), limits=config.limits, progress=progress)
+        cache = SuffixCache(
+            str(config.data), limits=config.limits, progress=progress, policies=config.policies
+        )
     try:
         server = SuffixServer(
             cache,

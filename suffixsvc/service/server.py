@@ -134,7 +134,7 @@ class SuffixServer:
             self._health.set(name, status)
 
     def _expire(self) -> None:
-        """Sessions that nobody uses, outputs whose time to live has passed."""
+        """Sessions that nobody uses, outputs whose time to live has passed, and what is beyond a limit."""
         period = min(LONGEST_EXPIRY_PERIOD_SECONDS, self._limits.session_idle_seconds / 4)
         while not self._stop_expiry.wait(period):
             try:
@@ -142,5 +142,7 @@ class SuffixServer:
                     log.info("idle sessions committed as incomplete", sessions=sessions)
                 if outputs := self._cache.expire():
                     log.info("outputs forgotten after their time to live", outputs=outputs)
+                if outputs := self._cache.evict():
+                    log.info("outputs evicted: a namespace was beyond its limit", outputs=outputs)
             except SuffixError as error:
                 log.warning("expiry failed; it is tried again", error=str(error))

@@ -23,7 +23,15 @@ from suffixsvc.store.scans import Scans
 from suffixsvc.store.tables import ReadView, WriteView
 from suffixsvc.store.validation import check_namespace, check_now, check_output, check_state_name
 from suffixsvc.store.writer import Operation, Writer
-from suffixsvc.types import NamespaceRecord, NewOutput, OutputId, SegmentRecord, StoredOutput, StoreStats
+from suffixsvc.types import (
+    NamespaceRecord,
+    NewOutput,
+    OutputId,
+    OutputOutline,
+    SegmentRecord,
+    StoredOutput,
+    StoreStats,
+)
 
 __all__ = ["MIN_LIMIT_BYTES", "LmdbStore"]
 
@@ -36,6 +44,8 @@ MIN_LIMIT_BYTES: Final = 1 << 20
 _DEFAULT_MAP_BYTES: Final = 4 << 20
 #: rows of one transaction when many are deleted at once
 _DELETED_ROWS: Final = 256
+#: rows of one read transaction: an old snapshot keeps freed pages from being used again
+_OUTLINE_ROWS: Final = 4096
 _SEGMENTS: Final = "segments"
 
 
@@ -237,6 +247,18 @@ class LmdbStore:
         names = self._environment.snapshot.names
         number = None if namespace is None else names.require(namespace).namespace_id
         return self._scans.run(number, from_lsn)
+
+    def outline(self, namespace: str) -> Iterator[OutputOutline]:
+        after = 0
+        while True:
+            with self._environment.read() as (txn, snapshot):
+                view = ReadView(txn, self._environment.dbs, snapshot)
+                number = snapshot.names.require(namespace).namespace_id
+                part = view.outline(number, after, _OUTLINE_ROWS)
+            yield from part
+            if len(part) < _OUTLINE_ROWS:
+                return
+            after = part[-1].output_id
 
     def put_state(self, namespace: str, name: str, value: bytes) -> None:
         check_state_name(name)

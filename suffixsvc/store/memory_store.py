@@ -32,7 +32,15 @@ from suffixsvc.store.validation import (
     check_output,
     check_state_name,
 )
-from suffixsvc.types import NamespaceRecord, NewOutput, OutputId, SegmentRecord, StoredOutput, StoreStats
+from suffixsvc.types import (
+    NamespaceRecord,
+    NewOutput,
+    OutputId,
+    OutputOutline,
+    SegmentRecord,
+    StoredOutput,
+    StoreStats,
+)
 
 __all__ = ["MemoryStore"]
 
@@ -210,6 +218,14 @@ class MemoryStore:
             if namespace is None or stored.output.namespace == namespace:
                 self._require_open()
                 yield stored
+
+    def outline(self, namespace: str) -> Iterator[OutputOutline]:
+        for stored in self.scan(namespace):
+            output = stored.output
+            tokens = len(output.token_ids)
+            yield OutputOutline(
+                stored.output_id, stored.written_at, tokens, output.ttl_seconds, output.corpus
+            )
 
     def output_ids(
         self, namespace: str, first: OutputId, last: OutputId, limit: int | None = None

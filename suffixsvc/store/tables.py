@@ -56,7 +56,14 @@ from suffixsvc.store.records import (
 )
 from suffixsvc.store.snapshot import Snapshot
 from suffixsvc.store.validation import CheckedOutput
-from suffixsvc.types import NamespaceRecord, NewOutput, OutputId, SegmentRecord, StoredOutput
+from suffixsvc.types import (
+    NamespaceRecord,
+    NewOutput,
+    OutputId,
+    OutputOutline,
+    SegmentRecord,
+    StoredOutput,
+)
 
 __all__ = ["ReadView", "WriteView", "unknown_output"]
 
@@ -137,6 +144,21 @@ class ReadView:
                 found.append(lsn)
                 positioned = cursor.next()
         return found
+
+    def outline(self, namespace_id: int, after: int, limit: int) -> list[OutputOutline]:
+        """At most ``limit`` rows of the namespace behind ``after``, without their payloads."""
+        records = [self.log_record(lsn) for lsn in self.lsns(namespace_id, after, _LSN_END - 1, limit)]
+        return [
+            OutputOutline(
+                record.lsn,
+                record.written_us / _MICROSECONDS,
+                record.token_count,
+                record.ttl_seconds,
+                record.corpus,
+            )
+            for record in records
+            if record is not None
+        ]
 
     def manifest(self, namespace_id: int) -> Manifest:
         return self.manifests.get(namespace_id, ())

@@ -283,7 +283,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ...) -> None: ...
 
 class GetStatsReply(_message.Message):
-    __slots__ = ("outputs", "tokens", "sessions", "index_bytes", "index_nodes", "num_drafts", "num_steps", "num_draft_tokens", "num_accepted_tokens", "store_bytes", "last_lsn")
+    __slots__ = ("outputs", "tokens", "sessions", "index_bytes", "index_nodes", "num_drafts", "num_steps", "num_draft_tokens", "num_accepted_tokens", "store_bytes", "last_lsn", "held_bytes", "limit_bytes", "evicted_outputs", "refused_outputs")
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -295,6 +295,10 @@ class GetStatsReply(_message.Message):
     NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STORE_BYTES_FIELD_NUMBER: _ClassVar[int]
     LAST_LSN_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     outputs: int
     tokens: int
     sessions: int
@@ -306,7 +310,11 @@ class GetStatsReply(_message.Message):
     num_accepted_tokens: int
     store_bytes: int
     last_lsn: int
-    def __init__(self, outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., index_bytes: _Optional[int] = ..., index_nodes: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., store_bytes: _Optional[int] = ..., last_lsn: _Optional[int] = ...) -> None: ...
+    held_bytes: int
+    limit_bytes: int
+    evicted_outputs: int
+    refused_outputs: int
+    def __init__(self, outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., index_bytes: _Optional[int] = ..., index_nodes: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., store_bytes: _Optional[int] = ..., last_lsn: _Optional[int] = ..., held_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., evicted_outputs: _Optional[int] = ..., refused_outputs: _Optional[int] = ...) -> None: ...
 
 class GetServerInfoRequest(_message.Message):
     __slots__ = ()

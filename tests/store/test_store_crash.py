@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import select
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
 
 import pytest
 from crash_child import NS, tokens_of
+from support.forking import ForkServer
 
 from suffixsvc.store import LmdbStore
 
@@ -110,67 +105,9 @@ class Truth:
             store.close()
 
 
-class ForkServer:
-    """The process that forks victims."""
-
-    def __init__(self) -> None:
-        here = Path(__file__).parent
-        self.process = subprocess.Popen(
-            [sys.executable, str(here / "crash_child.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
-        assert self.process.stdin
-        assert self.process.stdout
-        self.orders: IO[str] = self.process.stdin
-        self.answers = self.process.stdout.fileno()
-
-    def run(self, order: dict[str, Any], truth: Truth, kill_after: float | None) -> int:
-        """One life; its exit status."""
-        truth.begin_life()
-        self.orders.write(json.dumps(order) + "\n")
-        self.pid = 0
-        try:
-            return self.listen(truth, kill_after)
-        except BaseException:
-            if self.pid:
-                os.kill(self.pid, signal.SIGKILL)
-            raise
-
-    def listen(self, truth: Truth, kill_after: float | None) -> int:
-        """Hear the victim to its end, and bring it about when the time has come."""
-        kill_at: float | None = None
-        rest = b""
-        while True:
-            wait = 60.0 if kill_at is None else max(0.0, kill_at - time.monotonic())
-            if not select.select([self.answers], [], [], wait)[0]:
-                assert kill_at is not None, "a victim hangs"
-                os.kill(self.pid, signal.SIGKILL)
-                kill_at = None
-                continue
-            data = os.read(self.answers, 1 << 16)
-            assert data, "the forking process is gone"
-            *lines, rest = (rest + data).split(b"\n")
-            for line in map(bytes.decode, lines):
-                if line.startswith("pid "):
-                    self.pid = int(line.split()[1])
-                    kill_at = None if kill_after is None else time.monotonic() + kill_after
-                elif line.startswith("done "):
-                    self.pid = 0
-                    return int(line.split()[1])
-                else:
-                    truth.hear(line)
-
-    def close(self) -> None:
-        self.orders.close()
-        self.process.wait(60)
-
-
 @pytest.fixture(scope="module")
 def fork_server() -> Iterator[ForkServer]:
-    house = ForkServer()
+    house = ForkServer(Path(__file__).with_name("crash_child.py"))
     yield house
     house.close()
 
@@ -191,7 +128,8 @@ def test_nothing_acknowledged_is_lost_by_kill_9(fork_server: ForkServer, tmp_pat
             "hits": 1 if point.startswith(("create", "grow")) else rng.randrange(1, 8),
             "big": point.startswith("grow"),
         }
-        status = fork_server.run(order, truth, None if point else rng.uniform(0.0, 0.12))
+        truth.begin_life()
+        status = fork_server.run(order, truth.hear, None if point else rng.uniform(0.0, 0.12))
         assert status == -signal.SIGKILL
         assert truth.killed_at == point
         if point == "create-built":

@@ -155,7 +155,7 @@ def _session(namespace: NamespaceIndex, prompt: TokenArray | None = None) -> Ses
         labels={},
         limits=Limits(),
         commit=commit,
-        on_close=lambda: None,
+        on_close=lambda kept: None,
         abandoned=deque(),
     )
 

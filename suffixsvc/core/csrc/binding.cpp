@@ -73,6 +73,7 @@ NB_MODULE(_ext, m) {
         .def_ro("edges", &IndexStats::edges)
         .def_ro("tokens", &IndexStats::tokens)
         .def_ro("bytes", &IndexStats::bytes)
+        .def_ro("used", &IndexStats::used)
         .def_ro("appended", &IndexStats::appended)
         .def_ro("visited", &IndexStats::visited);
 

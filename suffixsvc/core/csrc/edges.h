@@ -65,6 +65,7 @@ class EdgePool {
     void prefetch_edge(const EdgeList& list, Token token) const;
 
     std::size_t bytes() const { return slab_.bytes() + wide_bytes_; }
+    std::size_t used_bytes() const { return slab_.used_bytes() + wide_bytes_; }
     // Names the first broken invariant of a list, or returns nullptr.
     const char* broken(const EdgeList& list) const;
 

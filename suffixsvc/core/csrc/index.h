@@ -74,6 +74,7 @@ struct IndexStats {
     std::uint64_t edges = 0;
     std::uint64_t tokens = 0;    // positions of all live texts, context-only ones included
     std::uint64_t bytes = 0;     // memory of nodes and edges, spare included
+    std::uint64_t used = 0;      // the same without what is spare
     std::uint64_t appended = 0;  // tokens ever appended
     std::uint64_t visited = 0;   // nodes ever touched by appending
 };

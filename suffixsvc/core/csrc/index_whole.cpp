@@ -46,6 +46,7 @@ IndexStats Index::stats() const {
     s.edges = nodes_.num_edges();
     s.tokens = tokens_;
     s.bytes = nodes_.bytes() + dead_.capacity() * sizeof(NodeId);
+    s.used = nodes_.used_bytes();
     s.appended = appended_;
     s.visited = visited_;
     return s;

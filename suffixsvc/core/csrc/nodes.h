@@ -162,6 +162,7 @@ class Nodes {
     std::uint64_t live() const { return live_; }
     std::uint64_t num_edges() const { return num_edges_; }
     std::size_t bytes() const { return plain_.bytes() + full_.bytes() + pool_.bytes(); }
+    std::size_t used_bytes() const { return plain_.used_bytes() + full_.used_bytes() + pool_.used_bytes(); }
     // Calls f(id) for every node.
     template <typename F>
     void for_each(F&& f) const {

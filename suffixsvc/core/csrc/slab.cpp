@@ -88,6 +88,7 @@ std::uint32_t Slab<kUnitBytes, kGroupUnits>::allocate(std::uint32_t units, std::
         page.fresh = static_cast<std::uint16_t>(page.fresh + units);
     }
     ++page.live;
+    used_ += std::size_t{units} * kUnitBytes;
     if (full(p)) unlink(p);
     return unit;
 }
@@ -97,6 +98,7 @@ void Slab<kUnitBytes, kGroupUnits>::free(std::uint32_t unit) {
     const std::uint32_t p = page_of(unit);
     Page& page = pages_[p];
     const bool was_full = full(p);
+    used_ -= std::size_t{page.units} * kUnitBytes;
     if (--page.live == 0) {
         if (!was_full) unlink(p);
         free_resident_.push_back(p);
@@ -138,7 +140,7 @@ void Slab<kUnitBytes, kGroupUnits>::clear() {
             std::free(segment.data);
     }
     std::vector<Segment>().swap(segments_);
-    room_ = 0;
+    room_ = used_ = 0;
     std::vector<Page>().swap(pages_);
     std::vector<std::uint32_t>().swap(free_resident_);
     std::vector<std::uint32_t>().swap(free_returned_);

@@ -42,6 +42,8 @@ class Slab {
 
     // What is held: pages in use, free ones that were not given back, and the books.
     std::size_t bytes() const;
+    // What the records that live take of it.
+    std::size_t used_bytes() const { return used_; }
     // Calls f(first unit, units used so far, size class) for every page that holds a record. Freed records
     // lie among the others: the owner must be able to tell.
     template <typename F>
@@ -96,6 +98,7 @@ class Slab {
     std::array<std::uintptr_t, 33> bases_{};
     std::vector<Segment> segments_;
     std::size_t room_ = 0;  // pages in all segments
+    std::size_t used_ = 0;  // bytes of live records
     std::vector<Page> pages_;
     std::vector<std::uint32_t> partial_;        // by class: a page with room
     std::vector<std::uint32_t> free_resident_;  // pages that hold memory but no record

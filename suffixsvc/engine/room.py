@@ -1,0 +1,336 @@
+"""Making room: limits of namespaces and of the whole cache, kept by forgetting what is used least.
+
+    before a write   admit: refuse what cannot fit, whoever has to go for it
+    after it         make_room: the namespace that wrote forgets its own, the longest unused first
+    now and then     evict: every namespace back to its own limit, wherever that was passed
+
+A namespace is only ever evicted by its own writes. Where the cache as a whole is full, the one that writes
+gives back what it writes. What is counted, and why, is in docs/limits.md.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import structlog
+
+from suffixsvc.errors import InvalidConfigError, LimitExceededError, StoreFullError
+from suffixsvc.index import NamespaceIndex
+from suffixsvc.index.eviction import Cost, Ledger
+from suffixsvc.index.namespace import LOG_BYTES_PER_OUTPUT, LOG_BYTES_PER_TOKEN, positions_of
+from suffixsvc.policies import UNLIMITED, Policies, Policy
+from suffixsvc.types import NewOutput, OutputId, Store
+
+__all__ = ["PREDICTED_BYTES_PER_POSITION", "Room"]
+
+log = structlog.get_logger(__name__)
+
+#: what an output is taken to need before it is written, log and hot index together: the most that was seen,
+#: which was random text over two tokens; other text that shares nothing takes 40 to 60 bytes a position
+PREDICTED_BYTES_PER_POSITION: Final = 92 + LOG_BYTES_PER_TOKEN
+PREDICTED_BYTES_PER_OUTPUT: Final = 64 + LOG_BYTES_PER_OUTPUT
+#: a namespace past its limit goes down to this share of it, so that not every write has to evict
+LOWER_MARK: Final = 0.95
+#: of one transaction; beyond what is needed to keep the limit, one write does no more than one
+BATCH_OUTPUTS: Final = 256
+BATCH_TOKENS: Final = 1 << 20
+#: name of what is kept across a restart of who was drafted from
+_DRAFTED_STATE: Final = "drafted"
+#: no more often than this, and at the end
+_SAVE_EVERY_SECONDS: Final = 300.0
+
+
+class Room:
+    """The limits of one cache. Thread-safe.
+
+    Args:
+        policies: what holds for each namespace.
+        max_cache_bytes: for all of them together.
+        store: the log.
+        forget: takes outputs of a namespace out of log and index, and says how many were there; weak, as it
+            is the cache's that owns this.
+        hook: called at named points; tests end the process there.
+    """
+
+    def __init__(
+        self,
+        policies: Policies,
+        max_cache_bytes: int,
+        store: Store,
+        forget: weakref.WeakMethod[Callable[[str, Sequence[OutputId]], int]],
+        hook: Callable[[str], None] | None = None,
+    ) -> None:
+        if not isinstance(policies, Policies):
+            raise InvalidConfigError(
+                "policies are none", expected="a Policies or None", got=type(policies).__name__
+            )
+        self._policies = policies
+        self._whole = max_cache_bytes
+        self._store = store
+        self._weak_forget = forget
+        self._hook = hook or (lambda point: None)
+        self._lock = threading.Lock()
+        self._opened_at = store.stats().last_lsn
+        self._held: dict[str, int] = {}  # as last seen
+        self._total = 0
+        self._reserved: Counter[str] = Counter()  # admitted, not yet written
+        self._saved_at = 0.0
+
+    @property
+    def whole(self) -> int:
+        """Limit of the whole cache, 0 = none."""
+        return 0 if self._whole >= 1 << 62 else self._whole
+
+    def policy(self, path: str) -> Policy:
+        return self._policies.of(path)
+
+    def new_ledger(self, path: str) -> Ledger | None:
+        """A namespace's ledger, where anything of it is ever evicted or has the policy's time to live."""
+        policy = self._policies.of(path)
+        limited = self.limit_of(path) < UNLIMITED or bool(self.whole) or bool(policy.ttl_seconds)
+        return Ledger() if limited and not policy.pinned else None
+
+    def limit_of(self, path: str) -> int:
+        limit = self._policies.of(path).max_bytes
+        return UNLIMITED if limit is None else limit
+
+    # ------------------------------------------------------------------------------------ before a write
+
+    def admit(self, index: NamespaceIndex, outputs: Iterable[NewOutput]) -> Callable[[], None]:
+        """Let outputs be written, if they fit once all has gone that may go.
+
+        Returns:
+            To be called when they were written, or not.
+
+        Raises:
+            LimitExceededError: there is no room for them. Nothing was evicted.
+        """
+        limit = self.limit_of(index.path)
+        if limit >= UNLIMITED and not self.whole:
+            return _nothing
+        sizes = [predicted_bytes(output) for output in outputs]
+        coming, most = sum(sizes), min(limit, self.whole or UNLIMITED)
+        if coming > most:
+            raise _too_large(index.path, len(sizes), coming, most)
+        self._note_drafts(index)  # what was drafted from before this write is older than it
+        self.refresh(index)
+        staying = self._staying_bytes(index)
+        with self._lock:
+            reserved = self._reserved[index.path]
+            if staying + reserved + coming > limit:
+                raise _full(index.path, coming, limit, staying + reserved)
+            if self.whole:
+                own = self._held.get(index.path, 0) - staying
+                # Beyond the limit already, as after it was lowered, who gives back what it writes may go on.
+                free = max(0, self._whole - self._total - self._reserved.total() + reserved)
+                if coming + reserved - free > own:
+                    raise _cache_full(index.path, coming, self._whole, self._total, own)
+            self._reserved[index.path] += coming
+        return _once(lambda: self._release(index.path, coming))
+
+    def _release(self, path: str, size: int) -> None:
+        with self._lock:
+            self._reserved[path] -= size
+            if not self._reserved[path]:
+                del self._reserved[path]
+
+    def _staying_bytes(self, index: NamespaceIndex) -> int:
+        """What of a namespace is never evicted."""
+        ledger = index.ledger
+        if ledger is None:
+            return index.held().bytes
+        outputs, tokens = ledger.staying
+        return int(_cost(index).of(outputs, tokens)) if outputs else 0
+
+    # ------------------------------------------------------------------------------------- after a write
+
+    def make_room(self, index: NamespaceIndex, written: int = 0) -> int:
+        """Forget what this namespace has too much; how many outputs.
+
+        Args:
+            written: bytes it has just written: where the whole cache is full, it gives back as much, and a
+                little more. Outputs of a pinned corpus stay, so do those of pinned namespaces.
+
+        Raises:
+            StoreError: the store could not forget.
+        """
+        self.refresh(index)
+        ledger = index.ledger
+        if ledger is None or not self._too_much(index, ledger, written)[0]:
+            return 0
+        with ledger.turn:
+            self._note_drafts(index)
+            evicted = batches = 0
+            budget = max(2 * written, index.held().bytes // 50) if written else 0
+            while True:
+                need, must = self._too_much(index, ledger, budget)
+                if need <= 0 or (batches and not must):
+                    break
+                oldest = ledger.oldest(need, _cost(index), BATCH_OUTPUTS, BATCH_TOKENS)
+                if not oldest:
+                    break
+                before = index.held().bytes
+                evicted += self._evict(index, ledger, oldest)
+                self.refresh(index)
+                budget -= max(0, before - index.held().bytes) if written else 0
+                batches += 1
+            return evicted
+
+    def _too_much(self, index: NamespaceIndex, ledger: Ledger, budget: int) -> tuple[int, bool]:
+        """(bytes this namespace should give back now, whether a limit is passed that it can keep)."""
+        with self._lock:
+            held, excess = self._held.get(index.path, 0), self._total - self._whole
+        limit = self.limit_of(index.path)
+        over = held > limit
+        ledger.shrinking = over or (ledger.shrinking and held > limit * LOWER_MARK)
+        need = held - int(limit * LOWER_MARK) if ledger.shrinking else 0
+        if self.whole and excess > 0 and budget > 0:
+            need, over = max(need, min(excess + held // 50, budget)), True
+        return need, over
+
+    def _forget(self, path: str, outputs: Sequence[OutputId]) -> int:
+        forget = self._weak_forget()
+        return 0 if forget is None else forget(path, outputs)
+
+    def _evict(self, index: NamespaceIndex, ledger: Ledger, outputs: Sequence[OutputId]) -> int:
+        self._hook("evict-chosen " + " ".join(map(str, outputs)))
+        gone = self._forget(index.path, outputs)
+        ledger.dropped(outputs)  # all: somebody else may have forgotten some of them
+        self._hook("evict-done " + " ".join(map(str, outputs)))
+        index.count_evicted(gone)
+        return gone
+
+    # -------------------------------------------------------------------------------------- now and then
+
+    def evict(self, indexes: Sequence[NamespaceIndex]) -> int:
+        """Bring every namespace back to its own limit; how many outputs went."""
+        for index in indexes:
+            self.refresh(index)
+            self._note_drafts(index)  # what the core cannot hold of it, it drops
+        return sum(self.make_room(index) for index in indexes)
+
+    def expire(self, indexes: Sequence[NamespaceIndex], now: float) -> int:
+        """Forget outputs whose policy's time to live has passed; how many."""
+        gone = 0
+        for index in indexes:
+            ttl, ledger = self._policies.of(index.path).ttl_seconds, index.ledger
+            if not ttl or ledger is None:
+                continue
+            with ledger.turn:
+                self._complete(index.path, ledger)
+                while due := ledger.due(int((now - ttl) * 1e6), BATCH_OUTPUTS):
+                    gone += self._forget(index.path, due)
+                    ledger.dropped(due)
+            self.refresh(index)
+        return gone
+
+    def refresh(self, index: NamespaceIndex) -> None:
+        """Look again at what a namespace holds."""
+        if self.limit_of(index.path) >= UNLIMITED and not self.whole:
+            return
+        held = index.held().bytes
+        with self._lock:
+            self._total += held - self._held.get(index.path, 0)
+            self._held[index.path] = held
+
+    # ------------------------------------------------------------------------------------------ a restart
+
+    def _complete(self, path: str, ledger: Ledger) -> None:
+        """Tell the ledger of the outputs that were there when the cache was opened: only when somebody asks,
+        so that opening does not read the whole log."""
+        if ledger.complete:
+            return
+        with ledger.turn:
+            if ledger.complete:
+                return
+            for row in self._store.outline(path):
+                if row.output_id > self._opened_at:
+                    break  # whoever writes it tells the ledger
+                ledger.known(
+                    row.output_id,
+                    int(row.written_at * 1e6),
+                    row.tokens,
+                    stays=row.corpus,
+                    own_ttl=row.ttl_seconds > 0,
+                )
+            saved = self._store.get_state(path, _DRAFTED_STATE)
+            if saved is not None:
+                ledger.load(saved)  # of another version: learned anew
+            ledger.complete = True
+
+    def save(self, indexes: Iterable[NamespaceIndex], now: float | None = None) -> None:
+        """Keep who was drafted from for the next process; with ``now`` (seconds) only every few minutes."""
+        if now is not None and abs(now - self._saved_at) < _SAVE_EVERY_SECONDS:
+            return
+        self._saved_at = self._saved_at if now is None else now
+        for index in indexes:
+            self._note_drafts(index)
+            if index.ledger is None or not index.ledger.unsaved:
+                continue
+            try:
+                self._store.put_state(index.path, _DRAFTED_STATE, index.ledger.save())
+            except StoreFullError as error:
+                log.warning("who was drafted from is not kept", namespace=index.path, error=str(error))
+
+    def _note_drafts(self, index: NamespaceIndex) -> None:
+        if index.ledger is not None:
+            self._complete(index.path, index.ledger)
+            index.note_drafts()
+
+
+def predicted_bytes(output: NewOutput) -> int:
+    """What an output is taken to need before it is written: as much as it can."""
+    return PREDICTED_BYTES_PER_OUTPUT + PREDICTED_BYTES_PER_POSITION * positions_of(output)
+
+
+def _cost(index: NamespaceIndex) -> Cost:
+    held = index.held()
+    rest = held.bytes - held.outputs * LOG_BYTES_PER_OUTPUT
+    return Cost(LOG_BYTES_PER_OUTPUT, max(LOG_BYTES_PER_TOKEN, rest / max(1, held.tokens)))
+
+
+def _too_large(path: str, outputs: int, coming: int, most: int) -> LimitExceededError:
+    what = "an output is" if outputs == 1 else f"{outputs} outputs are together"
+    return LimitExceededError(
+        f"{what} larger than namespace {path} may ever hold",
+        expected=f"at most {most} bytes",
+        got=f"{coming} bytes: {PREDICTED_BYTES_PER_OUTPUT} and {PREDICTED_BYTES_PER_POSITION} a token",
+        remedy="Add fewer or shorter outputs at a time, or raise max_bytes in the namespace's policy"
+        " (Limits.max_cache_bytes for the whole cache).",
+    )
+
+
+def _full(path: str, coming: int, limit: int, staying: int) -> LimitExceededError:
+    return LimitExceededError(
+        f"namespace {path} is full of what is pinned or being written",
+        expected=f"at most {limit} bytes",
+        got=f"{staying} bytes that stay and {coming} more",
+        remedy="Forget outputs, unpin the namespace, or raise max_bytes in its policy; nothing was evicted.",
+    )
+
+
+def _cache_full(path: str, coming: int, whole: int, held: int, own: int) -> LimitExceededError:
+    return LimitExceededError(
+        f"the cache is full and namespace {path} has too little of its own to evict",
+        expected=f"at most {whole} bytes in all namespaces (Limits.max_cache_bytes)",
+        got=f"{held} bytes, {max(0, own)} of them its own and evictable, and {coming} more",
+        remedy="Lower the limits of other namespaces or raise this one; nothing was evicted.",
+    )
+
+
+def _nothing() -> None:
+    return
+
+
+def _once(release: Callable[[], None]) -> Callable[[], None]:
+    left = [release]
+
+    def run() -> None:
+        if left:
+            left.pop()()
+
+    return run

@@ -1,0 +1,108 @@
+"""The victim: a cache that is always at its limit, writes, drafts and evicts without end, and is killed.
+It seals and merges in between, so that evictions take from segments, too.
+
+Run as a program it loads everything once and then forks one victim for each line of JSON it reads:
+
+    {"folder": ..., "seed": ..., "point": name or null, "hits": n}
+
+It prints ``pid N``, then the victim's lines, then ``done STATUS``. A victim says, straight into the pipe:
+
+    + SEED COUNT       about to write outputs SEED, SEED + 1, ...
+    = SEED ID ID ...   acknowledged
+    x ID ID ...        chosen to be evicted, nothing was done yet
+    o ID ID ...        evicted
+    c ID               in a namespace that has room
+    ! POINT            about to be killed at a named point, of an eviction
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+from typing import Any
+
+from limits_testing import output
+
+from suffixsvc import Limits, Policies, Policy, SuffixCache
+from suffixsvc.engine import room
+
+NS = "crash"
+POLICIES = Policies(default=Policy(max_bytes=120 << 10))
+#: of the store's points those that an eviction passes, in the order in which it does
+POINTS = ["evict-chosen", "begun", "written", "committed", "acknowledged", "evict-done"]
+
+
+def say(line: str) -> None:
+    os.write(1, line.encode() + b"\n")
+
+
+def live(order: dict[str, Any]) -> None:
+    """It never returns of its own accord."""
+    hits = order["hits"]
+    evicting = False
+    begun = False  # the eviction's own transaction: the one before is acknowledged while we choose
+
+    def hook(point: str) -> None:
+        nonlocal hits, evicting, begun
+        name, _, told = point.partition(" ")
+        if name == "evict-chosen":
+            evicting, begun = True, False
+            say(f"x {told}")
+        begun = evicting and (begun or name == "begun")
+        if evicting and name == order["point"] and (begun or name == "evict-chosen"):
+            hits -= 1
+            if hits <= 0:
+                say(f"! {name}")
+                os.kill(os.getpid(), signal.SIGKILL)
+        if name == "evict-done":
+            say(f"o {told}")
+            evicting = False
+
+    room.BATCH_OUTPUTS = 4  # type: ignore[misc] # several transactions an eviction
+    cache = SuffixCache(
+        order["folder"],
+        policies=POLICIES,
+        crash_hook=hook,
+        limits=Limits(seal_tokens=1000),
+        background=False,
+    )
+    rng = random.Random(order["seed"])
+    namespace = cache.namespace(NS)
+    say(f"c {cache.namespace('calm').add_output([1, 2, 3])}")
+    seed = order["seed"] * 10_000
+    while True:
+        count = rng.randrange(1, 7)
+        say(f"+ {seed} {count}")
+        ids = namespace.add_outputs([output(NS, seed + n, rng.randrange(20, 150)) for n in range(count)])
+        say(f"= {seed} {' '.join(map(str, ids))}")
+        with namespace.open_session([1]) as session:
+            for stored in list(cache._store.scan(NS))[: rng.randrange(4)]:
+                session.append_context([0])
+                session.step(stored.output.token_ids[:8], 8, 0.001)
+        if rng.random() < 0.3:
+            cache.seal(NS)
+        if rng.random() < 0.1:
+            cache.compact(NS)
+        seed += count
+
+
+def main() -> None:
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            try:
+                live(json.loads(line))
+            except BaseException as e:  # the parent sees it as a failed run, not as a killed one
+                say(f"? {e!r}")
+            finally:
+                os._exit(1)
+        say(f"pid {child}")
+        _, status = os.waitpid(child, 0)
+        say(f"done {os.waitstatus_to_exitcode(status)}")
+
+
+if __name__ == "__main__":
+    main()

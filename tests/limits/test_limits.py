@@ -1,0 +1,440 @@
+"""Limits as users meet them: what goes, what stays, what is refused, and what never notices."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from limits_testing import add, draft_from, ids, index_is_log, output, text
+
+from suffixsvc import Limits, Policies, Policy, SuffixCache
+from suffixsvc.engine.room import BATCH_OUTPUTS, LOWER_MARK, predicted_bytes
+from suffixsvc.errors import InvalidConfigError, LimitExceededError, StoreFullError
+from suffixsvc.types import NewOutput
+
+KIB = 1 << 10
+#: one of the outputs used here, at most
+OUTPUT = predicted_bytes(output("x", 1))
+
+
+@pytest.fixture(params=["memory", "folder"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    return None if request.param == "memory" else tmp_path / "data"
+
+
+@pytest.fixture
+def opened() -> Iterator[list[SuffixCache]]:
+    caches: list[SuffixCache] = []
+    yield caches
+    for cache in caches:
+        with cache:
+            index_is_log(cache)
+
+
+@pytest.fixture
+def small(place: Path | None, opened: list[SuffixCache]) -> SuffixCache:
+    """`small` and what is below it may hold 100 KiB each, everything else what it likes."""
+    opened.append(SuffixCache(place, policies=Policies({"small": Policy(max_bytes=100 * KIB)})))
+    return opened[0]
+
+
+def test_a_namespace_stays_within_its_bytes_and_its_neighbours_keep_theirs(small: SuffixCache) -> None:
+    before = add(small, "free", range(1000, 1050))
+    sibling = add(small, "small/other", [2000])
+    written: list[int] = []
+    for seed in range(60):
+        written += add(small, "small/ns", [seed])
+        stats = small.namespace("small/ns").stats()
+        assert 0 < stats.held_bytes <= stats.limit_bytes == 100 * KIB
+    assert ids(small, "small/ns") == written[-stats.outputs :], "the oldest go first"
+    assert stats.evicted_outputs == 60 - stats.outputs
+    assert stats.held_bytes > 80 * KIB, "no more goes than has to"
+    assert ids(small, "free") == before
+    assert ids(small, "small/other") == sibling
+    assert small.stats().evicted_outputs == stats.evicted_outputs
+    assert small.namespace("free").stats().limit_bytes == 0
+
+
+def test_what_was_evicted_is_not_drafted_and_its_memory_is_back(small: SuffixCache) -> None:
+    for seed in range(60):
+        add(small, "small/ns", [seed])
+    assert draft_from(small, "small/ns", 59) > 0
+    assert draft_from(small, "small/ns", 0) == 0
+    held = small.namespace("small/ns")._index.index.stats()
+    assert held.used < 100 * KIB
+
+
+def test_bulk_that_fits_is_kept_whole_and_bulk_that_cannot_is_refused(small: SuffixCache) -> None:
+    """Nothing that a call brings is evicted by the same call."""
+    namespace = small.namespace("small/ns")
+    fits = 100 * KIB // OUTPUT
+    old = add(small, "small/ns", range(100, 100 + fits))
+    new = add(small, "small/ns", range(fits))
+    assert ids(small, "small/ns")[-fits:] == new
+    with pytest.raises(LimitExceededError, match="together larger") as caught:
+        add(small, "small/ns", range(200, 201 + fits))
+    assert str(100 * KIB) in str(caught.value.expected)
+    assert "max_bytes" in str(caught.value.remedy)
+    assert set(ids(small, "small/ns")) <= {*old, *new}
+    assert namespace.stats().refused_outputs == 0, "of sessions only: here the caller was told"
+
+
+def test_an_output_larger_than_its_namespace_is_refused_by_name(small: SuffixCache) -> None:
+    kept = add(small, "small/ns", [1])
+    with pytest.raises(LimitExceededError, match="an output is larger than namespace small/ns may ever hold"):
+        small.namespace("small/ns").add_output(text(2, 5000))
+    assert ids(small, "small/ns") == kept
+
+
+def test_a_session_that_wrote_too_much_closes_all_the_same(small: SuffixCache) -> None:
+    namespace = small.namespace("small/ns")
+    kept = add(small, "small/ns", [1])
+    session = namespace.open_session([1, 2, 3])
+    for start in range(0, 5000, 100):
+        session.step(text(2, 5000)[start : start + 100])
+    assert session.close() is None
+    assert session.close() is None
+    assert session.closed
+    assert namespace.stats().refused_outputs == small.stats().refused_outputs == 1
+    assert namespace.stats().sessions == 0
+    assert ids(small, "small/ns") == kept
+    assert draft_from(small, "small/ns", 2, 5000) == 0, "what is not kept is not drafted"
+
+
+def test_sessions_evict_when_they_close(small: SuffixCache) -> None:
+    namespace = small.namespace("small/ns")
+    for seed in range(30):
+        session = namespace.open_session([7, 8])
+        session.step(text(seed)[:120], 0)
+        session.append_context([5] * 20)
+        session.step(text(seed)[120:], 0)
+        output_id = session.close()
+        assert output_id == ids(small, "small/ns")[-1]
+        assert namespace.stats().held_bytes <= 100 * KIB
+    assert namespace.stats().evicted_outputs > 0
+
+
+def test_a_close_that_waits_for_nothing_leaves_eviction_to_the_next(small: SuffixCache) -> None:
+    namespace = small.namespace("small/ns")
+    for seed in range(30):
+        session = namespace.open_session([7, 8])
+        session.step(text(seed), 0)
+        assert session.close(wait=False) is None
+    small._store.put_state("small/ns", "barrier", b"")  # behind the commits above
+    assert namespace.stats().held_bytes > 100 * KIB
+    assert small.evict() > 0
+    assert namespace.stats().held_bytes <= 100 * KIB
+
+
+def test_what_was_drafted_from_stays(small: SuffixCache) -> None:
+    first = add(small, "small/ns", [0])
+    for seed in range(1, 60):
+        add(small, "small/ns", [seed])
+        assert draft_from(small, "small/ns", 0) > 0
+    kept = ids(small, "small/ns")
+    assert first[0] in kept
+    assert kept[1] > 20, "the others went in the order they came"
+
+
+def test_another_namespace_that_reads_it_keeps_it_in_use(small: SuffixCache) -> None:
+    first = add(small, "small/ns", [0])
+    for seed in range(1, 60):
+        add(small, "small/ns", [seed])
+        session = small.namespace("reader").open_session([1], reads=["small/ns"])
+        assert len(session.step(text(0)[:16], 16, 0.01))
+        session.close(commit=False)
+    assert first[0] in ids(small, "small/ns")
+
+
+def test_what_was_drafted_from_stays_after_a_restart(tmp_path: Path) -> None:
+    policies = Policies({"ns": Policy(max_bytes=100 * KIB)})
+    with SuffixCache(tmp_path / "data", policies=policies) as cache:
+        old = [add(cache, "ns", [seed])[0] for seed in range(6)]
+        assert draft_from(cache, "ns", 0) > 0
+    with SuffixCache(tmp_path / "data", policies=policies) as cache:
+        assert draft_from(cache, "ns", 2) > 0
+        seed = 100
+        while not cache.namespace("ns").stats().evicted_outputs:
+            add(cache, "ns", [seed := seed + 1])
+        kept = ids(cache, "ns")
+        gone = [i for i in old if i not in kept]
+        assert gone
+        assert gone == [i for i in (old[1], old[3], old[4], old[5]) if i in gone], "the used ones outlived"
+        index_is_log(cache)
+
+
+def test_a_lower_limit_holds_from_the_next_start_on(tmp_path: Path) -> None:
+    with SuffixCache(tmp_path / "data") as cache:
+        all_of_them = add(cache, "ns", range(40))
+        assert cache.evict() == 0
+    with SuffixCache(tmp_path / "data", policies=Policies({"ns": Policy(max_bytes=50 * KIB)})) as cache:
+        assert ids(cache, "ns") == all_of_them
+        assert cache.evict() > 0
+        stats = cache.namespace("ns").stats()
+        assert stats.held_bytes <= 50 * KIB
+        assert ids(cache, "ns") == all_of_them[-stats.outputs :]
+        while cache.evict():  # what one batch was too few for, down to the lower mark
+            assert cache.namespace("ns").stats().held_bytes > 40 * KIB
+        assert cache.namespace("ns").stats().held_bytes <= 50 * KIB * LOWER_MARK
+        index_is_log(cache)
+
+
+def test_one_write_evicts_no_more_than_it_must_and_one_batch(tmp_path: Path) -> None:
+    """Down to the lower mark goes in batches, one a write, and stops there."""
+    limit = 1 << 20
+    with SuffixCache(policies=Policies({"ns": Policy(max_bytes=limit)})) as cache:
+        namespace = cache.namespace("ns")
+        seed = 0
+        while namespace.stats().evicted_outputs == 0:
+            namespace.add_outputs([output("ns", seed + n, 2) for n in range(BATCH_OUTPUTS // 4)])
+            seed += BATCH_OUTPUTS // 4
+        assert 0 < namespace.stats().evicted_outputs <= BATCH_OUTPUTS
+        assert limit * 0.9 < namespace.stats().held_bytes <= limit
+
+
+# ------------------------------------------------------------------------------------------------- pinned
+
+
+def test_pinned_namespaces_refuse_rather_than_forget(place: Path | None, opened: list[SuffixCache]) -> None:
+    pinned = Policy(max_bytes=60 * KIB, ttl_seconds=10, pinned=True)
+    cache = SuffixCache(place, policies=Policies({"docs": pinned}))
+    opened.append(cache)
+    kept: list[int] = []
+    while cache.namespace("docs").stats().held_bytes < 60 * KIB - OUTPUT:
+        kept += add(cache, "docs", [len(kept)])
+    with pytest.raises(LimitExceededError, match="namespace docs is full of what is pinned") as caught:
+        add(cache, "docs", [98])
+    assert "unpin" in str(caught.value.remedy)
+    assert len(kept) > 3
+    session = cache.namespace("docs").open_session([1])
+    session.step(text(99), 0)
+    assert session.close() is None
+    assert cache.evict() == 0
+    assert cache.expire(now=4e9) == 0, "the policy's time to live does not apply"
+    assert ids(cache, "docs") == kept
+    assert cache.namespace("docs").stats().held_bytes <= 60 * KIB
+
+
+def test_an_own_ttl_holds_even_in_a_pinned_namespace(place: Path | None, opened: list[SuffixCache]) -> None:
+    """Whoever gave it was promised that the output would be forgotten."""
+    cache = SuffixCache(place, policies=Policies({"docs": Policy(pinned=True)}))
+    opened.append(cache)
+    cache.namespace("docs").add_output([1, 2, 3], ttl_seconds=5)
+    assert cache.expire(now=4e9) == 1
+    assert ids(cache, "docs") == []
+
+
+def test_a_corpus_within_a_namespace_stays_while_the_rest_goes(small: SuffixCache) -> None:
+    namespace = small.namespace("small/ns")
+    corpus = namespace.add_outputs([output("small/ns", 500 + n, corpus=True) for n in range(3)])
+    corpus += namespace.add_outputs([output("small/ns", 510 + n, corpus=True) for n in range(3)])
+    for seed in range(60):
+        add(small, "small/ns", [seed])
+    assert set(corpus) < set(ids(small, "small/ns"))
+    with pytest.raises(LimitExceededError, match="full of what is pinned"):
+        namespace.add_outputs([output("small/ns", 600 + n) for n in range(4)])
+
+
+# -------------------------------------------------------------------------------------------- time to live
+
+
+def test_a_policys_ttl_applies_to_outputs_without_one(place: Path | None, opened: list[SuffixCache]) -> None:
+    policies = Policies({"ns": Policy(ttl_seconds=3600), "ns/keep": Policy(ttl_seconds=0)})
+    cache = SuffixCache(place, policies=policies)
+    opened.append(cache)
+    outputs = [
+        output("ns", 1),
+        output("ns", 2, ttl_seconds=10),
+        output("ns", 3, ttl_seconds=7200),
+        output("ns", 4, corpus=True),
+    ]
+    none, _short, long, corpus = cache.namespace("ns").add_outputs(outputs)
+    keep = add(cache, "ns/keep", [5])
+    written = cache._store.get(none).written_at
+    assert cache.expire(now=written + 11) == 1
+    assert ids(cache, "ns") == [none, long, corpus]
+    assert cache.expire(now=written + 3599) == 0
+    assert cache.expire(now=written + 3602) == 1
+    assert ids(cache, "ns") == [long, corpus]
+    assert cache.expire(now=written + 7300) == 1
+    assert ids(cache, "ns") == [corpus]
+    assert ids(cache, "ns/keep") == keep
+    assert cache.namespace("ns").stats().evicted_outputs == 0, "that was not eviction"
+
+
+def test_a_policys_ttl_holds_for_what_was_written_before_it(tmp_path: Path) -> None:
+    with SuffixCache(tmp_path / "data") as cache:
+        [output_id] = add(cache, "ns", [1])
+        written = cache._store.get(output_id).written_at
+    with SuffixCache(tmp_path / "data", policies=Policies(default=Policy(ttl_seconds=60))) as cache:
+        assert cache.expire(now=written + 59) == 0
+        assert cache.expire(now=written + 61) == 1
+        index_is_log(cache)
+
+
+def test_many_outputs_expire_in_batches(place: Path | None, opened: list[SuffixCache]) -> None:
+    cache = SuffixCache(place, policies=Policies(default=Policy(ttl_seconds=60)))
+    opened.append(cache)
+    cache.namespace("ns").add_outputs([output("ns", n, 2) for n in range(2 * BATCH_OUTPUTS + 3)])
+    assert cache.expire(now=4e9) == 2 * BATCH_OUTPUTS + 3
+    assert cache.namespace("ns").stats().held_bytes == 0
+
+
+# ------------------------------------------------------------------------------------------ the whole cache
+
+
+def whole(kib: int, policies: Policies | None = None, path: Path | None = None) -> SuffixCache:
+    return SuffixCache(path, limits=Limits(max_cache_bytes=kib * KIB), policies=policies)
+
+
+def test_a_full_cache_is_the_writers_own_affair(place: Path | None, opened: list[SuffixCache]) -> None:
+    cache = whole(300, path=place)
+    opened.append(cache)
+    others = {path: add(cache, path, range(n, n + 8)) for n, path in enumerate(["a", "b"])}
+    mine: list[int] = []
+    for seed in range(100, 160):
+        mine += add(cache, "mine", [seed])
+        assert cache.stats().held_bytes <= cache.stats().limit_bytes == 300 * KIB
+    assert {path: ids(cache, path) for path in others} == others
+    kept = ids(cache, "mine")
+    assert kept == mine[-len(kept) :]
+    assert 2 < len(kept) < 60
+    assert cache.stats().held_bytes > 250 * KIB
+
+
+def test_who_has_nothing_to_give_is_refused_when_the_cache_is_full(opened: list[SuffixCache]) -> None:
+    cache = whole(150)
+    opened.append(cache)
+    for seed in range(40):
+        add(cache, "early", [seed])
+    with pytest.raises(LimitExceededError, match="cache is full and namespace late has too little") as caught:
+        cache.namespace("late").add_outputs([output("late", 1000 + n) for n in range(3)])
+    assert "max_cache_bytes" in str(caught.value.expected)
+    before = ids(cache, "early")
+    session = cache.namespace("late").open_session([1])
+    session.step(text(5000), 16)
+    assert session.close() is None, "the session itself is not hurt"
+    assert ids(cache, "early") == before
+    assert add(cache, "early", [7777]), "who has something to give goes on"
+
+
+def test_a_full_cache_with_lower_limit_shrinks_as_it_is_written_to(tmp_path: Path) -> None:
+    """The first to write does not pay for all that is too much."""
+    with SuffixCache(tmp_path / "data") as cache:
+        add(cache, "a", range(50))
+        add(cache, "b", range(50, 100))
+    with whole(400, path=tmp_path / "data") as cache:
+        assert cache.stats().held_bytes > 450 * KIB
+        add(cache, "a", [1000])
+        assert 40 < cache.namespace("a").stats().outputs < 50
+        assert cache.namespace("b").stats().outputs == 50
+        for seed in range(2000, 2080):
+            add(cache, "ab"[seed % 2], [seed])
+        assert cache.stats().held_bytes <= 400 * KIB
+        index_is_log(cache)
+
+
+# ---------------------------------------------------------------------------------------------- the corners
+
+
+def test_outputs_forgotten_by_hand_and_by_eviction_never_collide(small: SuffixCache) -> None:
+    namespace = small.namespace("small/ns")
+    for seed in range(60):
+        [output_id] = add(small, "small/ns", [seed])
+        if seed % 3 == 0:
+            namespace.forget(output_id)
+    assert namespace.stats().outputs == len(ids(small, "small/ns"))
+
+
+def test_identical_outputs_can_be_evicted_one_by_one(small: SuffixCache) -> None:
+    namespace = small.namespace("small/ns")
+    for _ in range(200):
+        namespace.add_output(text(1))
+        assert namespace.stats().held_bytes <= 100 * KIB
+    assert draft_from(small, "small/ns", 1) > 0
+    assert namespace.stats().evicted_outputs > 0, "each is charged for its own text in the log"
+
+
+@pytest.mark.parametrize("alphabet", [1, 2, 3, 8, 300, 150_000])
+def test_the_prediction_is_not_short(alphabet: int) -> None:
+    """What is admitted as fitting must fit: text that shares little, of every length."""
+    rng = np.random.default_rng(alphabet)
+    for tokens in (1, 2, 3, 10, 64, 65, 200, 5000):
+        for tail in (0, 64):
+            with SuffixCache() as cache:
+                ids = rng.integers(0, alphabet, tokens + tail).astype(np.int32)
+                new = NewOutput("x", ids[tail:], (tokens,), ids[:tail])
+                cache.namespace("x").add_outputs([new])
+                assert cache.namespace("x").stats().held_bytes <= predicted_bytes(new)
+
+
+def test_threads_that_write_at_once_leave_no_trace_of_it(small: SuffixCache) -> None:
+    failed: list[BaseException] = []
+
+    def work(thread: int) -> None:
+        try:
+            for n in range(40):
+                seed = thread * 1000 + n
+                add(small, f"small/{thread % 2}", [seed])
+                draft_from(small, f"small/{thread % 2}", seed)
+                if n % 10 == 0:
+                    small.evict()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    small.evict()  # texts that were taken back after the last write leave a little slack
+    for path in ("small/0", "small/1"):
+        stats = small.namespace(path).stats()
+        assert stats.held_bytes <= 100 * KIB
+        assert stats.outputs + stats.evicted_outputs == 80
+    assert not small._room._reserved, "every reservation was released"
+
+
+def test_a_store_that_cannot_forget_fails_no_write(
+    small: SuffixCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: Any) -> Any:
+        raise StoreFullError("the disk is full")
+
+    monkeypatch.setattr(small._store, "forget_many", full)
+    written = [add(small, "small/ns", [seed]) for seed in range(30)]
+    assert len(written) == 30
+    assert small.namespace("small/ns").stats().held_bytes > 100 * KIB
+    monkeypatch.undo()
+    add(small, "small/ns", [31])
+    assert small.namespace("small/ns").stats().held_bytes <= 100 * KIB
+
+
+def test_a_refused_write_leaves_no_reservation(small: SuffixCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LimitExceededError):
+        small.namespace("small/ns").add_output(text(2, 5000))
+    monkeypatch.setattr(small._store, "append", lambda outputs: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        add(small, "small/ns", [1])
+    session = small.namespace("small/ns").open_session([1])
+    session.step([5, 6, 7])
+    with pytest.raises(ZeroDivisionError):
+        session.close()
+    monkeypatch.undo()
+    assert not small._room._reserved
+    session.close(commit=False)
+
+
+def test_what_holds_for_a_namespace_can_be_asked() -> None:
+    with SuffixCache(policies=Policies({"a": Policy(max_bytes=5)}, Policy(ttl_seconds=9))) as cache:
+        assert cache.namespace("a/b").policy == Policy(max_bytes=5, ttl_seconds=9)
+
+
+def test_policies_must_be_policies() -> None:
+    with pytest.raises(InvalidConfigError, match="policies"):
+        SuffixCache(policies={"a": Policy()})  # type: ignore[arg-type] # wrong on purpose

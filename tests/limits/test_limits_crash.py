@@ -1,0 +1,117 @@
+"""Processes are killed with SIGKILL at every step of an eviction: nothing is lost but what it chose, and
+nothing that it finished comes back."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from limits_child import NS, POINTS, POLICIES
+from limits_testing import index_is_log, text
+from support.forking import ForkServer
+
+from suffixsvc import SuffixCache
+
+pytestmark = pytest.mark.crash
+
+#: lives of one folder, in order; "" is a kill at a random time
+LIVES = ["", *POINTS, "", *POINTS, ""]
+FOLDERS = 4
+
+
+class Truth:
+    """What the victims of one folder were promised, and what an eviction may have taken or has taken."""
+
+    def __init__(self) -> None:
+        self.promised: dict[int, int] = {}  # id -> seed; -1: a session wrote it
+        self.gone: set[int] = set()
+        self.calm: set[int] = set()
+        self.evictions = 0
+        self.begin_life()
+
+    def begin_life(self) -> None:
+        self.writing: dict[int, int] = {}  # seed -> count
+        self.chosen: set[int] = set()
+        self.killed_at = ""
+
+    def hear(self, line: str) -> None:
+        kind, *words = line.split()
+        if kind == "+":
+            self.writing = {int(words[0]): int(words[1])}
+        elif kind == "=":
+            assert self.writing.pop(int(words[0])) == len(words) - 1
+            self.promised.update({int(i): int(words[0]) + n for n, i in enumerate(words[1:])})
+        elif kind == "x":
+            self.chosen = set(map(int, words))
+        elif kind == "o":
+            assert self.chosen == set(map(int, words))
+            self.gone |= self.chosen
+            self.chosen = set()
+            self.evictions += 1
+        elif kind == "c":
+            self.calm.add(int(words[0]))
+        elif kind == "!":
+            self.killed_at = words[0]
+        else:
+            raise AssertionError(f"victim said {line!r}")
+
+    def compare(self, folder: Path) -> None:
+        """Open what the victim left, and hold it against every promise."""
+        with SuffixCache(folder, policies=POLICIES) as cache:
+            rows = {stored.output_id: stored.output for stored in cache._store.scan(NS)}
+            back = rows.keys() & self.gone
+            assert not back, f"evicted and back: {sorted(back)}"
+            lost = self.promised.keys() - rows.keys() - self.gone - self.chosen
+            assert not lost, f"acknowledged and lost: {sorted(lost)}"
+            if self.killed_at in ("evict-chosen", "begun", "written"):
+                assert not self.chosen - rows.keys(), "gone before the transaction was"
+            if self.killed_at in ("committed", "acknowledged", "evict-done"):
+                assert not self.chosen & rows.keys(), "half of a transaction"
+            for output_id, output in rows.items():
+                if output_id in self.promised:
+                    seed = self.promised[output_id]
+                    assert output.token_ids.tolist() == text(seed, len(output.token_ids)).tolist()
+            index_is_log(cache)
+            self.gone |= self.chosen - rows.keys()
+            cache.evict()
+            assert cache.namespace(NS).stats().held_bytes <= 120 << 10
+            if self.calm:
+                assert self.calm <= {stored.output_id for stored in cache._store.scan("calm")}
+            index_is_log(cache)
+            left = {stored.output_id for stored in cache._store.scan(NS)}
+            self.gone |= rows.keys() - left
+            self.promised = {i: seed for i, seed in self.promised.items() if i in left}
+
+
+@pytest.fixture(scope="module")
+def fork_server() -> Iterator[ForkServer]:
+    house = ForkServer(Path(__file__).with_name("limits_child.py"))
+    yield house
+    house.close()
+
+
+@pytest.mark.parametrize("number", range(FOLDERS))
+def test_an_eviction_that_was_killed_took_what_it_chose_or_nothing(
+    fork_server: ForkServer, tmp_path: Path, number: int
+) -> None:
+    seed = int(os.environ.get("LIMITS_CRASH_SEED", random.randrange(10_000))) + number
+    print(f"LIMITS_CRASH_SEED={seed - number}")
+    rng = random.Random(seed)
+    truth = Truth()
+    for life, point in enumerate(LIVES):
+        order = {
+            "folder": str(tmp_path / "data"),
+            "seed": seed * 100 + life,
+            "point": point or None,
+            "hits": rng.randrange(1, 5),
+        }
+        truth.begin_life()
+        status = fork_server.run(order, truth.hear, None if point else rng.uniform(0.2, 0.6))
+        assert status == -signal.SIGKILL
+        assert truth.killed_at == point
+        truth.compare(tmp_path / "data")
+    assert truth.evictions > 10, "the victims had nothing to evict"

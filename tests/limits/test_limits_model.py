@@ -1,0 +1,210 @@
+"""Random writes, drafts, evictions, pins, expiries and restarts against a list: who must go, and that nobody
+else does."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from limits_testing import index_is_log, output, text
+
+from suffixsvc import Limits, Policies, Policy, SuffixCache
+from suffixsvc.errors import LimitExceededError
+
+KIB = 1 << 10
+PATHS = ["small", "small/ns", "pinned", "free", "old"]
+LIMITS = {"small": 60 * KIB, "small/ns": 40 * KIB, "pinned": 40 * KIB}
+WHOLE = 220 * KIB
+POLICIES = Policies(
+    {
+        "small": Policy(max_bytes=LIMITS["small"]),
+        "small/ns": Policy(max_bytes=LIMITS["small/ns"]),
+        "pinned": Policy(max_bytes=LIMITS["pinned"], ttl_seconds=100, pinned=True),
+        "old": Policy(ttl_seconds=1000),
+    }
+)
+
+
+class LimitsMachine(RuleBasedStateMachine):
+    """What is kept, per namespace, the longest unused first."""
+
+    durable = False
+
+    @initialize()
+    def begin(self) -> None:
+        self.folder = Path(tempfile.mkdtemp()) if self.durable else None
+        self.kept: dict[str, list[int]] = {path: [] for path in PATHS}
+        self.corpus: set[int] = set()
+        self.seed_of: dict[int, int] = {}
+        self.seed = 0
+        self.ahead = 0.0  # of the real clock
+        self.open()
+
+    def open(self) -> None:
+        data = None if self.folder is None else self.folder / "data"
+        limits = Limits(max_cache_bytes=WHOLE, seal_tokens=500)
+        self.cache = SuffixCache(data, limits=limits, policies=POLICIES, background=False)
+        for path in PATHS:
+            self.cache.namespace(path)
+        self.note()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "cache"):
+            return
+        index_is_log(self.cache)
+        self.cache.close()
+        if self.folder is not None:
+            shutil.rmtree(self.folder)
+
+    def there(self, path: str) -> list[int]:
+        return [stored.output_id for stored in self.cache._store.scan(path)]
+
+    def after(self, path: str, new: list[int], *, refused: bool) -> None:
+        """A write to this namespace is over: what went must be the longest unused of its own."""
+        if refused:
+            assert not new
+        self.kept[path] += new
+        there = self.there(path)
+        gone = [i for i in self.kept[path] if i not in there]
+        assert set(there) <= set(self.kept[path])
+        may_go = [] if path == "pinned" else [i for i in self.kept[path] if i not in self.corpus]
+        assert gone == may_go[: len(gone)]
+        assert not set(gone) & set(new), "a write never evicts what it brought"
+        assert not (gone and refused), "a refused write evicts nothing"
+        self.kept[path] = [i for i in self.kept[path] if i in there]
+        for other in PATHS:
+            if other != path:
+                assert self.there(other) == sorted(self.kept[other]), "a neighbour was touched"
+        if not refused:
+            assert self.cache.namespace(path).stats().held_bytes <= LIMITS.get(path, WHOLE)
+            assert self.cache.stats().held_bytes <= max(WHOLE, self.before)
+        self.note()
+
+    def note(self) -> None:
+        """A text that was taken back leaves the tree a little less tight: bytes that no write brought."""
+        self.before = self.cache.stats().held_bytes
+
+    @rule(
+        path=st.sampled_from(PATHS),
+        count=st.integers(1, 3),
+        tokens=st.integers(1, 300),
+        corpus=st.integers(0, 7).map(lambda n: n == 0),
+    )
+    def add(self, path: str, count: int, tokens: int, corpus: bool) -> None:
+        seeds = range(self.seed, self.seed + count)
+        self.seed += count
+        outputs = [output(path, seed, tokens, corpus=corpus) for seed in seeds]
+        new: list[int] = []
+        with contextlib.suppress(LimitExceededError):
+            new = self.cache.namespace(path).add_outputs(outputs)
+        self.seed_of.update(zip(new, seeds, strict=False))
+        if corpus:
+            self.corpus.update(new)
+        self.after(path, new, refused=not new)
+
+    @rule(path=st.sampled_from(PATHS), tokens=st.integers(1, 700))
+    def session(self, path: str, tokens: int) -> None:
+        seed, self.seed = self.seed, self.seed + 1
+        session = self.cache.namespace(path).open_session([1])
+        session.step(text(seed, tokens), 0)
+        output_id = session.close()
+        if output_id is not None:
+            self.seed_of[output_id] = seed
+        self.after(path, [] if output_id is None else [output_id], refused=output_id is None)
+
+    @rule(path=st.sampled_from(PATHS), reader=st.sampled_from(PATHS), which=st.integers(0, 30))
+    def draft(self, path: str, reader: str, which: int) -> None:
+        """From a namespace of one's own, or from another's."""
+        if not self.kept[path]:
+            return
+        output_id = sorted(self.kept[path])[which % len(self.kept[path])]
+        wrote = self.cache._store.get(output_id).output.token_ids
+        session = self.cache.namespace(reader).open_session([1], reads=[path] if reader != path else None)
+        drafted = session.step(wrote[:16], 16, 0.001)
+        session.close(commit=False)
+        self.note()
+        if len(drafted):
+            assert drafted.token_ids[0] in text(self.seed_of[output_id], len(wrote))
+            self.kept[path].remove(output_id)
+            self.kept[path].append(output_id)
+
+    @rule(path=st.sampled_from(PATHS), which=st.integers(0, 30))
+    def forget(self, path: str, which: int) -> None:
+        if self.kept[path]:
+            output_id = self.kept[path].pop(which % len(self.kept[path]))
+            self.cache.namespace(path).forget(output_id)
+
+    @rule()
+    def evict(self) -> None:
+        """On time: namespaces beyond their lower mark may shrink a little more, nobody else."""
+        before = {path: self.there(path) for path in PATHS}
+        self.cache.evict()
+        for path in PATHS:
+            there = self.there(path)
+            gone = [i for i in self.kept[path] if i not in there]
+            assert gone == [i for i in self.kept[path] if i not in self.corpus][: len(gone)]
+            assert not gone or path in ("small", "small/ns")
+            assert set(there) <= set(before[path])
+            self.kept[path] = [i for i in self.kept[path] if i in there]
+
+    @rule(seconds=st.integers(0, 600))
+    def expire(self, seconds: int) -> None:
+        self.ahead += seconds
+        now = max((s.written_at for s in self.cache._store.scan()), default=1e9) + self.ahead
+        due = [s.output_id for s in self.cache._store.scan("old") if s.written_at + 1000 <= now]
+        due = [i for i in due if i not in self.corpus]
+        assert self.cache.expire(now) == len(due)
+        self.kept["old"] = [i for i in self.kept["old"] if i not in due]
+
+    @rule(path=st.sampled_from(PATHS))
+    def seal(self, path: str) -> None:
+        """Whatever is sealed goes, stays, expires and is drafted from as before."""
+        if self.durable and self.kept[path]:
+            self.cache.seal(path)
+            self.weigh()
+
+    @rule(path=st.none() | st.sampled_from(PATHS))
+    def compact(self, path: str | None) -> None:
+        if self.durable:
+            self.cache.compact(path)
+            self.weigh()
+
+    def weigh(self) -> None:
+        """Places were changed; the cache looks at that when it is time."""
+        for index in self.cache._indexes.values():
+            self.cache._room.refresh(index)
+        self.note()
+
+    @rule()
+    def restart(self) -> None:
+        if self.durable:
+            self.cache.close()
+            self.open()
+            self.weigh()
+
+    @invariant()
+    def same(self) -> None:
+        if not hasattr(self, "cache"):
+            return
+        for path in PATHS:
+            assert self.there(path) == sorted(self.kept[path])
+            assert self.cache.namespace(path).stats().outputs == len(self.kept[path])
+        assert self.cache._room._total == self.cache.stats().held_bytes
+        self.cache.check()
+
+
+class DurableLimitsMachine(LimitsMachine):
+    durable = True
+
+
+LimitsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+DurableLimitsMachine.TestCase.settings = settings(
+    max_examples=15, stateful_step_count=40, deadline=None, phases=[Phase.generate, Phase.reuse]
+)
+TestLimits = LimitsMachine.TestCase
+TestDurableLimits = DurableLimitsMachine.TestCase

@@ -1,0 +1,47 @@
+"""Outlines of what the log holds: enough to decide who is evicted, cheap to read."""
+
+from __future__ import annotations
+
+import pytest
+from store_testing import NS, Clock, make_output
+
+from suffixsvc.errors import StoreClosedError, UnknownNamespaceError
+from suffixsvc.store import lmdb_store
+from suffixsvc.types import NamespaceRecord, OutputOutline, Store
+
+
+def test_an_outline_is_what_was_stored_less_the_text(store: Store, clock: Clock) -> None:
+    store.add_namespace(NamespaceRecord("other"))
+    store.append([make_output([1, 2, 3], tail=range(5), ttl_seconds=9)]).result()
+    store.append([make_output(namespace="other")]).result()
+    clock.now += 1.5
+    store.append([make_output([7], corpus=True), make_output([1, 2, 3])]).result()
+    assert list(store.outline(NS)) == [
+        OutputOutline(1, clock.now - 1.5, 3, 9, False),
+        OutputOutline(3, clock.now, 1, 0, True),
+        OutputOutline(4, clock.now, 3, 0, False),
+    ]
+    assert [row.output_id for row in store.outline("other")] == [2]
+
+
+def test_an_outline_of_many_outputs_has_each_of_them_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read in parts, and outputs come and go in between."""
+    monkeypatch.setattr(lmdb_store, "_OUTLINE_ROWS", 4)
+    ids = store.append([make_output([n + 1]) for n in range(11)]).result()
+    outline = store.outline(NS)
+    seen = [next(outline).output_id for _ in range(5)]
+    store.forget(NS, ids[0])
+    [late] = store.append([make_output([99])]).result()
+    seen += [row.output_id for row in outline]
+    assert seen in (ids, [*ids, late])
+
+
+def test_an_outline_needs_a_namespace_and_an_open_store(store: Store) -> None:
+    assert list(store.outline(NS)) == []
+    with pytest.raises(UnknownNamespaceError):
+        list(store.outline("nowhere"))
+    store.close()
+    with pytest.raises(StoreClosedError):
+        list(store.outline(NS))

@@ -1,0 +1,78 @@
+"""Processes to be killed, forked from one that has loaded everything."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+__all__ = ["ForkServer"]
+
+
+class ForkServer:
+    """The process that forks victims.
+
+    Args:
+        script: a program that reads orders, a line of JSON each, forks a victim for every one, and prints
+            ``pid N``, what the victim says, and ``done STATUS``.
+    """
+
+    def __init__(self, script: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        assert self.process.stdin
+        assert self.process.stdout
+        self.pid = 0
+        self.orders: IO[str] = self.process.stdin
+        self.answers = self.process.stdout.fileno()
+
+    def run(self, order: dict[str, Any], hear: Callable[[str], None], kill_after: float | None) -> int:
+        """One life; its exit status. ``hear`` gets every line of the victim's."""
+        self.orders.write(json.dumps(order) + "\n")
+        self.pid = 0
+        try:
+            return self._listen(hear, kill_after)
+        except BaseException:
+            if self.pid:
+                os.kill(self.pid, signal.SIGKILL)
+            raise
+
+    def _listen(self, hear: Callable[[str], None], kill_after: float | None) -> int:
+        """Hear the victim to its end, and bring it about when the time has come."""
+        kill_at: float | None = None
+        rest = b""
+        while True:
+            wait = 60.0 if kill_at is None else max(0.0, kill_at - time.monotonic())
+            if not select.select([self.answers], [], [], wait)[0]:
+                assert kill_at is not None, "a victim hangs"
+                os.kill(self.pid, signal.SIGKILL)
+                kill_at = None
+                continue
+            data = os.read(self.answers, 1 << 16)
+            assert data, "the forking process is gone"
+            *lines, rest = (rest + data).split(b"\n")
+            for line in map(bytes.decode, lines):
+                if line.startswith("pid "):
+                    self.pid = int(line.split()[1])
+                    kill_at = None if kill_after is None else time.monotonic() + kill_after
+                elif line.startswith("done "):
+                    self.pid = 0
+                    return int(line.split()[1])
+                else:
+                    hear(line)
+
+    def close(self) -> None:
+        self.orders.close()
+        self.process.wait(60)
