@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check sanitize fuzz-segment fuzz-wire bench peers clean
+.PHONY: help setup demo test check sanitize fuzz-segment fuzz-wire bench performance peers clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -102,6 +102,11 @@ fuzz-wire: $(VENV)/.stamp-core $(VENV)/.stamp-atheris  ## fuzz the decoders of t
 
 bench: $(VENV)/.stamp-core  ## compare drafting methods on the project's own recorded log, without a model
 	@$(BIN)/suffixsvc bench replay tests/data/recorded_demo.jsonl.gz
+
+# make performance LOGS='logs/*.jsonl.gz' REPLAY='--tokenizer tokenizer.json.gz --max-tokens 60000'
+# The variables of tools/performance.sh work too: STEPS, SIZES, OUT, FOLDER, PAGE.
+performance: $(VENV)/.stamp-core  ## run all benchmarks and write docs/performance.md; LOGS='a.jsonl.gz ..' (hours)
+	@tools/performance.sh $(or $(LOGS),tests/data/recorded_demo.jsonl.gz) $(REPLAY)
 
 peers: $(VENV)/.stamp-core  ## build what `suffixsvc bench replay` can compare with, into .venv-peers
 	@tools/peers.sh

@@ -109,7 +109,7 @@ def _print(results: dict[str, Any]) -> None:
         print_grid(console, restart_grid(results["restart"]))
     where = Provenance(**results["provenance"])
     console.print(
-        f"seed {results['options']['seed']}, {where.line()}, load average {results['load_average'][0]:.1f}",
+        f"seed {results['options']['seed']}, {where.line()}",
         style="dim",
         highlight=False,
         soft_wrap=True,

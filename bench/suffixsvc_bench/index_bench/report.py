@@ -43,7 +43,6 @@ def write_index_report(path: Path, results: Mapping[str, Any]) -> None:
     if results["restart"] is not None:
         body.append(html_grid(restart_grid(results["restart"])))
     body += map(figure, index_charts(results))
-    made = f"{where.line()}, {where.machine}, seed {results['options']['seed']}, "
-    made += f"load average {results['load_average'][0]:.1f} on {where.cores} cores"
+    made = f"{where.line()}, {where.machine}, seed {results['options']['seed']}"
     body.append(f"<p class=small>{html.escape(made)}</p>")
     write_page(path, "suffixsvc: the index as it grows", "\n".join(body))

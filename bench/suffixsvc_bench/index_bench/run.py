@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -78,6 +77,7 @@ def run_index_bench(options: IndexBenchOptions, progress: Progress | None = None
     and "removal": what is left of the smallest size while all of it is removed. Times of ours and of the
     peer's come from the same run, in turns of 100 outputs.
     """
+    where = provenance()
     python = find_python() if options.peer else None
     sources: dict[str, Callable[[int], Iterator[TokenArray]]] = {
         kind: lambda seed, kind=kind: stream(kind, options.output_tokens, seed)  # type: ignore[misc]  # a bound default
@@ -113,11 +113,9 @@ def run_index_bench(options: IndexBenchOptions, progress: Progress | None = None
         "folder": None,
     }
     return {
-        "provenance": provenance().as_dict(),
+        "provenance": where.as_dict(),
         "options": described,
         "peer": "arctic suffix tree" if python else None,
-        #: what else ran: times mean little where this is above the number of cores
-        "load_average": list(os.getloadavg()),
         "texts": texts,
         "restart": restart,
     }

@@ -144,7 +144,7 @@ def _facts(request: ReplayRequest, where: Provenance) -> list[tuple[str, str]]:
     settings = ", ".join(
         f"{name} {' '.join(map(str, value)) if isinstance(value, list) else value}"
         for name, value in asked.items()
-        if name != "logs" and value not in ([], None)
+        if name not in ("logs", "report", "as_json") and value not in ([], None)
     )
     return [
         ("made by", where.line()),

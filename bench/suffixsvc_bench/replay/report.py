@@ -59,13 +59,13 @@ def _summary(results: Sequence[TraceResult], plan: Plan) -> str:
             runs = [run for r in results if (run := r.run(spec.key, cost.name)) is not None]
             mean[spec] = geometric_mean([run.speedups[cost.name] for run in runs])
         ours = [spec for spec, value in mean.items() if spec.priced and value]
-        others = [spec for spec, value in mean.items() if not spec.priced and value]
+        others = [spec for spec, value in mean.items() if value and not (spec.priced or spec.instead_of)]
         if ours and others:
             first, second = max(ours, key=mean.__getitem__), max(others, key=mean.__getitem__)
             lines.append(
                 f"<li>at cost {html.escape(cost.name)}: <b>{mean[first]:.2f}</b> "
                 f"with {html.escape(first.title)}; {mean[second]:.2f} with {html.escape(second.title)}, "
-                "the best that looks at no cost</li>"
+                "the best of the others</li>"
             )
     over = f"the geometric mean of {len(results)} traces" if len(results) > 1 else "one trace"
     return f"<p>What came out here, as speedups ({over}):</p><ul>{''.join(lines)}</ul>" if lines else ""
