@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check sanitize fuzz-segment bench peers clean
+.PHONY: help setup demo test check sanitize fuzz-segment fuzz-wire bench performance peers clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -90,8 +90,25 @@ fuzz-segment: $(VENV)/.stamp-core  ## mutate segment files under AddressSanitize
 	@UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ./build/sanitize-address,undefined/fuzz_segment \
 	    build/fuzz-segment $(or $(SECONDS),60) $(or $(SEED),1) tests/golden/segment/*.seg
 
+# atheris has wheels for Linux and some versions of Python only: it is installed when it is asked for.
+$(VENV)/.stamp-atheris: $(VENV)/.stamp-venv
+	@$(BIN)/python -m pip --disable-pip-version-check install --quiet "atheris>=3" || { \
+	    echo "make fuzz-wire: atheris could not be installed (wheels: Linux, Python 3.11 to 3.13)" >&2; exit 2; }
+	@touch $@
+
+# An input that is a finding stays in build/fuzz-wire; SAVE=1 writes the corpus back to tests/fuzz.
+fuzz-wire: $(VENV)/.stamp-core $(VENV)/.stamp-atheris  ## fuzz the decoders of the wire; SECONDS=60 SEED=1
+	@$(BIN)/python tests/fuzz/fuzz_wire.py build/fuzz-wire -max_total_time=$(or $(SECONDS),60) \
+	    -seed=$(or $(SEED),1) -rss_limit_mb=4096 -print_final_stats=1
+	@$(if $(filter-out 0,$(SAVE)),$(BIN)/python tests/fuzz/fuzz_wire.py build/fuzz-wire --save)
+
 bench: $(VENV)/.stamp-core  ## compare drafting methods on the project's own recorded log, without a model
 	@$(BIN)/suffixsvc bench replay tests/data/recorded_demo.jsonl.gz
+
+# make performance LOGS='logs/*.jsonl.gz' REPLAY='--tokenizer tokenizer.json.gz --max-tokens 60000'
+# The variables of tools/performance.sh work too: STEPS, SIZES, OUT, FOLDER, PAGE.
+performance: $(VENV)/.stamp-core  ## run all benchmarks and write docs/performance.md; LOGS='a.jsonl.gz ..' (hours)
+	@tools/performance.sh $(or $(LOGS),tests/data/recorded_demo.jsonl.gz) $(REPLAY)
 
 peers: $(VENV)/.stamp-core  ## build what `suffixsvc bench replay` can compare with, into .venv-peers
 	@tools/peers.sh

@@ -23,13 +23,18 @@ class Provenance:
     machine: str
     cpu: str
     cores: int
+    #: load average of the minute before the run: what else ran; 0 where the system does not say
+    load: float = 0.0
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
 
     def line(self) -> str:
         commit = f" ({self.commit})" if self.commit else ""
-        return f"suffixsvc {self.suffixsvc}{commit}, Python {self.python}, {self.cores} x {self.cpu}"
+        return (
+            f"suffixsvc {self.suffixsvc}{commit}, Python {self.python}, {self.cores} x {self.cpu}, "
+            f"load before {self.load:.1f}"
+        )
 
 
 def provenance() -> Provenance:
@@ -40,7 +45,15 @@ def provenance() -> Provenance:
         machine=f"{platform.system()} {platform.machine()}",
         cpu=_cpu(),
         cores=os.cpu_count() or 1,
+        load=round(_load(), 2),
     )
+
+
+def _load() -> float:
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return 0.0
 
 
 def _commit() -> str:

@@ -1,6 +1,6 @@
 """What sealed segments cost: building, merging, opening, bytes a token, drafts, forgetting.
 
-    python -m suffixsvc_bench.segment_bench --sizes 1M,10M --json
+    suffixsvc bench segment --sizes 1M,10M --json
 
 Texts: outputs of 500 tokens put together from phrases of which some are much more frequent than others (the
 number of different ones grows with the size), a twentieth of the tokens replaced. A draft: 16 contexts, each
@@ -10,21 +10,28 @@ votes of what followed them gathered, and the strongest follower of the longest 
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from suffixsvc.core.segments import Segment, SegmentText, build_segment, merge_segments
 from suffixsvc.types import TokenArray
 from suffixsvc_bench.provenance import provenance
+from suffixsvc_bench.tables import Grid
 
-__all__ = ["SegmentFigures", "TextMaker", "measure_segment", "parse_size"]
+__all__ = [
+    "SegmentFigures",
+    "TextMaker",
+    "measure_segment",
+    "parse_size",
+    "run_segment_bench",
+    "segment_grid",
+]
 
 OUTPUT_TOKENS = 500
 VOCABULARY = 50_000
@@ -155,28 +162,47 @@ def parse_size(size: str) -> int:
     return tokens
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--sizes", default="1M,10M", help="tokens, separated by commas")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true", help="one object instead of a table")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        figures = [
-            measure_segment(parse_size(s), Path(folder), arguments.seed) for s in arguments.sizes.split(",")
-        ]
-    if arguments.json:
-        out = {
-            "provenance": provenance().as_dict(),
-            "seed": arguments.seed,
-            "sizes": [asdict(f) for f in figures],
-        }
-        print(json.dumps(out, indent=2))
-        return
-    print(provenance().line(), f"seed {arguments.seed}", sep=", ")
-    for name in asdict(figures[0]):
-        print(f"{name:>22}", *(f"{getattr(f, name):>14,.2f}" for f in figures))
+def run_segment_bench(
+    sizes: Sequence[int],
+    seed: int = 1,
+    folder: Path | None = None,
+    tell: Callable[[str, float], None] | None = None,
+) -> dict[str, Any]:
+    """Measure each size: {"provenance", "seed", "sizes": [SegmentFigures as a dict]}.
+
+    Args:
+        folder: the files are made below it, about 20 bytes a token, and removed; None: with temporary files.
+        tell: called with (what is done now, share of all that is done).
+    """
+    where = provenance()
+    figures = []
+    for i, tokens in enumerate(sizes):
+        if tell is not None:
+            tell(f"a segment of {tokens / 1e6:g}M tokens", sum(sizes[:i]) / sum(sizes))
+        with tempfile.TemporaryDirectory(prefix="sfx-bench-", dir=folder) as scratch:
+            figures.append(measure_segment(tokens, Path(scratch), seed))
+    return {"provenance": where.as_dict(), "seed": seed, "sizes": [asdict(f) for f in figures]}
 
 
-if __name__ == "__main__":
-    main()
+def segment_grid(results: Mapping[str, Any]) -> Grid:
+    """A column a size."""
+    sizes = results["sizes"]
+    grid = Grid(["a sealed segment", *(f"{at['tokens'] / 1e6:g}M tokens" for at in sizes)])
+    grid.rows += [[label, *(form.format(at[key]) for at in sizes)] for label, key, form in _ROWS]
+    return grid
+
+
+_ROWS = (
+    ("built, us a token", "build_us_per_token", "{:.2f}"),
+    ("merged, us a token", "merge_us_per_token", "{:.2f}"),
+    ("bytes a token, mapped", "bytes_per_token", "{:.2f}"),
+    ("bytes beside the map", "heap_bytes", "{:.0f}"),
+    ("open, ms", "open_ms", "{:.2f}"),
+    ("first draft, ms", "first_draft_ms", "{:.2f}"),
+    ("draft, us p50", "draft_us_p50", "{:.1f}"),
+    ("draft, us p90", "draft_us_p90", "{:.1f}"),
+    ("draft, us p99", "draft_us_p99", "{:.1f}"),
+    ("draft with forgotten outputs, us p50", "stale_draft_us_p50", "{:.1f}"),
+    ("forget an output, us", "forget_us", "{:.1f}"),
+    ("count it no more, us", "settle_us", "{:.1f}"),
+)

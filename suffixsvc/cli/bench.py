@@ -5,8 +5,10 @@ from __future__ import annotations
 import typer
 
 from suffixsvc.cli.bench_index import bench_index
+from suffixsvc.cli.bench_publish import bench_publish
 from suffixsvc.cli.bench_replay import bench_replay
 from suffixsvc.cli.bench_rpc import rpc
+from suffixsvc.cli.bench_segment import bench_segment
 from suffixsvc.cli.bench_train import bench_train
 
 __all__ = ["app"]
@@ -20,4 +22,6 @@ app = typer.Typer(
 app.command("replay")(bench_replay)
 app.command("train")(bench_train)
 app.command("index")(bench_index)
+app.command("segment")(bench_segment)
 app.command("rpc")(rpc)
+app.command("publish")(bench_publish)

@@ -36,16 +36,31 @@ def bench_index(
             "--peer/--no-peer", help="Run Arctic Inference's tree as well, where make peers built it."
         ),
     ] = True,
+    restart: Annotated[
+        bool,
+        typer.Option(
+            "--restart/--no-restart", help="Fill a folder of each size as well, and open it in a new process."
+        ),
+    ] = True,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Make those folders below this one (up to 100 bytes a token, removed again)."),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write one self-contained HTML page with plots.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
-    """Measure ingest, memory, step latency, removal and opening of the hot index as it grows.
+    """Measure ingest, memory, step latency, removal, opening and a restart of the index as it grows.
 
     The peer, where it can be imported, does the same work in the same run, in turns of 100 outputs (up to
     10M tokens). Texts are synthetic and reproducible from --seed; "realistic" repeats phrases as agents do.
     """
     from suffixsvc_bench.index_bench import KINDS, IndexBenchOptions, run_index_bench
+    from suffixsvc_bench.output import Told, require_place
     from suffixsvc_bench.replay.inputs import read_encoder
 
+    require_place(report)
     options = IndexBenchOptions(
         sizes=tuple(_tokens(part) for part in sizes.split(",")),
         kinds=tuple(kind) if kind else tuple(KINDS),
@@ -55,20 +70,19 @@ def bench_index(
         max_draft_tokens=max_draft,
         seed=seed,
         peer=peer,
+        restart=(kind[0] if kind else "realistic") if restart else "",
+        folder=folder,
     )
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=1.0)
-        results = run_index_bench(
-            options, lambda what, share: bar.update(task, description=what, completed=share)
-        )
+    with Told() as told:
+        results = run_index_bench(options, told.share)
     if as_json:
         typer.echo(json.dumps(results, indent=2))
     else:
         _print(results)
+    if report is not None:
+        from suffixsvc_bench.index_bench.report import write_index_report
+
+        write_index_report(report, results)
 
 
 def _tokens(size: str) -> int:
@@ -83,68 +97,20 @@ def _tokens(size: str) -> int:
 
 def _print(results: dict[str, Any]) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from suffixsvc_bench.index_bench.tables import index_grids, removal_line, restart_grid
+    from suffixsvc_bench.provenance import Provenance
+    from suffixsvc_bench.tables import print_grid
 
     console = Console()
-    beside = "ours / Arctic" if results["peer"] else "ours"
-    for name, text in results["texts"].items():
-        table = Table(title=f"{name} ({beside})", title_justify="left")
-        table.add_column("")
-        for at in text["sizes"]:
-            table.add_column(f"{at['tokens'] / 1e6:g}M tokens", justify="right")
-        for label, cell in _ROWS:
-            table.add_row(label, *(cell(at) for at in text["sizes"]))
-        console.print(table)
-        half, end = text["removal"][5], text["removal"][-1]
-        console.print(
-            f"removing {text['removal'][0]['tokens']} tokens, the oldest first: half of them leave "
-            f"{half['bytes'] / text['removal'][0]['bytes']:.0%} of the bytes, all leave "
-            f"{end['of_empty']:.2f} x an empty index",
-            soft_wrap=True,
-        )
-    where = results["provenance"]
+    for name, grid in index_grids(results):
+        print_grid(console, grid)
+        console.print(removal_line(results["texts"][name]), soft_wrap=True)
+    if results["restart"] is not None:
+        print_grid(console, restart_grid(results["restart"]))
+    where = Provenance(**results["provenance"])
     console.print(
-        f"seed {results['options']['seed']}, suffixsvc {where['suffixsvc']} ({where['commit']}), "
-        f"Python {where['python']}, {where['cores']} x {where['cpu']}, "
-        f"load average {results['load_average'][0]:.1f}",
+        f"seed {results['options']['seed']}, {where.line()}",
         style="dim",
         highlight=False,
         soft_wrap=True,
     )
-
-
-def _pair(at: dict[str, Any], ours: str, peer: str, form: str) -> str:
-    return form.format(at[ours]) + (" / " + form.format(at[peer]) if peer in at else "")
-
-
-def _step(at: dict[str, Any], sort: str, what: str) -> str:
-    def both(values: dict[str, float]) -> str:
-        return f"{values['p50']:.1f} ({values['p99']:.0f})"
-
-    steps = at["steps"][sort]
-    peer = steps.get(f"peer {what}")
-    return both(steps[what]) + (f" / {both(peer)}" if peer else "")
-
-
-_ROWS: list[tuple[str, Any]] = [
-    (
-        "ingest, us a token",
-        lambda at: _pair(at, "ingest_us_per_token", "peer_ingest_us_per_token", "{:.2f}"),
-    ),
-    (
-        "bytes a token (resident)",
-        lambda at: _pair(at, "resident_bytes_per_token", "peer_resident_bytes_per_token", "{:.0f}"),
-    ),
-    ("bytes a token (counted)", lambda at: f"{at['bytes_per_token']:.1f}"),
-    ("new text: append, us p50 (p99)", lambda at: _step(at, "new text", "append_us")),
-    ("new text: draft", lambda at: _step(at, "new text", "draft_us")),
-    ("new text: step, through Python", lambda at: _step(at, "new text", "step_us")),
-    ("known text: append", lambda at: _step(at, "known text", "append_us")),
-    ("known text: draft", lambda at: _step(at, "known text", "draft_us")),
-    ("known text: step, through Python", lambda at: _step(at, "known text", "step_us")),
-    (
-        "remove an output, ms",
-        lambda at: _pair(at, "remove_ms_per_output", "peer_remove_ms_per_output", "{:.2f}"),
-    ),
-    ("open a session, ms", lambda at: _pair(at, "open_ms", "peer_open_ms", "{:.1f}")),
-]

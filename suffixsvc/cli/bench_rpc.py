@@ -59,55 +59,20 @@ def rpc(
 
 
 def _run(options: RpcOptions) -> RpcReport:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from suffixsvc_bench.output import Told
     from suffixsvc_bench.rpc_bench import run_rpc_bench
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-
-        def progress(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=total)
-
-        return run_rpc_bench(options, progress)
+    with Told() as told:
+        return run_rpc_bench(options, lambda what, done, total: told.share(what, done / total))
 
 
 def _print(report: RpcReport) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from suffixsvc_bench.rpc_bench.report import rpc_grid, rpc_line
+    from suffixsvc_bench.tables import print_grid
 
     console = Console()
-    table = Table(title="microseconds a call", title_justify="left")
-    for heading in (
-        "",
-        "step p50",
-        "p90",
-        "p99",
-        "echo p50",
-        "p90",
-        "p99",
-        "step / echo",
-        "beyond",
-        "engine",
-        "steps/s",
-    ):
-        table.add_column(heading, justify="right" if heading else "left")
-    for t in report.timings:
-        times = (t.step.p50, t.step.p90, t.step.p99, t.echo.p50, t.echo.p90, t.echo.p99)
-        table.add_row(
-            f"{t.transport} {t.kind} x{t.batch} {t.mode}",
-            *(f"{time:.0f}" for time in times),
-            f"[bold]{t.ratio:.2f}[/]",
-            f"{t.beyond_us_per_session:.1f}",
-            f"{t.engine.p50 / t.batch:.1f}",
-            f"{t.sessions_per_second:.0f}",
-        )
-    console.print(table)
-    drafted = sum(t.drafted for t in report.timings) / len(report.timings)
-    console.print(
-        f"medians and percentiles of {report.options['calls']} calls; {drafted:.1f} tokens drafted a step; "
-        f"seed {report.options['seed']}",
-        soft_wrap=True,
-    )
+    found = report.as_dict()
+    print_grid(console, rpc_grid(found))
+    console.print(rpc_line(found), soft_wrap=True)
     console.print(report.provenance.line(), style="dim", highlight=False, soft_wrap=True)

@@ -214,7 +214,8 @@ class SuffixDecodingCache:
             context: the end of the request's text, as much of it as the caller likes. Another text is
                 possible and slower: everything known of the request is then indexed anew.
             max_spec_tokens: at most so many tokens; None = ``max_tree_depth``.
-            max_spec_factor, max_spec_offset: at most ``max_spec_factor * match_len + max_spec_offset``.
+            max_spec_factor, max_spec_offset: at most one token more than
+                ``max_spec_factor * match_len + max_spec_offset``; none where that is below 1.
             min_token_prob: no token whose path is less likely to be accepted.
             use_tree_spec: a tree instead of a chain.
 
@@ -235,11 +236,10 @@ class SuffixDecodingCache:
         if not len(draft):
             return SuffixDecodingDraft()
         match_len = int(draft.match_lens[0])
-        # the tolerance makes 0.1 * 30 three
-        longest = min(float(most), match_len * factor + offset + 1e-6)
+        longest = min(most, _behind_match(match_len * factor + offset))
         paths = _path_probabilities(draft)
         n = 0
-        while n < min(len(paths), max(0, math.floor(longest))) and paths[n] >= least:
+        while n < min(len(paths), longest) and paths[n] >= least:
             n += 1
         request.proposed = _first(draft, n)
         if n == 0:
@@ -287,6 +287,16 @@ class SuffixDecodingCache:
     def _forget(self, output_id: OutputId) -> None:
         with contextlib.suppress(UnknownOutputError):  # another user of the namespace did
             self._namespace.forget(output_id)
+
+
+def _behind_match(bound: float) -> int:
+    """The longest draft that Arctic's bound on the match allows here: one token more than there.
+
+    Arctic bounds drafts because its ratios of counts promise 1.0 after a single occurrence. Here the token at
+    the bound is cheap to be wrong about: its probability is known, and so is what it costs.
+    """
+    whole = math.floor(min(bound, 1e9) + 1e-6)  # the tolerance makes 0.1 * 30 three
+    return whole + 1 if whole > 0 else 0
 
 
 def _path_probabilities(draft: Draft) -> list[float]:

@@ -23,7 +23,7 @@ def log(path: Path, first: int) -> Path:
 def run(*args: object) -> str:
     result = CliRunner().invoke(app, [str(a) for a in args], catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    return result.output
+    return result.stdout
 
 
 def test_the_same_logs_give_the_same_weights(tmp_path: Path) -> None:

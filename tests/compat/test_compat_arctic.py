@@ -216,7 +216,8 @@ def test_no_draft_exceeds_its_bounds(
             n = len(draft.token_ids)
             # the bounds cut the draft that cost alone would have made, and cut it at the first that binds
             assert (draft.token_ids, draft.parents) == (free.token_ids[:n], free.parents[:n])
-            bound = min(most, max(0, math.floor(free.match_len * factor + offset + 1e-6)))
+            behind = math.floor(free.match_len * factor + offset + 1e-6)
+            bound = min(most, behind + 1 if behind > 0 else 0)
             assert draft.probs == list(itertools.takewhile(lambda p: p >= least, free.probs))[:bound]
             assert n <= bound
             assert all(p >= least for p in draft.probs)
@@ -243,7 +244,7 @@ def test_a_context_of_one_token_drafts() -> None:
     with SuffixDecodingCache() as cache:
         wrote(cache, "a", [*SQL, *SQL])
         cache.start_request("b", [100])
-        assert cache.speculate("b", [100]).token_ids == [101]
+        assert cache.speculate("b", [100]).token_ids == [101, 102]  # the bound on the match, and one more
 
 
 def test_a_short_context_is_matched_whole() -> None:

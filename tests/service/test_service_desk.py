@@ -169,6 +169,22 @@ def test_a_damaged_step_message_is_read_as_protobuf_reads_it(data: st.DataObject
         service.close()
 
 
+@pytest.mark.parametrize("data", ["0880808080011a808080808000", "1a808080808000", "9a0000", "9a808080800000"])
+def test_numbers_that_are_longer_than_they_need_be(desk: Service, data: str) -> None:
+    """The desk answered a message with a length of six bytes, which protobuf refuses: both must agree on what
+    a message is, or one that passes here fails after an update of the other."""
+    raw = bytes.fromhex(data.replace(" ", ""))
+    assert desk.handlers.sessions.desk.answer(raw, 0.0) is None
+    try:
+        expected = pb.StreamRequest.FromString(raw)
+    except DecodeError:
+        with pytest.raises(InvalidInputError, match="cannot be read"):
+            desk.handlers.message_bytes(raw)
+    else:
+        answer = pb.StreamReply.FromString(desk.handlers.message_bytes(raw))
+        assert answer.id == expected.id
+
+
 def test_plain_steps_pass_the_desk(desk: Service) -> None:
     """And what it writes is byte for byte what protobuf would write."""
     desk.open("a", "b")

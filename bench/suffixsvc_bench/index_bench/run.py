@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from suffixsvc.errors import InvalidInputError
 from suffixsvc.types import TokenArray
 from suffixsvc_bench.index_bench import measure
 from suffixsvc_bench.index_bench.peer import ArcticTree
+from suffixsvc_bench.index_bench.restart import measure_restarts
 from suffixsvc_bench.index_bench.texts import KINDS, from_log, stream
 from suffixsvc_bench.methods.arctic import find_python
 from suffixsvc_bench.provenance import provenance
@@ -51,6 +51,10 @@ class IndexBenchOptions:
     seed: int = 1
     #: run the peer beside ours where it can be imported
     peer: bool = True
+    #: kind of text that folders of these sizes are filled with, to be opened again; "" = none are
+    restart: str = ""
+    #: they are made below this one; None: where temporary files go
+    folder: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.sizes or list(self.sizes) != sorted(set(self.sizes)):
@@ -62,17 +66,18 @@ class IndexBenchOptions:
                 expected=f"at least {least} tokens",
                 got=str(self.sizes[0]),
             )
-        if unknown := [k for k in self.kinds if k not in KINDS]:
+        if unknown := [k for k in (*self.kinds, self.restart or "random") if k not in KINDS]:
             raise InvalidInputError("no such kind of text", expected=" | ".join(KINDS), got=unknown[0])
 
 
 def run_index_bench(options: IndexBenchOptions, progress: Progress | None = None) -> dict[str, Any]:
-    """Everything measured, as JSON-able data: {"provenance", "options", "texts": {kind: {...}}}.
+    """Everything measured, as JSON-able data: {"provenance", "options", "texts": {kind: {...}}, "restart"}.
 
     Each text has "sizes": a measurement per size, "growth": cumulated points of tokens, seconds and bytes,
     and "removal": what is left of the smallest size while all of it is removed. Times of ours and of the
     peer's come from the same run, in turns of 100 outputs.
     """
+    where = provenance()
     python = find_python() if options.peer else None
     sources: dict[str, Callable[[int], Iterator[TokenArray]]] = {
         kind: lambda seed, kind=kind: stream(kind, options.output_tokens, seed)  # type: ignore[misc]  # a bound default
@@ -82,26 +87,37 @@ def run_index_bench(options: IndexBenchOptions, progress: Progress | None = None
         log = options.log
         sources[log.name] = lambda seed: from_log(log, options.encode, seed)
     texts: dict[str, Any] = {}
+    parts = len(sources) + bool(options.restart)
     for i, (name, source) in enumerate(sources.items()):
 
         def tell(what: str, share: float, i: int = i, name: str = name) -> None:
             if progress is not None:
-                progress(f"{name}: {what}", (i + share) / len(sources))
+                progress(f"{name}: {what}", (i + share) / parts)
 
         texts[name] = _Text(options, source, python, tell).run()
+    restart = None
+    if options.restart:
+        restart = measure_restarts(
+            options.sizes,
+            options.restart,
+            options.output_tokens,
+            options.seed,
+            options.folder,
+            lambda what, share: progress(what, (len(sources) + share) / parts) if progress else None,
+        )
     described = asdict(options) | {
         "sizes": list(options.sizes),
         "kinds": list(options.kinds),
         "log": str(options.log) if options.log else None,
         "encode": None,
+        "folder": None,
     }
     return {
-        "provenance": provenance().as_dict(),
+        "provenance": where.as_dict(),
         "options": described,
         "peer": "arctic suffix tree" if python else None,
-        #: what else ran: times mean little where this is above the number of cores
-        "load_average": list(os.getloadavg()),
         "texts": texts,
+        "restart": restart,
     }
 
 

@@ -1,6 +1,6 @@
 """Ways to draft, side by side: ours and what a user would pick instead, each behind one interface."""
 
-from suffixsvc_bench.methods import arctic, ngram_cache, ngram_mod, ours, prompt_lookup
+from suffixsvc_bench.methods import arctic, compat, ngram_cache, ngram_mod, ours, prompt_lookup
 from suffixsvc_bench.methods.base import Method, MethodSpec, Settings
 
 __all__ = ["Method", "MethodSpec", "Settings", "known_methods", "missing_methods"]
@@ -8,7 +8,14 @@ __all__ = ["Method", "MethodSpec", "Settings", "known_methods", "missing_methods
 
 def known_methods() -> dict[str, MethodSpec]:
     """Every method that can run here, by key, in the order of the tables."""
-    specs = (*ours.SPECS, *prompt_lookup.SPECS, *ngram_cache.SPECS, *ngram_mod.SPECS, *arctic.specs())
+    specs = (
+        *ours.SPECS,
+        *compat.SPECS,
+        *prompt_lookup.SPECS,
+        *ngram_cache.SPECS,
+        *ngram_mod.SPECS,
+        *arctic.specs(),
+    )
     return {spec.key: spec for spec in specs}
 
 

@@ -27,11 +27,13 @@ from suffixsvc.errors import SuffixError
 from suffixsvc.types import Draft, DraftSource, TokenArray
 from suffixsvc_bench.methods.base import Method, MethodSpec, Settings
 
-__all__ = ["FAMILY", "Arctic", "PeerFailedError", "find_python", "specs"]
+__all__ = ["DEFAULT", "FAMILY", "Arctic", "PeerFailedError", "find_python", "specs"]
 
 FAMILY: Final = "arctic"
 #: (depth, factor, tree) of every configuration, vLLM's default first
 CONFIGURATIONS: Final = tuple((d, f, tree) for tree in (False, True) for d in (24, 64) for f in (1, 4))
+#: key of vLLM's default
+DEFAULT: Final = "arctic-24-1-chain"
 #: those of the smaller family
 FIVE: Final = ((24, 1, False), (24, 4, False), (64, 4, False), (24, 1, True), (64, 4, True))
 _WORKER: Final = Path(__file__).with_name("arctic_worker.py")

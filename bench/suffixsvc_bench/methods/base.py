@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,6 +59,11 @@ class Method(ABC):
     def memory_bytes(self) -> int:
         """Bytes of what is remembered now; see :attr:`MethodSpec.memory` for what that counts."""
 
+    def study(self, texts: Iterable[TokenArray]) -> None:
+        """Build from whole answers what is built offline, before the first call; see
+        :attr:`MethodSpec.studies`."""
+        raise NotImplementedError
+
     def own_seconds(self) -> float | None:
         """Seconds the last ``draft`` and ``accept`` took by the method's own clock, where the caller's
         would time something else as well (a pipe to another process); else None."""
@@ -84,6 +89,9 @@ class MethodSpec:
         families: groups of configurations of one thing, of which the best is chosen in hindsight; a name
             a group, the widest first. Empty for methods that stand alone.
         swept: part of a sweep over K.
+        studies: it builds something offline from the calls that warm the caches (:meth:`Method.study`)
+            instead of being replayed over them; where there are none it is left out.
+        instead_of: key of the method that this one can replace by an import; tables divide the two.
     """
 
     key: str
@@ -96,6 +104,8 @@ class MethodSpec:
     memory: str = "the arrays of a compiled implementation"
     families: tuple[str, ...] = ()
     swept: bool = True
+    studies: bool = False
+    instead_of: str = ""
 
 
 def guess(token_ids: Sequence[int], source: DraftSource = DraftSource.NONE) -> Draft:

@@ -13,11 +13,13 @@ by 1 where that lacks it; the thresholds look at unweighted counts. The draft go
 none is sure enough or K is reached.
 
 Without a corpus there is no static cache: a replay begins with none, as a user does who has not built one.
+With calls that warm the caches (``--train``, ``--train-log``) a second method builds one from their answers,
+as ``llama-lookup-create`` does from a text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from suffixsvc.types import Draft, DraftSource, TokenArray
@@ -82,6 +84,10 @@ class NgramCache(Method):
         self._context = NgramCounts()
         self._text: list[int] = []
 
+    def study(self, texts: Iterable[TokenArray]) -> None:
+        for text in texts:
+            self._static.extend(text.tolist(), 0)
+
     def begin(self, prompt: TokenArray, agent: str) -> None:
         self._text = prompt.tolist()
         self._context = NgramCounts()
@@ -141,5 +147,15 @@ SPECS = (
         8,
         NgramCache,
         memory="the dynamic cache as llama.cpp's file",
+    ),
+    MethodSpec(
+        "ngram-cache-static",
+        "llama.cpp ngram-cache, static",
+        "the same with a static cache, counted beforehand from the answers that warm the others",
+        8,
+        NgramCache,
+        memory="the dynamic and the static cache as llama.cpp's files",
+        studies=True,
+        swept=False,
     ),
 )

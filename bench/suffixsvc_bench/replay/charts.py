@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from suffixsvc_bench.methods import MethodSpec
+from suffixsvc_bench.plots import COLOURS, Chart, Series
 from suffixsvc_bench.replay.calibration import ReliabilityBin, pooled
 from suffixsvc_bench.replay.compare import Plan, Run, TraceResult, geometric_mean
 from suffixsvc_bench.replay.grids import families, hindsight, listed
-from suffixsvc_bench.replay.plots import COLOURS, Chart, Series
 from suffixsvc_bench.replay.tally import price
 
 __all__ = ["charts"]
@@ -121,7 +121,8 @@ def _by_width(results: Sequence[TraceResult], plan: Plan) -> list[Chart]:
             series.append(Series(spec.title, points, colour))
         label = "K, most tokens drafted in a step"
         level = None if share else 1.0
-        return Chart(title, caption, label, y, series, percent_y=share, level=level)
+        ticks = [float(k) for k in plan.sweep]
+        return Chart(title, caption, label, y, series, percent_y=share, level=level, x_ticks=ticks)
 
     cost = plan.sweep_cost.name
     return [

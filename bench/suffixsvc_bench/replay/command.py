@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,14 +17,17 @@ from rich.table import Table
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.values import as_cost_curve
 from suffixsvc_bench.methods import MethodSpec, known_methods, missing_methods
+from suffixsvc_bench.output import require_place
 from suffixsvc_bench.provenance import Provenance, provenance
 from suffixsvc_bench.replay.compare import NamedCost, Plan, TraceResult, Watcher, compare
-from suffixsvc_bench.replay.grids import describe, print_grid, summary_grids, trace_grids
+from suffixsvc_bench.replay.document import as_document
+from suffixsvc_bench.replay.grids import describe, summary_grids, trace_grids
 from suffixsvc_bench.replay.inputs import read_curve, read_encoder
 from suffixsvc_bench.replay.kinds import RULE
 from suffixsvc_bench.replay.logs import Call, find_logs
 from suffixsvc_bench.replay.report import write_report
 from suffixsvc_bench.replay.traces import Selection, Trace, load_traces, log_name, split_agents
+from suffixsvc_bench.tables import print_grid
 
 __all__ = ["ReplayRequest", "list_methods", "run_bench_replay"]
 
@@ -83,7 +85,7 @@ def run_bench_replay(request: ReplayRequest) -> None:
         InvalidInputError, InvalidCostError: what was asked for cannot be done; nothing was written.
     """
     plan = _plan(request)
-    _require_place(request.report)
+    require_place(request.report)
     paths = find_logs(request.logs)
     if not paths:
         raise InvalidInputError("no log to replay", expected="a log or a directory of logs")
@@ -113,12 +115,11 @@ def run_bench_replay(request: ReplayRequest) -> None:
                     for grid in trace_grids(result, plan):
                         print_grid(console, grid)
     if request.as_json:
-        document = {"provenance": where.as_dict(), "request": request.as_dict(), "kinds": RULE}
-        print(json.dumps(document | {"traces": [result.as_dict() for result in results]}, indent=1))
+        print(json.dumps(as_document(where, request.as_dict(), plan, results), indent=1))
     else:
         _conclude(console, request, results, plan, where)
     if request.report is not None:
-        _write(request.report, results, plan, _facts(request, where))
+        write_report(request.report, results, plan, _facts(request, where))
 
 
 def _conclude(
@@ -137,33 +138,13 @@ def _conclude(
     console.print(f"{where.line()}, seed {request.seed}", style="dim", highlight=False, soft_wrap=True)
 
 
-def _require_place(report: Path | None) -> None:
-    """A report that cannot be written is refused before hours are spent on it."""
-    if report is None:
-        return
-    folder = report.resolve().parent
-    if report.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise InvalidInputError(
-            f"cannot write the report {report}", expected="a file in a folder that can be written to"
-        )
-
-
-def _write(
-    report: Path, results: Sequence[TraceResult], plan: Plan, facts: Sequence[tuple[str, str]]
-) -> None:
-    try:
-        write_report(report, results, plan, facts)
-    except OSError as error:
-        raise InvalidInputError(f"cannot write the report {report}", got=str(error)) from None
-
-
 def _facts(request: ReplayRequest, where: Provenance) -> list[tuple[str, str]]:
     """What the report says of how it was made."""
     asked = {name: value for name, value in request.as_dict().items() if value != getattr(_DEFAULTS, name)}
     settings = ", ".join(
         f"{name} {' '.join(map(str, value)) if isinstance(value, list) else value}"
         for name, value in asked.items()
-        if name != "logs" and value not in ([], None)
+        if name not in ("logs", "report", "as_json") and value not in ([], None)
     )
     return [
         ("made by", where.line()),
@@ -186,7 +167,7 @@ def _plan(request: ReplayRequest) -> Plan:
         costs.append(NamedCost("curve", read_curve(request.cost_curve)))
     sweep = request.report is not None if request.sweep is None else request.sweep
     return Plan(
-        methods=_chosen(request.methods),
+        methods=_chosen(request.methods, bool(request.train or request.train_logs)),
         costs=costs,
         k=request.k,
         sweep=SWEEP if sweep else (),
@@ -196,10 +177,11 @@ def _plan(request: ReplayRequest) -> Plan:
     )
 
 
-def _chosen(keys: Sequence[str]) -> list[MethodSpec]:
+def _chosen(keys: Sequence[str], studies: bool) -> list[MethodSpec]:
+    """The methods asked for. ``studies``: there are calls for those that build something beforehand."""
     known = known_methods()
     if not keys:
-        return list(known.values())
+        return [spec for spec in known.values() if studies or not spec.studies]
     for key in keys:
         if not any(key == spec.key or key in spec.families for spec in known.values()):
             raise InvalidInputError(
@@ -208,7 +190,15 @@ def _chosen(keys: Sequence[str]) -> list[MethodSpec]:
                 got=key,
                 remedy=missing_methods().get(key),
             )
-    return [spec for spec in known.values() if {spec.key, *spec.families} & set(keys)]
+    chosen = [spec for spec in known.values() if {spec.key, *spec.families} & set(keys)]
+    for spec in chosen:
+        if spec.studies and not studies:
+            raise InvalidInputError(
+                f"{spec.key} has nothing to build its cache from",
+                expected="calls that warm the caches",
+                remedy="Name some with --train or --train-log.",
+            )
+    return chosen
 
 
 class _Bars(Watcher):
@@ -243,6 +233,8 @@ class _Bars(Watcher):
         if self._task is not None:
             self._progress.remove_task(self._task)
         self._task = self._progress.add_task(self._name, total=calls)
+        if self._progress.disable:
+            print(f"replaying {self._name}: {calls} calls, all methods together", file=sys.stderr, flush=True)
 
     def replay(self, title: str) -> None:
         if self._task is not None:

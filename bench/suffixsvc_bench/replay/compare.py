@@ -151,7 +151,7 @@ def compare(traces: Iterable[Trace], plan: Plan, watcher: Watcher | None = None)
     pool: dict[tuple[str, int, str, bool], Method] = {}
     try:
         for trace in traces:
-            jobs = list(_jobs(plan))
+            jobs = [job for job in _jobs(plan) if trace.warming or not job.spec.studies]
             watch.trace(trace, len(jobs) * (len(trace.calls) + len(trace.warming)))
             runs: list[Run] = []
             for job in jobs:
@@ -210,7 +210,10 @@ def _settings(job: _Job, trace: Trace, plan: Plan) -> Settings:
 
 
 def _run(method: Method, job: _Job, trace: Trace, plan: Plan, watch: Watcher) -> Run:
-    replay_method(method, trace.warming, prompt_tokens=plan.prompt_tokens, progress=watch.call)
+    if job.spec.studies:
+        method.study(call.response for call in trace.warming)
+    else:
+        replay_method(method, trace.warming, prompt_tokens=plan.prompt_tokens, progress=watch.call)
     tally = replay_method(method, trace.calls, prompt_tokens=plan.prompt_tokens, progress=watch.call)
     found = tally.calibration.reliability()
     return Run(

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Final
-
-from rich.console import Console
-from rich.table import Table
 
 from suffixsvc_bench.methods import MethodSpec
 from suffixsvc_bench.replay.compare import Plan, Run, TraceResult, geometric_mean
+from suffixsvc_bench.tables import Grid
 
-__all__ = [
-    "Grid",
-    "describe",
-    "families",
-    "hindsight",
-    "html_grid",
-    "listed",
-    "print_grid",
-    "summary_grids",
-    "trace_grids",
-]
+__all__ = ["describe", "families", "headline_grids", "hindsight", "listed", "summary_grids", "trace_grids"]
 
 
 Column = Callable[[TraceResult], float | None]
 
+#: the mode of ours that is judged at a cost: trees while drafted tokens are cheap, chains where they are dear
+MODES: Final = {"0.01": "ours-tree", "0.05": "ours-auto", "0.2": "ours-linear"}
+_CURVE_MODE: Final = "ours-linear"
 #: members of a family that are shown side by side
 _FEW: Final = 3
 
@@ -45,40 +34,6 @@ def listed(methods: Sequence[MethodSpec]) -> list[MethodSpec]:
     """Methods with rows of their own: of a family with many members, only the first."""
     firsts = {name: specs[0].key for name, specs in families(methods).items() if len(specs) > _FEW}
     return [s for s in methods if all(firsts.get(name, s.key) == s.key for name in s.families)]
-
-
-@dataclass(slots=True)
-class Grid:
-    """A table before it is drawn. Rows have a cell a heading; the first column is text, the rest figures."""
-
-    headings: Sequence[str]
-    rows: list[list[str]] = field(default_factory=list)
-    summaries: list[list[str]] = field(default_factory=list)  #: below a line
-
-
-def print_grid(console: Console, grid: Grid) -> None:
-    table = Table()
-    for number, heading in enumerate(grid.headings):
-        # a cut name or figure would be worse than an ugly line
-        table.add_column(heading, justify="right" if number else "left", overflow="fold", no_wrap=not number)
-    for row in grid.rows:
-        table.add_row(*row)
-    table.add_section()
-    for row in grid.summaries:
-        table.add_row(*row)
-    console.print(table)
-
-
-def html_grid(grid: Grid) -> str:
-    def row(cells: Sequence[str], tag: str) -> str:
-        inner = (
-            f"<{tag}{' class=n' if i else ''}>{html.escape(cell)}</{tag}>" for i, cell in enumerate(cells)
-        )
-        return f"<tr>{''.join(inner)}</tr>"
-
-    body = "".join(row(cells, "td") for cells in grid.rows)
-    body += "".join(row(cells, "th") for cells in grid.summaries)
-    return f"<div class=wide><table>{row(grid.headings, 'th')}{body}</table></div>"
 
 
 def describe(result: TraceResult) -> str:
@@ -125,26 +80,66 @@ def trace_grids(result: TraceResult, plan: Plan) -> tuple[Grid, Grid]:
 
 
 def summary_grids(results: Sequence[TraceResult], plan: Plan) -> list[Grid]:
-    """All traces, with geometric means in all and by kind of text: the priced speedups of each cost, and
-    ours relative to the best of a family in hindsight."""
+    """All traces, with geometric means in all and by kind of text: the priced speedups of each cost, ours
+    relative to the best of a family in hindsight, and our drop-in class relative to what it replaces."""
     grids = []
     for cost in plan.costs:
-        grids.append(_summary(f"priced speedup at cost {cost.name}", _speedups(plan, cost.name), results))
-        relative = _relative(plan, cost.name)
+        grids.append(
+            _summary(f"priced speedup at cost {cost.name}", list(_speedups(plan, cost.name).items()), results)
+        )
+        relative = list(_relative(plan, cost.name).items())
         if relative:
-            grids.append(_summary(f"relative to the best in hindsight at {cost.name}", relative, results))
+            grids.append(_summary(f"one divided by another, at cost {cost.name}", relative, results))
     return grids
 
 
-def _summary(title: str, columns: Mapping[str, Column], results: Sequence[TraceResult]) -> Grid:
-    grid = Grid([title, *columns])
+def headline_grids(results: Sequence[TraceResult], plan: Plan) -> list[Grid]:
+    """What a page about the project shows first: ours at each cost in the mode for it, next to the best in
+    hindsight; how far its probabilities can be believed; the drop-in class next to what it replaces."""
+    names = [cost.name for cost in plan.costs]
+    specs = {spec.key: spec for spec in plan.methods}
+    speed: list[tuple[str, Column]] = []
+    few = min(families(plan.methods).items(), key=lambda item: len(item[1]), default=None)
+    for cost, key in MODES.items():
+        if cost not in names or key not in specs:
+            continue
+        speed.append((f"{specs[key].title}, at {cost}", _of(key, cost)))
+        if few is not None:
+            best = _best([s.key for s in few[1]], cost)
+            speed.append((f"/ {hindsight(*few)}", _divided(_of(key, cost), best)))
+    if "curve" in names and _CURVE_MODE in specs:
+        speed.append((f"{specs[_CURVE_MODE].title}, by the curve", _of(_CURVE_MODE, "curve")))
+    grids = [_summary("priced speedup", speed, results)] if speed else []
+    believed = {
+        f"{figure}, {spec.title}": _calibration(spec.key, "0.05", name)
+        for spec in plan.methods
+        if spec.priced and "0.05" in names
+        for figure, name in (("ECE", "ece"), ("gap", "largest_bin_gap"))
+    }
+    if believed:
+        grid = Grid(["calibration at cost 0.05", *believed])
+        for result in results:
+            grid.rows.append([result.name, *(_ratio(value(result)) for value in believed.values())])
+        grids.append(grid)
+    for spec in plan.methods:
+        if spec.instead_of in specs:
+            columns = {
+                f"at {cost}": _divided(_of(spec.key, cost), _of(spec.instead_of, cost)) for cost in names
+            }
+            title = f"{spec.title} / {specs[spec.instead_of].title}"
+            grids.append(_summary(title, list(columns.items()), results))
+    return grids
+
+
+def _summary(title: str, columns: Sequence[tuple[str, Column]], results: Sequence[TraceResult]) -> Grid:
+    grid = Grid([title, *(heading for heading, _ in columns)])
     for result in results:
-        grid.rows.append([result.name, *(_ratio(value(result)) for value in columns.values())])
+        grid.rows.append([result.name, *(_ratio(value(result)) for _, value in columns)])
     for kind, of_kind in _by_kind(results).items():
         if len(of_kind) > 1:
             grid.summaries.append([f"geometric mean, {kind} ({len(of_kind)})", *_means(columns, of_kind)])
     grid.summaries.append([f"geometric mean ({len(results)})", *_means(columns, results)])
-    grid.summaries.append(["lowest", *(_ratio(_lowest(v, results)) for v in columns.values())])
+    grid.summaries.append(["lowest", *(_ratio(_lowest(v, results)) for _, v in columns)])
     return grid
 
 
@@ -157,40 +152,59 @@ def _of(key: str, cost: str) -> Column:
     return lambda result: None if (run := result.run(key, cost)) is None else run.speedups[cost]
 
 
-def _best(specs: Sequence[MethodSpec], cost: str) -> Column:
-    keys = [spec.key for spec in specs]
+def _best(keys: Sequence[str], cost: str) -> Column:
     return lambda result: None if (run := result.best(keys, cost)) is None else run.speedups[cost]
+
+
+def _divided(own: Column, other: Column) -> Column:
+    def value(result: TraceResult) -> float | None:
+        a, b = own(result), other(result)
+        return a / b if a and b else None
+
+    return value
+
+
+def _calibration(key: str, cost: str, figure: str) -> Column:
+    def value(result: TraceResult) -> float | None:
+        run = result.run(key, cost)
+        return None if run is None or run.reliability is None else float(run.reliability[figure])
+
+    return value
 
 
 def _speedups(plan: Plan, cost: str) -> dict[str, Column]:
     """Heading -> the speedup of a trace: of methods, and of families in hindsight."""
     columns = {spec.title: _of(spec.key, cost) for spec in listed(plan.methods)}
-    best = {hindsight(name, specs): _best(specs, cost) for name, specs in families(plan.methods).items()}
+    best = {
+        hindsight(name, specs): _best([spec.key for spec in specs], cost)
+        for name, specs in families(plan.methods).items()
+    }
     return columns | best
 
 
 def _relative(plan: Plan, cost: str) -> dict[str, Column]:
-    """Heading -> what a method that drafts for the cost reaches of a family's best."""
+    """Heading -> what a method that drafts for the cost reaches of a family's best, and the drop-in class
+    of what it is dropped in for."""
 
-    def ratio(own: Column, other: Column) -> Column:
-        def value(result: TraceResult) -> float | None:
-            a, b = own(result), other(result)
-            return a / b if a and b else None
-
-        return value
-
-    return {
-        f"{spec.title} / {name.partition('-')[0].capitalize()}, best of {len(specs)}": ratio(
-            _of(spec.key, cost), _best(specs, cost)
+    columns = {
+        f"{spec.title} / {name.partition('-')[0].capitalize()}, best of {len(specs)}": _divided(
+            _of(spec.key, cost), _best([s.key for s in specs], cost)
         )
         for name, specs in families(plan.methods).items()
         for spec in plan.methods
         if spec.priced
     }
+    here = {spec.key: spec for spec in plan.methods}
+    for spec in plan.methods:
+        if spec.instead_of in here:
+            other = here[spec.instead_of]
+            heading = f"{spec.title} / {other.title}"
+            columns[heading] = _divided(_of(spec.key, cost), _of(other.key, cost))
+    return columns
 
 
-def _means(columns: Mapping[str, Column], results: Sequence[TraceResult]) -> list[str]:
-    values = ([v for r in results if (v := value(r)) is not None] for value in columns.values())
+def _means(columns: Sequence[tuple[str, Column]], results: Sequence[TraceResult]) -> list[str]:
+    values = ([v for r in results if (v := value(r)) is not None] for _, value in columns)
     return [_ratio(geometric_mean(found) or None) for found in values]
 
 

@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from suffixsvc_bench.html_page import figure, write_page
 from suffixsvc_bench.replay.charts import charts
-from suffixsvc_bench.replay.compare import Plan, TraceResult
+from suffixsvc_bench.replay.compare import Plan, TraceResult, geometric_mean
 from suffixsvc_bench.replay.grids import (
     describe,
     families,
     hindsight,
-    html_grid,
     listed,
     summary_grids,
     trace_grids,
 )
-from suffixsvc_bench.replay.plots import COLOURS, Chart, svg
+from suffixsvc_bench.tables import html_grid
 
 __all__ = ["write_report"]
 
-#: the page around the plots: explanations, colours for light and dark
-_TEMPLATE: Final = Path(__file__).with_name("page.html")
+#: what the page is about, and its words
+_INTRODUCTION: Final = Path(__file__).with_name("introduction.html")
 
 
 def write_report(
@@ -35,7 +35,7 @@ def write_report(
         facts: (name, value) lines on how it was made.
 
     Raises:
-        OSError: it cannot be written.
+        InvalidInputError: it cannot be written.
     """
     body = [_facts(facts), _methods(plan), "<h2>All traces</h2>"]
     body += [html_grid(grid) for grid in summary_grids(results, plan)]
@@ -46,10 +46,29 @@ def write_report(
             body.append(f"<details><summary>{html.escape(describe(result))}</summary>{inner}</details>")
     else:
         body += [html_grid(grid) for result in results for grid in trace_grids(result, plan)]
-    page = _TEMPLATE.read_text(encoding="utf-8").replace("@BODY@", "\n".join(body))
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_text(page, encoding="utf-8")
-    draft.replace(path)
+    introduction = _INTRODUCTION.read_text(encoding="utf-8").replace("@SUMMARY@", _summary(results, plan))
+    write_page(path, "suffixsvc: drafting methods compared", "\n".join([introduction, *body]))
+
+
+def _summary(results: Sequence[TraceResult], plan: Plan) -> str:
+    """What came out, a sentence a cost."""
+    lines = []
+    for cost in plan.costs:
+        mean = {}
+        for spec in listed(plan.methods):
+            runs = [run for r in results if (run := r.run(spec.key, cost.name)) is not None]
+            mean[spec] = geometric_mean([run.speedups[cost.name] for run in runs])
+        ours = [spec for spec, value in mean.items() if spec.priced and value]
+        others = [spec for spec, value in mean.items() if value and not (spec.priced or spec.instead_of)]
+        if ours and others:
+            first, second = max(ours, key=mean.__getitem__), max(others, key=mean.__getitem__)
+            lines.append(
+                f"<li>at cost {html.escape(cost.name)}: <b>{mean[first]:.2f}</b> "
+                f"with {html.escape(first.title)}; {mean[second]:.2f} with {html.escape(second.title)}, "
+                "the best of the others</li>"
+            )
+    over = f"the geometric mean of {len(results)} traces" if len(results) > 1 else "one trace"
+    return f"<p>What came out here, as speedups ({over}):</p><ul>{''.join(lines)}</ul>" if lines else ""
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> str:
@@ -76,16 +95,4 @@ def _methods(plan: Plan) -> str:
 
 
 def _plots(results: Sequence[TraceResult], plan: Plan) -> list[str]:
-    return [_figure(chart) for chart in charts(results, plan)]
-
-
-def _figure(chart: Chart) -> str:
-    names = "".join(
-        f'<span class="key c{s.colour % COLOURS}{" dashed" if s.dashed else ""}">{html.escape(s.name)}</span>'
-        for s in chart.series
-        if s.points
-    )
-    return (
-        f"<figure><h3>{html.escape(chart.title)}</h3>{svg(chart)}"
-        f"<p class=legend>{names}</p><figcaption>{html.escape(chart.caption)}</figcaption></figure>"
-    )
+    return [figure(chart) for chart in charts(results, plan)]

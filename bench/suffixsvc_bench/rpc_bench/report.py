@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from suffixsvc_bench.provenance import Provenance
+from suffixsvc_bench.tables import Grid
 
-__all__ = ["Percentiles", "RpcReport", "Timing"]
+__all__ = ["Percentiles", "RpcReport", "Timing", "rpc_grid", "rpc_line"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +90,35 @@ class RpcReport:
             "options": self.options,
             "timings": [timing.as_dict() for timing in self.timings],
         }
+
+
+_HEADINGS = ("microseconds a call", "step p50", "p90", "p99", "echo p50", "p90", "p99")
+_DERIVED = ("step / echo", "beyond", "engine", "steps/s")
+
+
+def rpc_grid(report: Mapping[str, Any]) -> Grid:
+    """The timings of :meth:`RpcReport.as_dict`, a row a configuration."""
+    grid = Grid([*_HEADINGS, *_DERIVED])
+    for t in report["timings"]:
+        times = [t[subject][p] for subject in ("step", "echo") for p in ("p50", "p90", "p99")]
+        grid.rows.append(
+            [
+                f"{t['transport']} {t['kind']} x{t['batch']} {t['mode']}",
+                *(f"{time:.0f}" for time in times),
+                f"{t['ratio']:.2f}",
+                f"{t['beyond_us_per_session']:.1f}",
+                f"{t['engine']['p50'] / t['batch']:.1f}",
+                f"{t['sessions_per_second']:.0f}",
+            ]
+        )
+    return grid
+
+
+def rpc_line(report: Mapping[str, Any]) -> str:
+    """What was counted, in a sentence."""
+    timings, options = report["timings"], report["options"]
+    drafted = sum(t["drafted"] for t in timings) / len(timings)
+    return (
+        f"Medians and percentiles of {options['calls']} calls; {drafted:.1f} tokens drafted a step; "
+        f"seed {options['seed']}."
+    )

@@ -98,6 +98,7 @@ def run_rpc_bench(
         InvalidConfigError, ServiceError: a server did not start or a step was not answered.
     """
     chosen = options or RpcOptions()
+    where = provenance()
     configurations = chosen.configurations()
     timings = []
     workload = Workload(chosen.seed)
@@ -117,7 +118,7 @@ def run_rpc_bench(
             timings.append(_measure(configuration, chosen, workload, service, echo, engine))
         if progress is not None:
             progress("done", len(configurations), len(configurations))
-    return RpcReport(provenance(), asdict(chosen), timings)
+    return RpcReport(where, asdict(chosen), timings)
 
 
 def _measure(

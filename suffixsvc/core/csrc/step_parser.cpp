@@ -31,6 +31,13 @@ class Reader {
         return 0;
     }
 
+    // The key of a field. All known ones are a byte; of a longer one, protobuf says whether it is one.
+    std::uint64_t key_of_field() {
+        const auto byte = static_cast<unsigned char>(data_[at_++]);
+        if (byte >= 0x80) ok_ = false;
+        return byte;
+    }
+
     // A varint that is at most `most`.
     std::uint64_t number(std::uint64_t most) {
         const std::uint64_t value = varint();
@@ -39,8 +46,10 @@ class Reader {
     }
 
     std::string_view bytes() {
+        const std::size_t before = at_;
         const std::uint64_t size = varint();
-        if (!ok_ || size > data_.size() - at_) {
+        // protobuf takes no length of more than five bytes, also where the last ones say nothing
+        if (!ok_ || at_ - before > 5 || size > data_.size() - at_) {
             ok_ = false;
             return {};
         }
@@ -61,7 +70,7 @@ constexpr std::uint64_t kMaxInt64 = std::numeric_limits<std::int64_t>::max();
 bool parse_verified(std::string_view data, ParsedStep& step) {
     Reader in(data);
     step.width = step.accepted = 0;
-    while (in.more()) switch (in.varint()) {
+    while (in.more()) switch (in.key_of_field()) {
             case key(1, kVarint):
                 step.width = static_cast<std::int32_t>(in.number(kMaxInt32));
                 break;
@@ -80,7 +89,7 @@ bool parse_verified(std::string_view data, ParsedStep& step) {
 bool parse_step(std::string_view data, ParsedStep& step) {
     Reader in(data);
     bool verified = false;
-    while (in.more()) switch (in.varint()) {
+    while (in.more()) switch (in.key_of_field()) {
             case key(1, kBytes):
                 step.session_id = in.bytes();
                 break;
@@ -115,7 +124,7 @@ std::optional<ParsedBatch> parse_steps(std::string_view message) {
     ParsedBatch batch;
     Reader in(message);
     bool found = false;
-    while (in.more()) switch (in.varint()) {
+    while (in.more()) switch (in.key_of_field()) {
             case key(1, kVarint):
                 batch.id = in.varint();
                 break;
@@ -124,7 +133,7 @@ std::optional<ParsedBatch> parse_steps(std::string_view message) {
                 found = true;
                 Reader items(in.bytes());
                 while (items.more()) {
-                    if (items.varint() != key(1, kBytes)) return std::nullopt;
+                    if (items.key_of_field() != key(1, kBytes)) return std::nullopt;
                     if (!parse_step(items.bytes(), batch.steps.emplace_back())) return std::nullopt;
                 }
                 if (!items.ok()) return std::nullopt;

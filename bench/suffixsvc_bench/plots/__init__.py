@@ -1,7 +1,7 @@
 """Line charts as inline SVG: small enough to write, and they follow the page's colours, dark or light.
 
 A plotting library's SVG brings its own colours and a hundred kilobytes of glyphs a chart; these are text and
-paths that the page's style sheet paints (classes ``c0`` .. ``c9``).
+paths that the page's style sheet paints (classes ``c0`` .. ``c11``).
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-__all__ = ["COLOURS", "Chart", "Series", "svg"]
+__all__ = ["CHART_CSS", "COLOURS", "HEIGHT", "WIDTH", "Chart", "Series", "svg"]
 
-COLOURS: Final = 10
-_WIDTH, _HEIGHT = 640, 340
+COLOURS: Final = 12
+#: colours, and how lines and words of a chart are painted: part of every page and file that shows one
+CHART_CSS: Final = Path(__file__).with_name("chart.css")
+WIDTH, HEIGHT = 640, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 12, 46
 _TICKS: Final = 6
 
@@ -41,6 +44,7 @@ class Chart:
         percent_y: shares, shown as percentages.
         unit_square: both axes run from 0 to 1 and the diagonal is drawn.
         level: a horizontal line to compare with.
+        x_ticks: where the x axis is marked; None = round values.
     """
 
     title: str
@@ -52,6 +56,7 @@ class Chart:
     percent_y: bool = False
     unit_square: bool = False
     level: float | None = None
+    x_ticks: Sequence[float] | None = None
 
 
 class _Axis:
@@ -82,23 +87,24 @@ def svg(chart: Chart) -> str:
     ys = [y for _, points in series for _, y in points] + ([] if chart.level is None else [chart.level])
     if chart.unit_square:
         xs, ys = [0, 1], [0, 1]
-    low_y = 0.0 if chart.percent_y or min(ys) < 1 else 1.0
-    x = _Axis(min(xs), max(xs), _LEFT, _WIDTH - _RIGHT, chart.log_x)
+    # 0 where sizes are compared; speedups only need what is around them and the line at 1
+    low_y = min(0.95 * min(ys), 1.0) if chart.level is not None else 0.0
+    x = _Axis(min(xs), max(xs), _LEFT, WIDTH - _RIGHT, chart.log_x)
     y = _Axis(
         min(low_y, *ys),
         max(low_y, *ys) * (1 if chart.unit_square else 1.04),
-        _HEIGHT - _BOTTOM,
+        HEIGHT - _BOTTOM,
         _TOP,
     )
     parts = [
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.escape(chart.title)}">',
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(chart.title)}">',
         *_frame(chart, x, y),
     ]
     if chart.unit_square:
         parts.append(_line([(x.at(0), y.at(0)), (x.at(1), y.at(1))], "level"))
     if chart.level is not None:
         level = y.at(chart.level)
-        parts.append(_line([(_LEFT, level), (_WIDTH - _RIGHT, level)], "level"))
+        parts.append(_line([(_LEFT, level), (WIDTH - _RIGHT, level)], "level"))
     for s, points in series:
         parts += _drawn(s, points, x, y, chart.percent_y)
     return "".join(parts) + "</svg>"
@@ -124,20 +130,20 @@ def _drawn(
 
 
 def _frame(chart: Chart, x: _Axis, y: _Axis) -> list[str]:
-    bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
+    bottom, right = HEIGHT - _BOTTOM, WIDTH - _RIGHT
     parts = []
     for value in y.ticks():
         at = y.at(value)
         shown = f"{value:.0%}" if chart.percent_y else f"{value:g}"
         parts.append(_line([(_LEFT, at), (right, at)], "grid"))
         parts.append(f'<text x="{_LEFT - 6}" y="{at + 4:.1f}" class="end">{shown}</text>')
-    for value in x.ticks():
+    for value in x.ticks() if chart.x_ticks is None else chart.x_ticks:
         at = x.at(value)
         parts.append(_line([(at, bottom), (at, bottom + 4)], "axis"))
         parts.append(f'<text x="{at:.1f}" y="{bottom + 18}" class="mid">{_short(value)}</text>')
     parts.append(_line([(_LEFT, bottom), (right, bottom)], "axis"))
     middle = (_LEFT + right) / 2
-    parts.append(f'<text x="{middle}" y="{_HEIGHT - 8}" class="mid dim">{html.escape(chart.x_label)}</text>')
+    parts.append(f'<text x="{middle}" y="{HEIGHT - 8}" class="mid dim">{html.escape(chart.x_label)}</text>')
     half = (_TOP + bottom) / 2
     turned = f'transform="translate(14 {half}) rotate(-90)"'
     parts.append(f'<text {turned} class="mid dim">{html.escape(chart.y_label)}</text>')

@@ -1,0 +1,100 @@
+"""What the index benchmark found, as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from suffixsvc_bench.tables import Grid
+
+__all__ = ["index_grids", "removal_line", "restart_grid"]
+
+
+def index_grids(results: Mapping[str, Any]) -> list[tuple[str, Grid]]:
+    """(kind of text, its table) of every kind: a column a size, ours and the peer's in one cell."""
+    beside = "ours / Arctic" if results["peer"] else "ours"
+    grids = []
+    for name, text in results["texts"].items():
+        grid = Grid([f"{name} ({beside})", *(_size(at) for at in text["sizes"])])
+        grid.rows += [[label, *(cell(at) for at in text["sizes"])] for label, cell in _ROWS]
+        grids.append((name, grid))
+    return grids
+
+
+def removal_line(text: Mapping[str, Any]) -> str:
+    """What is left while the outputs of one kind are removed, in a sentence."""
+    all_, half, end = text["removal"][0], text["removal"][5], text["removal"][-1]
+    return (
+        f"Removing {all_['tokens']} tokens, the oldest first: half of them leave "
+        f"{half['bytes'] / all_['bytes']:.0%} of the bytes, all leave {end['of_empty']:.2f} x an empty index."
+    )
+
+
+def restart_grid(restart: Mapping[str, Any]) -> Grid:
+    """Folders: a column a size."""
+    grid = Grid([f"a folder, {restart['kind']}", *(_size(at) for at in restart["sizes"])])
+    grid.rows += [[label, *(cell(at) for at in restart["sizes"])] for label, cell in _RESTART_ROWS]
+    return grid
+
+
+def _size(at: Mapping[str, Any]) -> str:
+    return f"{at['tokens'] / 1e6:g}M tokens"
+
+
+def _pair(at: dict[str, Any], ours: str, peer: str, form: str) -> str:
+    return form.format(at[ours]) + (" / " + form.format(at[peer]) if peer in at else "")
+
+
+def _step(at: dict[str, Any], sort: str, what: str) -> str:
+    def both(values: dict[str, float]) -> str:
+        return f"{values['p50']:.1f} ({values['p99']:.0f})"
+
+    steps = at["steps"][sort]
+    peer = steps.get(f"peer {what}")
+    return both(steps[what]) + (f" / {both(peer)}" if peer else "")
+
+
+_ROWS: list[tuple[str, Any]] = [
+    (
+        "ingest, us a token",
+        lambda at: _pair(at, "ingest_us_per_token", "peer_ingest_us_per_token", "{:.2f}"),
+    ),
+    (
+        "bytes a token (resident)",
+        lambda at: _pair(at, "resident_bytes_per_token", "peer_resident_bytes_per_token", "{:.0f}"),
+    ),
+    ("bytes a token (counted)", lambda at: f"{at['bytes_per_token']:.1f}"),
+    ("new text: append, us p50 (p99)", lambda at: _step(at, "new text", "append_us")),
+    ("new text: draft", lambda at: _step(at, "new text", "draft_us")),
+    ("new text: step, through Python", lambda at: _step(at, "new text", "step_us")),
+    ("known text: append", lambda at: _step(at, "known text", "append_us")),
+    ("known text: draft", lambda at: _step(at, "known text", "draft_us")),
+    ("known text: step, through Python", lambda at: _step(at, "known text", "step_us")),
+    (
+        "remove an output, ms",
+        lambda at: _pair(at, "remove_ms_per_output", "peer_remove_ms_per_output", "{:.2f}"),
+    ),
+    ("open a session, ms", lambda at: _pair(at, "open_ms", "peer_open_ms", "{:.1f}")),
+]
+
+
+def _beside_smallest(at: Mapping[str, Any], which: str) -> str:
+    value, ratio = at[f"append_draft_us_{which}"], at["append_draft_of_smallest"][which]
+    return f"{value:.1f}" + (f" ({ratio:.2f} x the smallest)" if ratio != 1 else "")
+
+
+_RESTART_ROWS: list[tuple[str, Any]] = [
+    ("added, us a token, on disk when it returns", lambda at: f"{at['add_us_per_token']:.2f}"),
+    (
+        "compacted, us a token",
+        lambda at: f"{at['compact_us_per_token']:.2f}" if at["compacted"] else "not in this version",
+    ),
+    ("on disk, bytes a token", lambda at: f"{at['folder_bytes_per_token']:.0f}"),
+    ("most that was resident meanwhile, MB", lambda at: f"{at['peak_resident_bytes'] / 1e6:.0f}"),
+    ("open, s", lambda at: f"{at['open_s']:.3f}"),
+    ("open to first draft, s", lambda at: f"{at['first_draft_s']:.3f}"),
+    ("resident after open, MB", lambda at: f"{at['resident_bytes'] / 1e6:.0f}"),
+    ("of it not mapped from a file, MB", lambda at: f"{at['resident_anonymous_bytes'] / 1e6:.0f}"),
+    ("a step in new text, us p50", lambda at: _beside_smallest(at, "new")),
+    ("a step in known text, us p50", lambda at: _beside_smallest(at, "known")),
+]

@@ -1,0 +1,5 @@
+"""docs/performance.md, written from the JSON of the benchmarks."""
+
+from suffixsvc_bench.page.publish import publish
+
+__all__ = ["publish"]

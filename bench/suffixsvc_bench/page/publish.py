@@ -1,0 +1,150 @@
+"""Tables and plots of the last runs as one Markdown page with SVG files beside it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from suffixsvc.errors import InvalidInputError
+from suffixsvc_bench.index_bench.charts import index_charts
+from suffixsvc_bench.index_bench.tables import index_grids, removal_line, restart_grid
+from suffixsvc_bench.page.commands import index_command, replay_command, rpc_command, segment_command
+from suffixsvc_bench.plots import Chart
+from suffixsvc_bench.plots.files import svg_file
+from suffixsvc_bench.provenance import Provenance
+from suffixsvc_bench.replay.charts import charts
+from suffixsvc_bench.replay.document import read_comparison
+from suffixsvc_bench.replay.grids import describe, headline_grids, summary_grids
+from suffixsvc_bench.rpc_bench.report import rpc_grid, rpc_line
+from suffixsvc_bench.segment_bench import segment_grid
+from suffixsvc_bench.tables import markdown_grid
+
+__all__ = ["publish"]
+
+_WORDS: Final = Path(__file__).parent
+#: a paragraph of the page, or a chart in it
+Part = str | Chart
+
+
+def publish(measured: Path, page: Path) -> list[Path]:
+    """Write the page and its plots; returns what was written.
+
+    Args:
+        measured: a folder with what the verbs printed with ``--json``: replay.json, index.json,
+            segment.json, rpc.json. Sections without a file are left out.
+        page: the page; plots go into a folder of its name beside it, and old ones there are removed.
+
+    Raises:
+        InvalidInputError: there is none of these files, one cannot be read, or the page cannot be written.
+    """
+    parts: list[Part] = [_words("introduction")]
+    found = 0
+    for name, section in _SECTIONS.items():
+        path = measured / f"{name}.json"
+        if path.is_file():
+            found += 1
+            parts += section(path)
+    if not found:
+        raise InvalidInputError(
+            f"{measured} holds no results", expected=", ".join(f"{name}.json" for name in _SECTIONS)
+        )
+    try:
+        return _write(page, parts)
+    except OSError as error:
+        raise InvalidInputError(f"cannot write the page {page}", got=str(error)) from None
+
+
+def _write(page: Path, parts: Sequence[Part]) -> list[Path]:
+    folder = page.with_suffix("")
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.svg"):
+        old.unlink()
+    lines, written = [], [page]
+    for part in parts:
+        if isinstance(part, str):
+            lines.append(part)
+            continue
+        name = re.sub(r"[^a-z0-9]+", "-", part.title.lower()).strip("-") + ".svg"
+        (folder / name).write_text(svg_file(part), encoding="utf-8")
+        written.append(folder / name)
+        lines.append(f"![{part.title}]({folder.name}/{name})\n\n{part.caption}")
+    page.write_text("\n\n".join(lines) + "\n", encoding="utf-8")
+    return written
+
+
+def _replay(path: Path) -> list[Part]:
+    found = read_comparison(path)
+    results, plan = found.results, found.plan
+    head = ["## Drafting", _words("drafting"), _made(found.provenance, replay_command(found.request))]
+    tables = [markdown_grid(grid) for grid in headline_grids(results, plan)]
+    every = [markdown_grid(grid) for grid in summary_grids(results, plan)]
+    traces = "\n".join(f"* {describe(result)}" for result in results)
+    return [
+        *head,
+        *tables,
+        *charts(results, plan),
+        "### Every method",
+        *every,
+        f"The traces:\n\n{traces}",
+    ]
+
+
+def _index(path: Path) -> list[Part]:
+    results = _read(path, ("provenance", "options", "texts", "restart"))
+    parts: list[Part] = ["## The index", _words("index"), _made(_where(results), index_command(results))]
+    for name, grid in index_grids(results):
+        parts += [markdown_grid(grid), removal_line(results["texts"][name])]
+    if results["restart"] is not None:
+        parts += ["### Restart", _words("restart"), markdown_grid(restart_grid(results["restart"]))]
+    return [*parts, *index_charts(results)]
+
+
+def _segment(path: Path) -> list[Part]:
+    results = _read(path, ("provenance", "seed", "sizes"))
+    made = _made(_where(results), segment_command(results))
+    return ["## Sealed segments", _words("segment"), made, markdown_grid(segment_grid(results))]
+
+
+def _rpc(path: Path) -> list[Part]:
+    report = _read(path, ("provenance", "options", "timings"))
+    made = _made(_where(report), rpc_command(report))
+    return ["## Over the wire", _words("rpc"), made, markdown_grid(rpc_grid(report)), rpc_line(report)]
+
+
+_SECTIONS: Final[dict[str, Callable[[Path], list[Part]]]] = {
+    "replay": _replay,
+    "index": _index,
+    "segment": _segment,
+    "rpc": _rpc,
+}
+
+
+def _words(section: str) -> str:
+    return (_WORDS / f"{section}.md").read_text(encoding="utf-8").strip()
+
+
+def _made(where: Provenance, command: str) -> str:
+    busy = (
+        " The machine was busy with other work: times are too high." if where.load > where.cores / 2 else ""
+    )
+    return f"Made by {where.line()}.{busy} To repeat it:\n\n    {command}"
+
+
+def _where(results: Mapping[str, Any]) -> Provenance:
+    return Provenance(**results["provenance"])
+
+
+def _read(path: Path, keys: Sequence[str]) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        missing = [key for key in keys if key not in data]
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidInputError(f"cannot read {path}", got=str(error)[:200]) from None
+    if missing:
+        raise InvalidInputError(
+            f"{path} is of another benchmark or version", expected=", ".join(keys), got=f"no {missing[0]}"
+        )
+    return data  # type: ignore[no-any-return] # looked up by key above

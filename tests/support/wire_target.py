@@ -1,0 +1,311 @@
+"""Bytes of the wire through everything that decodes them: for a fuzzer, and for the test of its corpus.
+
+The first byte chooses the decoder, the others are its message:
+
+    Draft, VerifyCost, Verified, ErrorDetail    suffixsvc.wire, both directions
+    OpenSessionRequest, StepRequest, ...        the converters of the service
+    StreamRequest                               a service, with the core's desk and without it
+
+Any bytes may be refused by a typed error. Anything else that is raised is a finding, and so is an answer that
+does not survive being sent on, or a desk that answers otherwise than protobuf and Python do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from google.protobuf.message import DecodeError, Message
+
+from suffixsvc import Draft, Limits, SuffixCache, wire
+from suffixsvc.config import PROMPT_TAIL_TOKENS
+from suffixsvc.errors import InvalidInputError, SuffixError
+from suffixsvc.service import converters
+from suffixsvc.service.handlers import Handlers
+from suffixsvc.types import TokenArray
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc.v1 import types_pb2
+from suffixsvc.values import as_cost_curve
+
+__all__ = ["KINDS", "Services", "run_one", "seeds"]
+
+LIMITS: Final = Limits(max_session_tokens=200, max_output_tokens=64, max_draft_tokens=12, max_sessions=6)
+#: messages that one pair of services answers before a fresh one: what they hold stays small
+_MESSAGES: Final = 500
+_TEXT: Final = np.arange(100, 150, dtype=np.int32)
+
+
+# ------------------------------------------------------------------------------------------- wire.py
+
+
+def _draft(message: types_pb2.Draft) -> None:
+    draft = wire.draft_from_proto(message)
+    n = len(draft)
+    assert len(draft.parents) == len(draft.probs) == len(draft.sources) == len(draft.match_lens) == n
+    assert (draft.token_ids >= 0).all()
+    assert (draft.match_lens >= 0).all()
+    assert ((draft.parents >= -1) & (draft.parents < np.arange(n))).all()
+    assert ((draft.probs >= 0) & (draft.probs <= 1)).all()
+    _same(draft, wire._draft_from_proto(message))  # the hot path and the long one
+    _same(draft, wire.draft_from_proto(wire.draft_to_proto(draft)))
+
+
+def _same(a: Draft, b: Draft) -> None:
+    for name in ("token_ids", "parents", "probs", "sources", "match_lens"):
+        left, right = getattr(a, name), getattr(b, name)
+        assert left.dtype == right.dtype
+        assert left.tobytes() == right.tobytes(), name
+
+
+def _cost(message: types_pb2.VerifyCost) -> None:
+    cost = wire.cost_from_proto(message)
+    if cost is None:
+        return
+    curve = as_cost_curve(cost, 8)
+    assert np.isfinite(curve[1:]).all()
+    again = wire.cost_from_proto(wire.cost_to_proto(cost))
+    assert again is not None
+    assert np.asarray(again)[()].tobytes() == np.asarray(cost)[()].tobytes()
+
+
+def _verified(message: pb.Verified) -> None:
+    verified = wire.verified_from_proto(message)
+    assert 0 <= verified.accepted < verified.width
+    assert wire.verified_from_proto(wire.verified_to_proto(verified)) == verified
+
+
+def _error(message: types_pb2.ErrorDetail) -> None:
+    error = wire.error_from_detail(message)
+    assert isinstance(error, SuffixError)
+    wire.status_of(error)
+    again = wire.error_from_detail(wire.detail_from_error(error))
+    assert type(again) is type(error)
+
+
+# ---------------------------------------------------------------------------------------- converters
+
+
+def _tokens(tokens: TokenArray) -> None:
+    assert tokens.dtype == np.int32
+    assert not tokens.size or tokens.min() >= 0
+    assert wire.unpack_tokens(wire.pack_tokens(tokens)).tobytes() == tokens.tobytes()
+
+
+def _open(request: pb.OpenSessionRequest) -> None:
+    args = converters.open_args(request, LIMITS)
+    _tokens(args.prompt)
+    _tokens(args.output)
+    assert len(args.prompt) + len(args.output) <= LIMITS.max_session_tokens
+    assert args.session_id is None or 0 < len(args.session_id.encode()) <= 128
+    assert 0 < len(args.namespace.encode()) <= 200
+
+
+def _step(request: pb.StepRequest) -> None:
+    args = converters.step_args(request, LIMITS)
+    assert 0 <= args.max_draft_tokens <= LIMITS.max_draft_tokens
+    assert args.at is None or args.at >= 0
+    assert args.tree in (False, True, "auto")
+    if args.verified is not None:
+        assert 0 <= args.verified[1] < args.verified[0]
+
+
+def _append(request: pb.AppendContextRequest) -> None:
+    args = converters.append_args(request)
+    _tokens(args.tokens)
+    assert args.at is None or args.at >= 0
+
+
+def _outputs(request: pb.AddOutputsRequest) -> None:
+    outputs = converters.new_outputs(request, LIMITS)
+    assert len(outputs) == len(request.outputs)
+    for output in outputs:
+        _tokens(output.token_ids)
+        _tokens(output.prompt_tail)
+        assert 0 < len(output.token_ids) <= LIMITS.max_output_tokens
+        assert len(output.prompt_tail) <= PROMPT_TAIL_TOKENS
+        assert sum(output.segment_lens) == len(output.token_ids)
+
+
+# ---------------------------------------------------------------------------------------- the stream
+
+
+class Services:
+    """Two services that are asked the same: one answers at the core's desk, one by protobuf and Python."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._caches: list[SuffixCache] = []
+        self._handlers: list[Handlers] = []
+        self._comparable = True
+
+    def ask(self, data: bytes) -> None:
+        if self._left == 0:
+            self.close()
+            self._begin()
+        self._left -= 1
+        with_desk, without = self._handlers
+        try:
+            request = pb.StreamRequest.FromString(data)
+        except DecodeError:
+            try:
+                with_desk.message_bytes(data)
+            except InvalidInputError:
+                return
+            raise AssertionError("the desk read what is no StreamRequest") from None
+        answers = [
+            pb.StreamReply.FromString(raw)
+            for raw in (with_desk.message_bytes(data), without._message(request))
+        ]
+        for answer in answers:
+            assert answer.id == request.id
+            assert request.WhichOneof("request") != "steps" or len(answer.steps.items) == len(
+                request.steps.items
+            )
+            self._read(answer)
+        # Sessions of a batch step side by side and may or may not see each other's text. Ids that the
+        # service chose are random.
+        self._comparable &= len(request.steps.items) <= 1
+        for answer in answers:
+            if answer.HasField("open"):
+                answer.open.session_id = ""
+            if not self._comparable:
+                for item in answer.steps.items:
+                    item.reply.ClearField("draft")
+        assert answers[0] == answers[1], "the desk answers otherwise"
+
+    def _read(self, answer: pb.StreamReply) -> None:
+        """As a client does."""
+        if answer.HasField("error"):
+            wire.error_from_detail(answer.error)
+            assert answer.error.code != types_pb2.ERROR_CODE_INTERNAL, answer.error.message
+        for item in answer.steps.items:
+            if item.HasField("error"):
+                wire.error_from_detail(item.error.error)
+                assert item.error.error.code != types_pb2.ERROR_CODE_INTERNAL, item.error.error.message
+            else:
+                assert len(wire.draft_from_proto(item.reply.draft)) <= LIMITS.max_draft_tokens
+
+    def _begin(self) -> None:
+        self._left, self._comparable = _MESSAGES, True
+        for _ in range(2):
+            cache = SuffixCache(limits=LIMITS)
+            self._caches.append(cache)
+            cache.namespace("a").add_output(_TEXT)
+            handlers = Handlers(cache, LIMITS, durable=False, version="fuzz")
+            for session_id in ("a", "b"):
+                handlers.open_session(
+                    pb.OpenSessionRequest(
+                        namespace="a", session_id=session_id, prompt_token_ids=wire.pack_tokens(_TEXT[:2])
+                    )
+                )
+            self._handlers.append(handlers)
+
+    def close(self) -> None:
+        """Check what the messages left behind. Idempotent."""
+        for cache in self._caches:
+            cache.check()
+            cache.close()
+        self._caches.clear()
+        self._handlers.clear()
+        self._left = 0
+
+
+# --------------------------------------------------------------------------------------------- one input
+
+#: (message, what reads it) by the first byte; the stream is last
+KINDS: Final[tuple[tuple[type[Message], Callable[[Any], None] | None], ...]] = (
+    (types_pb2.Draft, _draft),
+    (types_pb2.VerifyCost, _cost),
+    (pb.Verified, _verified),
+    (types_pb2.ErrorDetail, _error),
+    (pb.OpenSessionRequest, _open),
+    (pb.StepRequest, _step),
+    (pb.AppendContextRequest, _append),
+    (pb.AddOutputsRequest, _outputs),
+    (pb.StreamRequest, None),
+)
+
+
+def run_one(data: bytes, services: Services) -> None:
+    """One input. Whatever it raises is a finding."""
+    if not data:
+        return
+    message_type, read = KINDS[data[0] % len(KINDS)]
+    if read is None:
+        services.ask(data[1:])
+        return
+    try:
+        message = message_type.FromString(data[1:])
+    except DecodeError:
+        return
+    try:
+        read(message)
+    except SuffixError as error:
+        assert error.expected is not None, f"{error!r} does not say what was expected"  # noqa: PT017 - no pytest here
+        wire.detail_from_error(error).SerializeToString()
+
+
+def seeds() -> list[bytes]:
+    """A well-formed input of every kind, and some that are nearly so."""
+    ids = wire.pack_tokens(_TEXT[:4])
+    curve = np.array([0, 1, 1.5, 2], "<f4").tobytes()
+    chain = wire.draft_to_proto(Draft.chain([5, 6, 7], [0.5, 0.5, 0.25], wire.DraftSource.SESSION, 3))
+    tree = types_pb2.Draft()
+    tree.CopyFrom(chain)
+    tree.parents = np.array([-1, -1, 0], "<i4").tobytes()
+    per_token, by_curve = types_pb2.VerifyCost(per_token=0.05), types_pb2.VerifyCost()
+    by_curve.curve.cost = curve
+    open_ = pb.OpenSessionRequest(
+        namespace="a/b",
+        tokenizer="xxh3:9f",
+        prompt_token_ids=ids,
+        output_token_ids=ids[:4],
+        labels={"agent": "sql"},
+        reads=["a"],
+        verify_cost=by_curve,
+        session_id="c",
+    )
+    step = pb.StepRequest(
+        session_id="a",
+        seq=1,
+        new_token_ids=ids,
+        at=2,
+        max_draft_tokens=8,
+        verify_cost=per_token,
+        tree=pb.TREE_MODE_AUTO,
+        verified=pb.Verified(width=3, accepted=2, source=types_pb2.DRAFT_SOURCE_SESSION),
+    )
+    plain = pb.StepRequest(session_id="b", new_token_ids=ids, max_draft_tokens=8)
+    append = pb.AppendContextRequest(session_id="a", seq=2, token_ids=ids, at=6)
+    output = pb.OutputItem(
+        token_ids=ids, prompt_token_ids=ids, labels={"agent": "x"}, ttl_seconds=60, segment_lens=[1, 3]
+    )
+    outputs = pb.AddOutputsRequest(namespace="a", outputs=[output, pb.OutputItem(token_ids=ids, corpus=True)])
+    detail = types_pb2.ErrorDetail(
+        code=types_pb2.ERROR_CODE_APPEND_GAP, message="a gap", expected="3", got="5", remedy="append"
+    )
+    kinds: dict[type[Message], list[Message]] = {
+        types_pb2.Draft: [chain, tree, types_pb2.Draft()],
+        types_pb2.VerifyCost: [per_token, by_curve],
+        pb.Verified: [pb.Verified(width=2, accepted=1)],
+        types_pb2.ErrorDetail: [detail],
+        pb.OpenSessionRequest: [open_],
+        pb.StepRequest: [step, plain],
+        pb.AppendContextRequest: [append],
+        pb.AddOutputsRequest: [outputs],
+        pb.StreamRequest: [
+            pb.StreamRequest(id=1, open=open_),
+            pb.StreamRequest(id=2, steps=pb.StepBatch(items=[step, plain])),
+            pb.StreamRequest(id=300, steps=pb.StepBatch(items=[plain])),
+            pb.StreamRequest(id=3, append_context=append),
+            pb.StreamRequest(id=4, close=pb.CloseSessionRequest(session_id="a", discard=True)),
+            pb.StreamRequest(id=5),
+        ],
+    }
+    numbers = {message_type: number for number, (message_type, _) in enumerate(KINDS)}
+    return [
+        bytes([numbers[message_type]]) + message.SerializeToString()
+        for message_type, messages in kinds.items()
+        for message in messages
+    ]
