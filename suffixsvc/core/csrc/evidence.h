@@ -5,7 +5,7 @@
 // distinct match length is looked at once. A context takes the slot of the largest order (learner.h,
 // kOrders) that it covers.
 //
-// Threads: the caller holds the shared locks of all indexes in the view.
+// Threads: the caller holds a Reading (grace.h).
 #pragma once
 
 #include <array>
