@@ -18,7 +18,7 @@ int order_of(std::uint32_t len) {
 
 // Occurrences of an edge's target that count as evidence of `source`.
 std::uint32_t votes_of(const Index& index, NodeId to, int source, std::uint32_t writer) {
-    const NodeView n = index.node(to);
+    const NodeVotes n = index.votes(to);
     if (n.count <= 0 || (source == 1 && n.writer == writer)) return 0;
     return static_cast<std::uint32_t>(n.count);
 }
@@ -44,7 +44,7 @@ void walk(const Sources& sources, const View& view, std::size_t number, Slots& s
     std::uint32_t high = cursor.len;
     while (id != kRoot) {
         const NodeView n = index.node(id);
-        const std::uint32_t low = index.node(n.link).len + 1;
+        const std::uint32_t low = index.len(n.link) + 1;
         if (n.fanout > 0 && high >= low && (source == 0 || n.writer != writer)) {
             if (high >= kMinMatch && high > match.len) {
                 const Token token = last_follower(index, id, source, writer);
@@ -75,7 +75,7 @@ void walk_beside(const Sources& sources, const View& view, std::size_t number, S
     std::uint32_t high = view.cursors[number].len;
     while (id != kRoot) {
         const NodeView n = index.node(id);
-        const std::uint32_t low = index.node(n.link).len + 1;
+        const std::uint32_t low = index.len(n.link) + 1;
         if (high >= low) {
             const bool followed = n.fanout > 0 && n.writer != writer;
             if (followed && high >= kMinMatch && high > match.len) {
@@ -103,7 +103,7 @@ std::uint32_t votes_for(const Slot& slot, Token token, int source, std::uint32_t
 std::uint32_t count_of(const Slot& slot) {
     std::uint32_t count = 0;
     for (std::size_t p = 0; p < slot.places; ++p)
-        count += static_cast<std::uint32_t>(std::max(0, slot.at[p].index->node(slot.at[p].id).count));
+        count += static_cast<std::uint32_t>(std::max(0, slot.at[p].index->votes(slot.at[p].id).count));
     return count;
 }
 
@@ -146,7 +146,7 @@ Token recovered(const Sources& sources, const Recovery& recovery, int source) {
     const Index& index = *sources.indexes[recovery.index];
     std::uint32_t high = recovery.at.len;
     for (NodeId id = recovery.at.node; id != kRoot && high >= kMinRecovery; id = index.node(id).link) {
-        const std::uint32_t shorter = index.node(index.node(id).link).len;
+        const std::uint32_t shorter = index.len(index.node(id).link);
         if (high > shorter) {
             const Token token = last_follower(index, id, source, sources.writer);
             if (token >= 0) return token;
@@ -208,7 +208,8 @@ void Contexts::tally(const Sources& sources, std::size_t number) {
         if (scanned == kScanned + kScannedLast) {
             // Unseen edges of a wide node: its own count stands in for theirs.
             followers.complete = false;
-            seen = std::max(seen, static_cast<std::uint32_t>(std::max(0, place.index->node(place.id).count)));
+            seen =
+                std::max(seen, static_cast<std::uint32_t>(std::max(0, place.index->votes(place.id).count)));
         }
         slot.total += seen;
     }
@@ -351,9 +352,9 @@ void note_drafted(const Sources& sources, const View& view, Token token) {
             if (to != kNoNode && votes_of(hot, to, 1, sources.writer) > 0) {
                 longest = high;
                 index = &hot;
-                writer = hot.node(to).writer & ~kManyWriters;
+                writer = hot.votes(to).writer & ~kManyWriters;
             }
-            high = std::min(high, hot.node(hot.node(id).link).len);
+            high = std::min(high, hot.len(hot.node(id).link));
         }
     }
     SealedAt at;
