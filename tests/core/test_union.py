@@ -217,7 +217,9 @@ class World:
         }
         for order, (match_len, total, newest, votes) in got.items():
             if order not in truth:  # texts end there, and nothing followed
-                assert scanned and order < scanned[-1] and not any(votes)
+                assert scanned
+                assert order < scanned[-1]
+                assert not any(votes)
                 continue
             slot = truth[order]
             assert match_len == slot.match_len, order
