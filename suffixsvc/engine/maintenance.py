@@ -129,7 +129,7 @@ class Maintenance:
             return 0 if self._stopping else sealer.seal(index)
 
     def _do_merge(self, index: NamespaceIndex) -> bool:
-        """Whether something was merged. Planned again only when segments, or what is left of them, changed."""
+        """Whether something was merged. Planned again only when segments or what is left of them changed."""
         if self._stopping:
             return False
         now = [(each.record.name, each.outputs) for each in index.sealed()]
