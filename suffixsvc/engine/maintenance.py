@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 
 from suffixsvc.engine.sealing import Sealer
+from suffixsvc.engine.tiering import MOST_SEGMENTS
 from suffixsvc.errors import SegmentCancelledError, StoreClosedError, StoreFullError, SuffixError
 from suffixsvc.index import NamespaceIndex
 
@@ -54,6 +55,7 @@ class Maintenance:
         self._work = threading.RLock()
         self._wake = threading.Event()
         self._stopping = False
+        self._merged: dict[str, list[tuple[str, int]]] = {}  # path -> nothing to do with these
         self._pauses: dict[str, tuple[float, float]] = {}  # path -> (not before, the pause)
         self._thread = threading.Thread(target=self._run, name="suffixsvc-maintenance", daemon=True)
         if start:
@@ -99,15 +101,10 @@ class Maintenance:
         if self._paused(index):
             return
         try:
-            while index.hot_tokens >= self._batch_tokens and self._do_seal(index):
-                pass
-            sealed = index.sealed()
-            if not sealed:
-                return
-            if any(each.segment.corrupt for each in sealed):
+            if any(each.segment.corrupt for each in index.sealed()):
                 with self.work() as sealer:
                     sealer.repair(index)
-            while self._do_merge(index):
+            while self._seal_or_merge(index):
                 pass
             for each in index.sealed():
                 while not self._stopping and each.segment.settle(_SETTLED_TEXTS):
@@ -119,13 +116,30 @@ class Maintenance:
         else:
             self._pauses.pop(index.path, None)
 
+    def _seal_or_merge(self, index: NamespaceIndex) -> bool:
+        """One of them, or one of each: sealing goes first, but under a flood of writes there would never be
+        time to merge, and each draft would ask more and more segments."""
+        if index.hot_tokens < self._batch_tokens:
+            return self._do_merge(index)
+        merged = len(index.sealed()) >= MOST_SEGMENTS and self._do_merge(index)
+        return self._do_seal(index) > 0 or merged
+
     def _do_seal(self, index: NamespaceIndex) -> int:
         with self.work() as sealer:
             return 0 if self._stopping else sealer.seal(index)
 
     def _do_merge(self, index: NamespaceIndex) -> bool:
+        """Whether something was merged. Planned again only when segments or what is left of them changed."""
+        if self._stopping:
+            return False
+        now = [(each.record.name, each.outputs) for each in index.sealed()]
+        if self._merged.get(index.path, []) == now:
+            return False
         with self.work() as sealer:
-            return not self._stopping and sealer.merge(index)
+            if sealer.merge(index):
+                return True
+        self._merged[index.path] = now
+        return False
 
     def _seal_the_largest(self, indexes: Collection[NamespaceIndex]) -> None:
         """Many small namespaces: a restart indexes again what is hot in all of them."""
