@@ -69,6 +69,7 @@ class Room:
                 "policies are none", expected="a Policies or None", got=type(policies).__name__
             )
         self._policies = policies
+        self._policy_of: dict[str, Policy] = {}
         self._whole = max_cache_bytes
         self._store = store
         self._weak_forget = forget
@@ -86,16 +87,20 @@ class Room:
         return 0 if self._whole >= 1 << 62 else self._whole
 
     def policy(self, path: str) -> Policy:
-        return self._policies.of(path)
+        """What holds for a namespace that there is."""
+        policy = self._policy_of.get(path)
+        if policy is None:
+            policy = self._policy_of[path] = self._policies.of(path)
+        return policy
 
     def new_ledger(self, path: str) -> Ledger | None:
         """A namespace's ledger, where anything of it is ever evicted or has the policy's time to live."""
-        policy = self._policies.of(path)
+        policy = self.policy(path)
         limited = self.limit_of(path) < UNLIMITED or bool(self.whole) or bool(policy.ttl_seconds)
         return Ledger() if limited and not policy.pinned else None
 
     def limit_of(self, path: str) -> int:
-        limit = self._policies.of(path).max_bytes
+        limit = self.policy(path).max_bytes
         return UNLIMITED if limit is None else limit
 
     # ------------------------------------------------------------------------------------ before a write
@@ -217,7 +222,7 @@ class Room:
         """Forget outputs whose policy's time to live has passed; how many."""
         gone = 0
         for index in indexes:
-            ttl, ledger = self._policies.of(index.path).ttl_seconds, index.ledger
+            ttl, ledger = self.policy(index.path).ttl_seconds, index.ledger
             if not ttl or ledger is None:
                 continue
             with ledger.turn:

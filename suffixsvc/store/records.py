@@ -59,6 +59,7 @@ __all__ = [
     "expiry_key",
     "log_key",
     "namespace_row_key",
+    "outline_of",
     "payload_key",
     "state_key",
 ]
@@ -277,6 +278,19 @@ def decode_log(raw: bytes, lsn: int) -> LogRecord:
         prompt_tail=decode_tokens(raw, _LOG.size, tail_count, where),
         labels=_decode_labels(raw[tail_end : tail_end + labels_len], label_count, where),
     )
+
+
+def outline_of(raw: bytes, lsn: int) -> tuple[int, int, int, bool]:
+    """(tokens, time written, TTL, corpus) of a log record, without looking at the rest of it: neither at the
+    checksum, so that the whole log can be gone through quickly, nor at what follows the header."""
+    where = f"log record {lsn}"
+    if len(raw) < _LOG.size:
+        raise corrupt(where, "record is too short", f"at least {_LOG.size} bytes", f"{len(raw)} bytes")
+    fields = _LOG.unpack_from(raw)
+    require_same(where, "magic", b"SXLG", fields[0])
+    require_same(where, "version", RECORD_VERSION, fields[1])
+    require_same(where, "LSN", lsn, fields[3])
+    return fields[9], fields[6], fields[5], bool(fields[2] & _FLAG_CORPUS)
 
 
 def _decode_labels(raw: bytes, count: int, where: str) -> dict[str, str]:

@@ -51,6 +51,7 @@ from suffixsvc.store.records import (
     expiry_key,
     log_key,
     namespace_row_key,
+    outline_of,
     payload_key,
     state_key,
 )
@@ -147,18 +148,13 @@ class ReadView:
 
     def outline(self, namespace_id: int, after: int, limit: int) -> list[OutputOutline]:
         """At most ``limit`` rows of the namespace behind ``after``, without their payloads."""
-        records = [self.log_record(lsn) for lsn in self.lsns(namespace_id, after, _LSN_END - 1, limit)]
-        return [
-            OutputOutline(
-                record.lsn,
-                record.written_us / _MICROSECONDS,
-                record.token_count,
-                record.ttl_seconds,
-                record.corpus,
-            )
-            for record in records
-            if record is not None
-        ]
+        found = []
+        for lsn in self.lsns(namespace_id, after, _LSN_END - 1, limit):
+            raw = self.txn.get(log_key(lsn), db=self.dbs.log)
+            if raw is not None:
+                tokens, written_us, ttl_seconds, corpus = outline_of(raw, lsn)
+                found.append(OutputOutline(lsn, written_us / _MICROSECONDS, tokens, ttl_seconds, corpus))
+        return found
 
     def manifest(self, namespace_id: int) -> Manifest:
         return self.manifests.get(namespace_id, ())

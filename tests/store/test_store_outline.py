@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from store_testing import NS, Clock, make_output
 
-from suffixsvc.errors import StoreClosedError, UnknownNamespaceError
+from suffixsvc.errors import StoreClosedError, StoreCorruptError, UnknownNamespaceError
 from suffixsvc.store import lmdb_store
+from suffixsvc.store import records as r
 from suffixsvc.types import NamespaceRecord, OutputOutline, Store
 
 
@@ -45,3 +47,14 @@ def test_an_outline_needs_a_namespace_and_an_open_store(store: Store) -> None:
     store.close()
     with pytest.raises(StoreClosedError):
         list(store.outline(NS))
+
+
+def test_an_outline_of_a_damaged_record_is_refused_by_name() -> None:
+    """Only the header is looked at, but that is not trusted."""
+    tail = np.arange(3, dtype=np.int32)
+    good = r.encode_log(r.LogRecord(42, r.PayloadKey(7, bytes(16), 1), 5, 10**15, 60, True, True, tail, {}))
+    assert r.outline_of(good, 42) == (5, 10**15, 60, True)
+    foreign, newer = b"XXXX" + good[4:], good[:4] + b"\2" + good[5:]
+    for bad, lsn in ((good[:40], 42), (b"", 42), (foreign, 42), (good, 43), (newer, 42)):
+        with pytest.raises(StoreCorruptError, match=f"log record {lsn}"):
+            r.outline_of(bad, lsn)
