@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from suffixsvc_bench.methods import Method, MethodSpec, Settings, known_methods
 from suffixsvc_bench.methods.base import guess
-from suffixsvc_bench.plots import Chart, Series, svg
+from suffixsvc_bench.plots import COLOURS, Chart, Series, svg
+from suffixsvc_bench.plots.files import svg_file
 from suffixsvc_bench.replay.calibration import Calibration, ReliabilityBin, pooled, reliability
 from suffixsvc_bench.replay.compare import NamedCost, Plan, compare, geometric_mean
 from suffixsvc_bench.replay.grids import summary_grids
@@ -168,6 +169,38 @@ def test_warm_calls_are_seen_but_not_counted_and_traces_start_cold() -> None:
     assert [r.runs[0].rates["memory_bytes"] for r in warm] == [3, 4]
 
 
+def test_a_method_that_studies_is_not_replayed_over_what_warms() -> None:
+    seen: list[str] = []
+
+    class Student(Method):
+        def study(self, texts: Any) -> None:
+            seen.append(f"studies {sum(len(text) for text in texts)}")
+
+        def begin(self, prompt: TokenArray, agent: str) -> None:
+            seen.append("begins")
+
+        def draft(self) -> Draft:
+            return Draft.empty()
+
+        def accept(self, token_ids: TokenArray, accepted: int) -> None:
+            pass
+
+        def end(self) -> None:
+            pass
+
+        def memory_bytes(self) -> int:
+            return 0
+
+    spec = MethodSpec("s", "s", "", 4, lambda _: Student(), studies=True, swept=False)
+    call = Call("", "", np.zeros(0, np.int32), np.arange(5, dtype=np.int32))
+    for warming, expected in (((call, call), ["studies 10", "begins"]), ((), [])):
+        trace = Trace("t", Path("t"), "prose", [call], list(warming))
+        result = next(compare([trace], Plan([spec], [NamedCost("0.05", 0.05)])))
+        assert seen == expected
+        assert len(result.runs) == len(expected) // 2
+        seen.clear()
+
+
 def test_our_own_engine_gains_from_a_warm_start() -> None:
     answer = [int(x) for x in np.random.default_rng(3).integers(0, 50_000, 200)]
     plan = Plan([known_methods()["ours-linear"]], [NamedCost("0.05", 0.05)])
@@ -314,6 +347,21 @@ def test_a_chart_is_xml_with_a_mark_a_point() -> None:
 @pytest.mark.parametrize("log_x", [False, True])
 def test_a_chart_of_one_point_can_be_drawn(log_x: bool) -> None:
     ElementTree.fromstring(svg(Chart("t", "c", "x", "y", [Series("a", [(3, 3)], 0)], log_x=log_x)))
+
+
+def test_a_chart_in_a_file_stands_alone() -> None:
+    series = [Series(f"a & {i}", [(1, 2), (2, 3)], i) for i in range(COLOURS)]
+    drawn = ElementTree.fromstring(svg_file(Chart("t <1>", "c", "x", "y", series, x_ticks=[1, 2])))
+    texts = [e.text for e in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert "t <1>" in texts
+    assert {s.name for s in series} <= set(texts)
+    style = drawn.find("{http://www.w3.org/2000/svg}style")
+    assert style is not None
+    assert style.text is not None
+    for colour in range(COLOURS):  # each is defined for light and dark, and used
+        assert style.text.count(f"--c{colour}:") == 2
+        assert f".c{colour} " in style.text
+    assert svg_file(Chart("t", "c", "x", "y", [])) == ""
 
 
 # -------------------------------------------------------------------------------------------- the command

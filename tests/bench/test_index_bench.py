@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import typer
 from suffixsvc_bench.index_bench import IndexBenchOptions, run_index_bench
+from suffixsvc_bench.index_bench.charts import index_charts
 from suffixsvc_bench.index_bench.peer import ArcticTree, PeerBrokeOffError
+from suffixsvc_bench.index_bench.report import write_index_report
+from suffixsvc_bench.index_bench.restart import measure_restarts
 from suffixsvc_bench.index_bench.texts import KINDS, VOCABULARY, from_log, stream
 from suffixsvc_bench.methods.arctic import find_python
 from typer.testing import CliRunner
 
 from suffixsvc.cli.bench_index import bench_index
-from suffixsvc.errors import InvalidInputError
+from suffixsvc.errors import InvalidInputError, StoreError
 
 LOG = Path(__file__).parents[1] / "data" / "recorded_demo.jsonl.gz"
 SMALL = IndexBenchOptions(
@@ -133,3 +138,53 @@ def test_the_peer_does_the_same_work_where_it_is_installed() -> None:
         steps = tree.steps(list(itertools.islice(text, 2)), 16)
         assert len(steps["append_us"]) == len(steps["draft_us"]) == 200
         assert tree.remove(20)["seconds"] > 0
+
+
+def test_folders_are_filled_opened_by_others_and_removed(tmp_path: Path) -> None:
+    shares: list[float] = []
+    found = measure_restarts(
+        (10_000, 30_000), "realistic", 100, 1, tmp_path, lambda _, share: shares.append(share)
+    )
+    assert json.loads(json.dumps(found)) == found
+    assert not list(tmp_path.iterdir())
+    assert shares == sorted(shares)
+    small, large = found["sizes"]
+    assert (small["tokens"], large["tokens"]) == (10_000, 30_000)
+    for at in found["sizes"]:
+        assert 0 < at["open_s"] <= at["first_draft_s"]
+        assert at["folder_bytes_per_token"] > 4
+        assert len(at["rounds"]) == 3
+        assert at["append_draft_us_new"] > 0
+    assert small["append_draft_of_smallest"] == {"new": 1.0, "known": 1.0}
+    ratio = large["append_draft_us_known"] / small["append_draft_us_known"]
+    assert large["append_draft_of_smallest"]["known"] == pytest.approx(ratio)
+
+
+def test_a_part_that_breaks_off_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="fill"):
+        measure_restarts((10_000,), "no such kind", 100, 1, tmp_path, lambda *_: None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_growth_is_drawn_and_the_page_needs_nothing_else(tmp_path: Path) -> None:
+    results = run_index_bench(dataclasses.replace(SMALL, restart="random", folder=tmp_path))
+    drawn = {chart.title: chart for chart in index_charts(results)}
+    memory = drawn["Memory of the hot index"]
+    assert [series.name for series in memory.series] == list(KINDS)
+    grown = results["texts"]["random"]["growth"]
+    assert list(memory.series[0].points) == [(p["tokens"], p["bytes"] / p["tokens"]) for p in grown]
+    assert len(drawn["Restart"].series[0].points) == 2
+    seconds = sum(
+        us * (b["tokens"] - a["tokens"]) / 1e6
+        for (_, us), a, b in zip(
+            drawn["Adding a token"].series[0].points, [{"tokens": 0}, *grown], grown, strict=False
+        )
+    )
+    assert seconds == pytest.approx(grown[-1]["seconds"])
+    page = tmp_path / "index.html"
+    write_index_report(page, results)
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<figure>") == len(drawn) >= 5
+    assert "src=" not in text
+    assert "href=" not in text
+    assert not re.findall(r"@[A-Z_]+@", text)  # no mark was left

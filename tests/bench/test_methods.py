@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from suffixsvc_bench.methods import Method, Settings, known_methods, missing_methods
 from suffixsvc_bench.methods.arctic import Arctic, PeerFailedError, find_python
+from suffixsvc_bench.methods.compat import KEY as DROP_IN
+from suffixsvc_bench.methods.compat import DropIn
 from suffixsvc_bench.methods.ngram_cache import LAX, STRICT, NgramCache, NgramCounts
 from suffixsvc_bench.methods.ngram_mod import NgramMod
 from suffixsvc_bench.methods.prompt_lookup import PromptLookup
@@ -153,6 +155,20 @@ def test_ngram_cache_asks_the_static_cache_last_and_lets_it_decide_between_candi
     alone = NgramCache(wide(1))
     alone.begin(ids([1, 2, 40, 0, 1, 2, 40, 9, 1, 2, 30, 8, 1, 2]), "")
     assert drafted(alone) == [40]
+
+
+def test_ngram_cache_studies_texts_into_its_static_cache() -> None:
+    method = NgramCache(wide(1))
+    method.study([ids([1, 2, 30, 4]), ids([1, 2, 30, 5])])
+    counted = NgramCounts()
+    counted.extend([1, 2, 30, 4], 0)
+    counted.extend([1, 2, 30, 5], 0)
+    method.begin(ids([1, 2]), "")
+    assert drafted(method) == [30]  # only the static cache knows it
+    assert method.memory_bytes() == counted.memory_bytes()
+    spec = known_methods()["ngram-cache-static"]
+    assert spec.studies
+    assert not spec.swept
 
 
 class SlowNgramCache:
@@ -314,6 +330,30 @@ def test_ngram_mod_against_a_dictionary(seed: int) -> None:
 # ------------------------------------------------------------------------------------------------ Arctic
 
 needs_arctic = pytest.mark.skipif(find_python() is None, reason="Arctic is not built here: make peers")
+
+
+def test_the_drop_in_class_is_called_as_arctics_is() -> None:
+    """The same calls with the same arguments as the worker makes of Arctic's class, in the same order."""
+    spec = known_methods()[DROP_IN]
+    method = spec.make(Settings(8, 0.05))
+    assert isinstance(method, DropIn)
+    text = list(range(100, 140))
+    try:
+        write(method, [1, 2, 3], text)
+        method.begin(ids([1, 2, 3]), "agent")
+        method.accept(ids(text[:10]), 0)
+        draft = method.draft()
+        assert draft.token_ids.tolist() == text[10:18]
+        assert draft.parents.tolist() == list(range(-1, 7))
+        assert ((draft.probs > 0.3) & (draft.probs <= 1)).all()
+        assert (draft.sources == 0).all()  # the interface does not say
+        method.accept(ids(text[10:19]), 8)
+        method.end()
+        assert method.memory_bytes() > 0
+    finally:
+        method.close()
+    assert spec.instead_of == "arctic-24-1-chain"
+    assert not spec.priced
 
 
 def test_a_missing_peer_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

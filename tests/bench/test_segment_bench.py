@@ -36,7 +36,7 @@ def test_figures(tmp_path: Path) -> None:
 
 def test_json() -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "suffixsvc_bench.segment_bench", "--sizes", "50K", "--json"],
+        [sys.executable, "-m", "suffixsvc.cli", "bench", "segment", "--sizes", "50K", "--json"],
         check=True,
         capture_output=True,
         text=True,

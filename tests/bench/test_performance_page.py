@@ -1,0 +1,169 @@
+"""The page about performance: written from the JSON of the verbs, complete, without paths of the machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from suffixsvc_bench.index_bench import IndexBenchOptions, run_index_bench
+from suffixsvc_bench.page import publish
+from suffixsvc_bench.page.commands import index_command, replay_command, rpc_command, segment_command
+from suffixsvc_bench.replay.document import read_comparison
+from suffixsvc_bench.replay.grids import headline_grids, summary_grids
+from suffixsvc_bench.segment_bench import run_segment_bench
+from suffixsvc_bench.tables import Grid, markdown_grid
+from typer.testing import CliRunner
+
+from suffixsvc.cli.bench import app
+from suffixsvc.errors import InvalidInputError
+
+
+def invoke(*args: object) -> str:
+    result = CliRunner().invoke(app, [str(a) for a in args], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("measured")
+    logs = []
+    for name, first in (("one", 10), ("two", 90)):
+        logs.append(folder / f"{name}.jsonl")
+        calls = [{"response_token_ids": [*range(first, first + 20)] * 3, "agent": "a"} for _ in range(6)]
+        logs[-1].write_text("".join(json.dumps(call) + "\n" for call in calls), encoding="utf-8")
+    methods = [w for m in ("ours-linear", "ours-tree", "ours-auto", "prompt-lookup") for w in ("--method", m)]
+    options = [*methods, "--agent", "one=a", "--seed", "3", "--no-sweep", "--json"]
+    (folder / "replay.json").write_text(invoke("replay", *logs, *options), encoding="utf-8")
+    small = IndexBenchOptions(
+        sizes=(3_000, 6_000),
+        kinds=("realistic",),
+        output_tokens=100,
+        step_outputs=2,
+        removed_outputs=10,
+        prompt_tokens=500,
+        peer=False,
+        restart="realistic",
+        folder=folder,
+    )
+    (folder / "index.json").write_text(json.dumps(run_index_bench(small)), encoding="utf-8")
+    (folder / "segment.json").write_text(json.dumps(run_segment_bench([50_000])), encoding="utf-8")
+    few = ["--transport", "unix", "--kind", "unary", "--calls", "4", "--rounds", "2", "--pause-ms", "0"]
+    (folder / "rpc.json").write_text(invoke("rpc", *few, "--json"), encoding="utf-8")
+    return folder
+
+
+def test_a_page_of_everything(measured: Path, tmp_path: Path) -> None:
+    page = tmp_path / "docs" / "performance.md"
+    page.parent.mkdir()
+    said = invoke("publish", measured, "--page", page)
+    text = page.read_text(encoding="utf-8")
+    for heading in ("# Performance", "## Drafting", "## The index", "### Restart", "## Sealed segments"):
+        assert f"{heading}\n" in text
+    assert "## Over the wire" in text
+    assert str(measured) not in text
+    assert str(Path.home()) not in text
+    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", text)
+    assert len(pictures) == len(set(pictures)) >= 6
+    for picture in pictures:
+        drawn = ElementTree.parse(page.parent / picture).getroot()
+        assert drawn.tag.endswith("svg")
+    assert len(said.splitlines()) == 1 + len(pictures)
+    widths = [line.count("|") for line in text.splitlines() if line.startswith("|")]
+    assert min(widths) > 2
+
+
+def test_plots_of_an_earlier_page_go_and_missing_sections_are_left_out(
+    measured: Path, tmp_path: Path
+) -> None:
+    only = tmp_path / "only"
+    only.mkdir()
+    (only / "segment.json").write_bytes((measured / "segment.json").read_bytes())
+    old = tmp_path / "page" / "old.svg"
+    old.parent.mkdir()
+    old.write_text("<svg/>", encoding="utf-8")
+    assert publish(only, tmp_path / "page.md") == [tmp_path / "page.md"]
+    assert not old.exists()
+    assert "## Drafting" not in (tmp_path / "page.md").read_text(encoding="utf-8")
+
+
+def test_the_figures_are_those_of_the_run(measured: Path) -> None:
+    found = read_comparison(measured / "replay.json")
+    data = json.loads((measured / "replay.json").read_text(encoding="utf-8"))
+    assert [r.as_dict() for r in found.results] == _untyped(data["traces"])
+    grid = headline_grids(found.results, found.plan)[0]
+    assert grid.headings[1] == "ours, tree, at 0.01"
+    speedups = {
+        trace["name"]: next(r["speedups"]["0.01"] for r in trace["runs"] if r["method"] == "ours-tree")
+        for trace in data["traces"]
+    }
+    assert {row[0]: row[1] for row in grid.rows} == {k: f"{v:.3f}" for k, v in speedups.items()}
+    assert len(summary_grids(found.results, found.plan)) == 3
+
+
+def _untyped(traces: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for trace in traces:
+        trace["agents"] = tuple(trace["agents"])
+        for run in trace["runs"]:
+            run["widths"] = {int(width): steps for width, steps in run["widths"].items()}
+    return traces
+
+
+def test_the_commands_ask_for_the_same_again(measured: Path) -> None:
+    def data(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((measured / f"{name}.json").read_text(encoding="utf-8"))
+        return found
+
+    asked = replay_command(data("replay")["request"])
+    assert asked.startswith("suffixsvc bench replay one.jsonl two.jsonl --method ours-linear ")
+    assert "--agent one=a" in asked
+    assert "--seed 3" in asked
+    assert "--no-sweep" in asked
+    again = replay_command(
+        data("replay")["request"] | {"warm": True, "shuffle": True, "starting_weights": "/x/w"}
+    )
+    assert "--start warm --shuffle" in again
+    assert "--starting-weights w " in again
+    assert index_command(data("index")) == (
+        "suffixsvc bench index --sizes 3000,6000 --kind realistic --no-peer --output-tokens 100 --seed 1 "
+        "--json"
+    )
+    assert segment_command(data("segment")) == "suffixsvc bench segment --sizes 50000 --seed 1 --json"
+    assert rpc_command(data("rpc")).startswith("suffixsvc bench rpc --transport unix --kind unary --batch 1 ")
+
+
+def test_what_cannot_be_read_is_named(measured: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    with pytest.raises(InvalidInputError, match="holds no results"):
+        publish(tmp_path, page)
+    for name, content in (
+        ("index.json", "{"),
+        ("index.json", "{}"),
+        ("index.json", "3"),
+        ("replay.json", "[]"),
+        ("replay.json", '{"format": 99}'),
+    ):
+        folder = tmp_path / "bad"
+        folder.mkdir(exist_ok=True)
+        for old in folder.iterdir():
+            old.unlink()
+        (folder / name).write_text(content, encoding="utf-8")
+        with pytest.raises(InvalidInputError, match=name):
+            publish(folder, page)
+        assert not page.exists()
+    with pytest.raises(InvalidInputError, match="cannot write the page"):
+        publish(measured, tmp_path / "bad" / "replay.json" / "page.md")
+
+
+def test_markdown_tables() -> None:
+    grid = Grid(["what | how", "x"], rows=[["a|b", "1"]], summaries=[["mean", ""]])
+    assert markdown_grid(grid).splitlines() == [
+        r"| what \| how | x |",
+        "|---|---:|",
+        r"| a\|b | 1 |",
+        "| **mean** |  |",
+    ]
