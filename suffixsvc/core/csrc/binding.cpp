@@ -10,7 +10,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <mutex>
-#include <shared_mutex>
 
 #include "binding_segment.h"
 #include "index.h"
@@ -105,7 +104,7 @@ NB_MODULE(_ext, m) {
             "count",
             [](const Index& self, Tokens tokens) {
                 nb::gil_scoped_release release;
-                std::shared_lock read(self.mutex);
+                const Reading reading;
                 return self.count(span_of(tokens));
             },
             "tokens"_a)
@@ -113,7 +112,7 @@ NB_MODULE(_ext, m) {
             "longest_match",
             [](const Index& self, Tokens context) {
                 nb::gil_scoped_release release;
-                std::shared_lock read(self.mutex);
+                const Reading reading;
                 return self.find(span_of(context)).len;
             },
             "context"_a)
@@ -143,14 +142,15 @@ NB_MODULE(_ext, m) {
             nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("max_context", &Index::max_context)
         .def("stats",
-             [](const Index& self) {
+             [](Index& self) {
                  nb::gil_scoped_release release;
-                 std::shared_lock read(self.mutex);
+                 std::unique_lock write(self.mutex);
+                 self.collect();
                  return self.stats();
              })
         .def("check", [](const Index& self) {
             nb::gil_scoped_release release;
-            std::shared_lock read(self.mutex);
+            std::unique_lock write(self.mutex);
             return self.check();
         });
 

@@ -45,40 +45,53 @@ static_assert((1u << slot_bits(8)) == 64 && (1u << slot_bits(9)) == 64 && (1u <<
 // The hash index behind the edges of a block; Slot is its integer type, all ones means empty.
 template <typename Slot>
 struct Slots {
-    Edge* edges;
-    Slot* table;
+    EdgeWord* edges;
+    Word<Slot>* table;
     std::uint32_t mask;
     std::uint32_t shift;
     static constexpr Slot kEmpty = static_cast<Slot>(~Slot{0});
 
-    Slots(Edge* block, std::uint32_t size_class)
+    Slots(EdgeWord* block, std::uint32_t size_class)
         : edges(block),
-          table(reinterpret_cast<Slot*>(block + room_of(size_class))),
+          table(reinterpret_cast<Word<Slot>*>(block + room_of(size_class))),
           mask((1u << slot_bits(size_class)) - 1),
           shift(32 - slot_bits(size_class)) {}
 
     std::uint32_t home(Token token) const {
         return (static_cast<std::uint32_t>(token) * 0x9E3779B1u) >> shift;
     }
-    // The token's slot, or the empty one where it would go.
+    // The token's slot, or the empty one where it would go. For the writer.
     std::uint32_t find(Token token) const {
         std::uint32_t i = home(token);
-        while (table[i] != kEmpty && edges[table[i]].token != token) i = (i + 1) & mask;
+        for (Slot e; (e = table[i]) != kEmpty && unpack(edges[e]).token != token;) i = (i + 1) & mask;
         return i;
     }
+    // Where the token leads, as far as can be told while the writer is at work; never more than once around.
+    NodeId look_up(Token token) const {
+        std::uint32_t i = home(token);
+        for (std::uint32_t n = 0; n <= mask; ++n, i = (i + 1) & mask) {
+            const Slot e = table[i];
+            if (e == kEmpty) break;
+            const Edge edge = unpack(edges[e]);
+            if (edge.token == token) return edge.to;
+        }
+        return kNoNode;
+    }
+    void put(std::uint32_t i, std::uint32_t e) { table[i] = static_cast<Slot>(e); }
     void build(std::uint32_t size) {
-        std::memset(table, 0xFF, (std::size_t{mask} + 1) * sizeof(Slot));
+        std::memset(static_cast<void*>(table), 0xFF, (std::size_t{mask} + 1) * sizeof(Slot));
         for (std::uint32_t e = 0; e < size; ++e) {
-            std::uint32_t i = home(edges[e].token);
+            std::uint32_t i = home(unpack(edges[e]).token);
             while (table[i] != kEmpty) i = (i + 1) & mask;
-            table[i] = static_cast<Slot>(e);
+            put(i, e);
         }
     }
     void erase(std::uint32_t hole) {
         // Linear probing without tombstones: slots behind the hole move up where their home allows it.
-        for (std::uint32_t i = (hole + 1) & mask; table[i] != kEmpty; i = (i + 1) & mask)
-            if (((i - home(edges[table[i]].token)) & mask) >= ((i - hole) & mask)) {
-                table[hole] = table[i];
+        Slot e;
+        for (std::uint32_t i = (hole + 1) & mask; (e = table[i]) != kEmpty; i = (i + 1) & mask)
+            if (((i - home(unpack(edges[e]).token)) & mask) >= ((i - hole) & mask)) {
+                table[hole] = e;
                 hole = i;
             }
         table[hole] = kEmpty;
@@ -87,7 +100,7 @@ struct Slots {
 
 // Calls f with a block's hash index.
 template <typename F>
-auto with_slots(Edge* block, std::uint32_t size_class, F&& f) {
+auto with_slots(EdgeWord* block, std::uint32_t size_class, F&& f) {
     switch (slot_bytes(size_class)) {
         case 1:
             return f(Slots<std::uint8_t>(block, size_class));
@@ -120,7 +133,10 @@ constexpr std::uint32_t kCellUnits = 2;
 
 }  // namespace
 
-EdgePool::EdgePool() : slab_(kClasses + 1) {}
+EdgePool::EdgePool(Limbo<Retired>& limbo, bool readers)
+    : limbo_(limbo), readers_(readers), slab_(kClasses + 1) {}
+
+// ---------------------------------------------------------------------------------------- memory
 
 EdgePool::BlockRef EdgePool::allocate(std::uint32_t size_class) {
     const std::size_t bytes = bytes_of(size_class);
@@ -129,12 +145,19 @@ EdgePool::BlockRef EdgePool::allocate(std::uint32_t size_class) {
                                               wide ? kClasses : size_class);
     if (unit & kWide) throw std::bad_alloc();
     if (!wide) return unit;
-    *reinterpret_cast<Cell*>(slab_.at(unit)) = Cell{size_class, 0, static_cast<Edge*>(take(bytes))};
+    *reinterpret_cast<Cell*>(slab_.at(unit)) = Cell{size_class, 0, static_cast<EdgeWord*>(take(bytes))};
     wide_bytes_ += bytes;
     return unit | kWide;
 }
 
 void EdgePool::release(BlockRef ref, std::uint32_t size_class) {
+    if (readers_)
+        limbo_.put({Retired::block, static_cast<std::uint8_t>(size_class), ref}, bytes_of(size_class));
+    else
+        release_now(ref, size_class);
+}
+
+void EdgePool::release_now(BlockRef ref, std::uint32_t size_class) {
     if (ref & kWide) {
         const std::size_t bytes = bytes_of(size_class);
         wide_bytes_ -= bytes;
@@ -143,6 +166,11 @@ void EdgePool::release(BlockRef ref, std::uint32_t size_class) {
         reinterpret_cast<Cell*>(slab_.at(ref))->size_class = 0;
     }
     slab_.free(ref);
+}
+
+void EdgePool::free(const EdgeList& list) {
+    const EdgeList::Where w = list.where();
+    if (w.size_class > 0) release_now(w.ref, w.size_class);
 }
 
 void EdgePool::clear() {
@@ -157,145 +185,213 @@ void EdgePool::clear() {
     wide_bytes_ = 0;
 }
 
-std::uint32_t EdgePool::position(const EdgeList& list, Token token) const {
-    if (list.size_class >= kHashedClass)
-        return with_slots(block(list.one.to), list.size_class, [&](auto slots) {
-            const auto e = slots.table[slots.find(token)];
-            return e == slots.kEmpty ? kAbsent : std::uint32_t{e};
-        });
-    const Edge* e = edges(list);
-    for (std::uint32_t i = 0; i < list.size; ++i)
-        if (e[i].token == token) return i;
-    return kAbsent;
+// --------------------------------------------------------------------------------------- reading
+
+Edges EdgePool::edges(const EdgeList& list) const {
+    for (;;) {
+        const std::uint64_t word = list.word;
+        const EdgeList::Where w = EdgeList::unpack_where(word);
+        if (w.size_class > 0) return {block(w.ref), w.size};
+        if (w.size == 0) return {};
+        const Token token = list.token;
+        if (list.word == word) return Edges(Edge{token, w.ref});
+    }
 }
 
 NodeId EdgePool::find(const EdgeList& list, Token token) const {
-    const std::uint32_t i = position(list, token);
-    return i == kAbsent ? kNoNode : edges(list)[i].to;
+    for (;;) {
+        const std::uint64_t word = list.word;
+        const Token extra = list.token;
+        const EdgeList::Where w = EdgeList::unpack_where(word);
+        if (w.size_class == 0) {
+            if (w.size == 0) return kNoNode;
+            if (list.word != word) continue;
+            return extra == token ? w.ref : kNoNode;
+        }
+        EdgeWord* b = block(w.ref);
+        const bool erasing = extra & 1;
+        if (w.size_class >= kHashedClass && !erasing) {
+            const NodeId to =
+                with_slots(b, w.size_class, [token](auto slots) { return slots.look_up(token); });
+            if (to != kNoNode) return to;
+        } else {
+            for (std::uint32_t i = 0; i < w.size; ++i)
+                if (const Edge e = unpack(b[i]); e.token == token) return e.to;
+        }
+        if (list.where().ref == w.ref && list.token == extra) return kNoNode;
+    }
+}
+
+// --------------------------------------------------------------------------------------- writing
+
+std::uint32_t EdgePool::position(EdgeList::Where w, Token token) const {
+    if (w.size_class >= kHashedClass)
+        return with_slots(block(w.ref), w.size_class, [&](auto slots) {
+            const auto e = slots.table[slots.find(token)].load();
+            return e == slots.kEmpty ? kAbsent : std::uint32_t{e};
+        });
+    const EdgeWord* b = block(w.ref);
+    for (std::uint32_t i = 0; i < w.size; ++i)
+        if (unpack(b[i]).token == token) return i;
+    return kAbsent;
+}
+
+std::uint32_t EdgePool::position(const EdgeList& list, Token token) const {
+    const EdgeList::Where w = list.where();
+    if (w.size_class == 0) return w.size == 1 && list.token == token ? 0 : kAbsent;
+    return position(w, token);
 }
 
 void EdgePool::move_to(EdgeList& list, std::uint32_t size_class) {
+    const EdgeList::Where old = list.where();
     if (size_class == 0) {
-        const BlockRef old = list.one.to;
-        list.one = block(old)[0];
-        release(old, list.size_class);
-    } else {
-        const BlockRef fresh = allocate(size_class);
-        std::memcpy(block(fresh), edges(list), list.size * sizeof(Edge));
-        if (size_class >= kHashedClass)
-            with_slots(block(fresh), size_class, [&](auto slots) { slots.build(list.size); });
-        if (list.size_class > 0) release(list.one.to, list.size_class);
-        list.one = Edge{-1, fresh};
+        const Edge one = unpack(block(old.ref)[0]);
+        list.token = one.token;
+        list.set({old.size, 0, old.size == 0 ? kNoNode : one.to});
+        release(old.ref, old.size_class);
+        return;
     }
-    list.size_class = size_class & 63u;
+    const BlockRef fresh = allocate(size_class);
+    EdgeWord* b = block(fresh);
+    if (old.size_class == 0)
+        b[0] = pack({list.token, old.ref});
+    else
+        std::memcpy(static_cast<void*>(b), block(old.ref), old.size * sizeof(EdgeWord));
+    if (size_class >= kHashedClass) with_slots(b, size_class, [&](auto slots) { slots.build(old.size); });
+    list.set({old.size, size_class, fresh});
+    if (old.size_class == 0)
+        list.token = list.token & ~1;  // it was the edge's until now. A count may begin anywhere, but even
+    else
+        release(old.ref, old.size_class);
 }
 
 NodeId EdgePool::find_or_add(EdgeList& list, Token token, NodeId to) {
-    if (list.size == 0 && list.size_class == 0) {
-        list.one = Edge{token, to};
-        list.size = 1;
-        return kNoNode;
-    }
-    const bool full = list.size == room_of(list.size_class);
-    if (list.size_class >= kHashedClass) {
-        const NodeId found = with_slots(block(list.one.to), list.size_class, [&](auto slots) {
-            auto& e = slots.table[slots.find(token)];
-            if (e != slots.kEmpty) return slots.edges[e].to;
-            if (!full) e = static_cast<std::remove_reference_t<decltype(e)>>(list.size);
+    EdgeList::Where w = list.where();
+    if (w.size_class == 0) {
+        if (w.size == 0) {
+            list.token = token;
+            list.set({1, 0, to});
             return kNoNode;
+        }
+        if (list.token == token) return w.ref;
+    }
+    const bool full = w.size == room_of(w.size_class);
+    std::uint32_t slot = 0;
+    if (w.size_class >= kHashedClass) {
+        const NodeId found = with_slots(block(w.ref), w.size_class, [&](auto slots) {
+            slot = slots.find(token);
+            const auto e = slots.table[slot].load();
+            return e != slots.kEmpty ? unpack(slots.edges[e]).to : kNoNode;
         });
         if (found != kNoNode) return found;
-    } else {
-        const Edge* e = edges(list);
-        for (std::uint32_t i = 0; i < list.size; ++i)
-            if (e[i].token == token) return e[i].to;
+    } else if (w.size_class > 0) {
+        const EdgeWord* b = block(w.ref);
+        for (std::uint32_t i = 0; i < w.size; ++i)
+            if (const Edge e = unpack(b[i]); e.token == token) return e.to;
     }
     if (full) {
-        if (list.size == kMostEdges) throw std::length_error("a context has too many different next tokens");
-        move_to(list, list.size_class + 1);
-        if (list.size_class >= kHashedClass)
-            with_slots(block(list.one.to), list.size_class, [&](auto slots) {
-                auto& e = slots.table[slots.find(token)];
-                e = static_cast<std::remove_reference_t<decltype(e)>>(list.size);
-            });
+        if (w.size == kMostEdges) throw std::length_error("a context has too many different next tokens");
+        move_to(list, w.size_class + 1);
+        w = list.where();
+        if (w.size_class >= kHashedClass)
+            slot = with_slots(block(w.ref), w.size_class, [&](auto slots) { return slots.find(token); });
     }
-    block(list.one.to)[list.size] = Edge{token, to};
-    list.size = (list.size + 1) & kMostEdges;
+    EdgeWord* b = block(w.ref);
+    b[w.size] = pack({token, to});
+    if (w.size_class >= kHashedClass)
+        with_slots(b, w.size_class, [&](auto slots) { slots.put(slot, w.size); });
+    ++w.size;
+    list.set(w);
     return kNoNode;
 }
 
 bool EdgePool::replace(EdgeList& list, Token token, NodeId from, NodeId to) {
-    const std::uint32_t i = position(list, token);
+    EdgeList::Where w = list.where();
+    if (w.size_class == 0) {
+        if (w.size == 0 || list.token != token || w.ref != from) return false;
+        w.ref = to;
+        list.set(w);
+        return true;
+    }
+    const std::uint32_t i = position(w, token);
     if (i == kAbsent) return false;
-    Edge& e = list.size_class == 0 ? list.one : block(list.one.to)[i];
-    if (e.to != from) return false;
-    e.to = to;
+    EdgeWord& e = block(w.ref)[i];
+    if (unpack(e).to != from) return false;
+    e = pack({token, to});
     return true;
 }
 
 bool EdgePool::erase(EdgeList& list, Token token, NodeId to) {
-    const std::uint32_t i = position(list, token);
-    if (i == kAbsent || edges(list)[i].to != to) return false;
-    const std::uint32_t last = list.size - 1;
-    list.size = last & kMostEdges;
-    if (list.size_class == 0) {
-        list.one = Edge{-1, kNoNode};
+    EdgeList::Where w = list.where();
+    if (w.size_class == 0) {
+        if (w.size == 0 || list.token != token || w.ref != to) return false;
+        list.set({});
         return true;
     }
-    Edge* b = block(list.one.to);
-    if (list.size_class >= kHashedClass)
-        with_slots(b, list.size_class, [&](auto slots) {
+    const std::uint32_t i = position(w, token);
+    EdgeWord* b = block(w.ref);
+    if (i == kAbsent || unpack(b[i]).to != to) return false;
+    const std::uint32_t last = --w.size;
+    const auto count_up = [&] { list.token = static_cast<Token>(static_cast<std::uint32_t>(list.token) + 1u); };
+    count_up();
+    if (w.size_class >= kHashedClass)
+        with_slots(b, w.size_class, [&](auto slots) {
             slots.erase(slots.find(token));
-            if (i != last) {
-                auto& e = slots.table[slots.find(b[last].token)];
-                e = static_cast<std::remove_reference_t<decltype(e)>>(i);
-            }
+            if (i != last) slots.put(slots.find(unpack(b[last]).token), i);
         });
-    b[i] = b[last];
+    if (i != last) b[i] = b[last];
+    list.set(w);
+    count_up();
     // Shrinks below the next smaller room, so that a block at a boundary does not move to and fro.
-    std::uint32_t room = list.size_class;
+    std::uint32_t room = w.size_class;
     while (room > 0 && last <= std::max(1u, room_of(room - 1) * 2 / 3)) --room;
-    if (room != list.size_class) move_to(list, room);
-    if (last == 0) list.one = Edge{-1, kNoNode};
+    if (room != w.size_class) move_to(list, room);
     return true;
 }
 
 void EdgePool::copy(const EdgeList& from, EdgeList& to) {
-    to = from;
-    if (from.size_class == 0) return;
-    to.one.to = allocate(from.size_class);
-    std::memcpy(block(to.one.to), block(from.one.to),
-                from.size_class >= kHashedClass ? bytes_of(from.size_class) : from.size * sizeof(Edge));
-}
-
-void EdgePool::free(EdgeList& list) {
-    if (list.size_class > 0) release(list.one.to, list.size_class);
-    list = EdgeList{};
+    EdgeList::Where w = from.where();
+    to.token = from.token;
+    if (w.size_class > 0) {
+        const BlockRef fresh = allocate(w.size_class);
+        std::memcpy(static_cast<void*>(block(fresh)), block(w.ref),
+                    w.size_class >= kHashedClass ? bytes_of(w.size_class) : w.size * sizeof(EdgeWord));
+        w.ref = fresh;
+    }
+    to.set(w);
 }
 
 void EdgePool::prefetch_slot(const EdgeList& list, Token token) const {
-    if (list.size_class >= kHashedClass)
-        with_slots(block(list.one.to), list.size_class,
+    const EdgeList::Where w = list.where();
+    if (w.size_class >= kHashedClass)
+        with_slots(block(w.ref), w.size_class,
                    [&](auto slots) { __builtin_prefetch(&slots.table[slots.home(token)]); });
-    else if (list.size_class > 0)
-        __builtin_prefetch(block(list.one.to));
+    else if (w.size_class > 0)
+        __builtin_prefetch(block(w.ref));
 }
 
 void EdgePool::prefetch_edge(const EdgeList& list, Token token) const {
-    if (list.size_class >= kHashedClass)
-        with_slots(block(list.one.to), list.size_class, [&](auto slots) {
-            const auto e = slots.table[slots.home(token)];
+    const EdgeList::Where w = list.where();
+    if (w.size_class >= kHashedClass)
+        with_slots(block(w.ref), w.size_class, [&](auto slots) {
+            const auto e = slots.table[slots.home(token)].load();
             if (e != slots.kEmpty) __builtin_prefetch(&slots.edges[e]);
-            __builtin_prefetch(&slots.edges[list.size - 1]);  // erasing moves it
+            __builtin_prefetch(&slots.edges[w.size - 1]);  // erasing moves it
         });
 }
 
 const char* EdgePool::broken(const EdgeList& list) const {
-    if (list.size > room_of(list.size_class)) return "an edge list holds more than its room";
-    if (list.size_class > 0 && list.size == 0) return "an empty edge list holds a block";
-    const Edge* e = edges(list);
-    for (std::uint32_t i = 0; i < list.size; ++i)
-        if (position(list, e[i].token) != i) return "an edge is not found where it stands";
+    const EdgeList::Where w = list.where();
+    if (w.size > room_of(w.size_class)) return "an edge list holds more than its room";
+    if (w.size_class == 0) return nullptr;
+    if (w.size == 0) return "an empty edge list holds a block";
+    if (list.token & 1) return "an erase was never finished";
+    const EdgeWord* b = block(w.ref);
+    for (std::uint32_t i = 0; i < w.size; ++i) {
+        const Edge e = unpack(b[i]);
+        if (position(w, e.token) != i || find(list, e.token) != e.to)
+            return "an edge is not found where it stands";
+    }
     return nullptr;
 }
 

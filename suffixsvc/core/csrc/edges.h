@@ -11,11 +11,22 @@
 // A block grows in steps of a third to a half, by moving. Blocks of up to 1 KB lie in a slab (slab.h),
 // wide ones in memory of their own that goes back to the system as soon as they move.
 //
-// Threads: a reader needs the owner's shared lock, a writer its exclusive one.
+// Threads: one writer, and readers beside it (grace.h). A reader sees a list as it was at some moment while it
+// looked, but where an edge is erased meanwhile it may still meet it, or meet the last one twice. How:
+//
+//   a list      is one word: how many edges, and where. Edges are written before they are counted.
+//   an edge     is one word. Inline its token is another: right if the list is the same before and after, as
+//               an edge that was erased leads to a node that is not used again while somebody looks.
+//   a block     that the list has moved away from stays as it is until nobody looks.
+//   a look-up   that finds a token is right. One that finds nothing may have missed what an erase was moving:
+//               it is right if no edge was erased meanwhile; during an erase edges are looked through in
+//               order, since the hash index is being mended.
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 
+#include "grace.h"
 #include "slab.h"
 
 namespace suffixsvc {
@@ -29,24 +40,85 @@ struct Edge {
     NodeId to;
 };
 
-// What a node holds of its edges: 12 bytes.
+using EdgeWord = Word<std::uint64_t>;
+inline EdgeWord pack(Edge e) {
+    return static_cast<std::uint64_t>(e.to) << 32 | static_cast<std::uint32_t>(e.token);
+}
+inline Edge unpack(std::uint64_t word) {
+    return {static_cast<Token>(static_cast<std::uint32_t>(word)), static_cast<NodeId>(word >> 32)};
+}
+
+// What a node holds of its edges: 16 bytes.
 struct EdgeList {
-    std::uint32_t size : 26 = 0;
-    std::uint32_t size_class : 6 = 0;  // of its block, 0 = none
-    Edge one{-1, kNoNode};             // no block: the edge, if size is 1. With a block: one.to names it
+    struct Where {
+        std::uint32_t size = 0;        // at most 2^26 - 1
+        std::uint32_t size_class = 0;  // of the block, 0 = none
+        std::uint32_t ref = kNoNode;   // no block: where the edge leads, if size is 1. With a block: its name
+    };
+
+    Where where() const { return unpack_where(word); }
+    void set(Where w) { word = pack_where(w); }
+    static std::uint64_t pack_where(Where w) {
+        return static_cast<std::uint64_t>(w.ref) << 32 | w.size_class << 26 | w.size;
+    }
+    static Where unpack_where(std::uint64_t w) {
+        return {static_cast<std::uint32_t>(w) & ((1u << 26) - 1), static_cast<std::uint32_t>(w) >> 26,
+                static_cast<std::uint32_t>(w >> 32)};
+    }
+
+    Word<std::uint64_t> word{pack_where({})};
+    // No block: the edge's token, if size is 1. With a block: counted up when an erase begins and when it ends.
+    Word<Token> token{-1};
+    Word<Token> recent{-1};  // the owner's
+};
+static_assert(sizeof(EdgeList) == 16);
+
+// A node's edges as they were when this was made; valid while the reader is.
+class Edges {
+  public:
+    Edges() = default;
+    explicit Edges(Edge one) : size_(1), one_(one) {}
+    Edges(const EdgeWord* block, std::uint32_t size) : block_(block), size_(size) {}
+
+    std::size_t size() const { return size_; }
+    Edge operator[](std::size_t i) const { return block_ != nullptr ? unpack(block_[i]) : one_; }
+
+    struct Iterator {
+        const Edges* edges;
+        std::size_t i;
+        Edge operator*() const { return (*edges)[i]; }
+        Iterator& operator++() {
+            ++i;
+            return *this;
+        }
+        bool operator!=(const Iterator& other) const { return i != other.i; }
+    };
+    Iterator begin() const { return {this, 0}; }
+    Iterator end() const { return {this, size_}; }
+
+  private:
+    const EdgeWord* block_ = nullptr;
+    std::uint32_t size_ = 0;
+    Edge one_{-1, kNoNode};
+};
+
+// What a writer takes out of an index.
+struct Retired {
+    enum Kind : std::uint8_t { block, body, node } kind;
+    std::uint8_t size_class;  // of a block
+    std::uint32_t ref;
 };
 
 class EdgePool {
   public:
-    EdgePool();
+    // Blocks go to the limbo, if there are readers, and from there to release_now().
+    EdgePool(Limbo<Retired>& limbo, bool readers);
     EdgePool(const EdgePool&) = delete;
     EdgePool& operator=(const EdgePool&) = delete;
     ~EdgePool() { clear(); }
 
-    // In insertion order; valid until the next write.
-    const Edge* edges(const EdgeList& list) const {
-        return list.size_class == 0 ? &list.one : block(list.one.to);
-    }
+    // In insertion order.
+    Edges edges(const EdgeList& list) const;
     NodeId find(const EdgeList& list, Token token) const;
     // Where the token leads, or kNoNode after adding an edge to `to`.
     NodeId find_or_add(EdgeList& list, Token token, NodeId to);
@@ -56,9 +128,11 @@ class EdgePool {
     bool erase(EdgeList& list, Token token, NodeId to);
     // `to` must hold no block.
     void copy(const EdgeList& from, EdgeList& to);
-    void free(EdgeList& list);
-    // Frees all blocks and gives their memory back.
-    void clear();
+    // Frees the block of a list that nobody looks at any more.
+    void free(const EdgeList& list);
+    void release_now(std::uint32_t ref, std::uint32_t size_class);
+    // Gives memory that holds no block back.
+    void trim() { slab_.trim(); }
 
     // The two steps of a look-up that is about to happen, each a cache miss before it.
     void prefetch_slot(const EdgeList& list, Token token) const;
@@ -75,19 +149,23 @@ class EdgePool {
     struct Cell {
         std::uint32_t size_class;  // 0: a free cell
         std::uint32_t unused;      // the slab's while it is free
-        Edge* block;
+        EdgeWord* block;
     };
 
-    Edge* block(BlockRef ref) const {
+    EdgeWord* block(BlockRef ref) const {
         if (ref & kWide) [[unlikely]]
             return reinterpret_cast<Cell*>(slab_.at(ref & ~kWide))->block;
-        return reinterpret_cast<Edge*>(slab_.at(ref));
+        return reinterpret_cast<EdgeWord*>(slab_.at(ref));
     }
     BlockRef allocate(std::uint32_t size_class);
     void release(BlockRef ref, std::uint32_t size_class);
     std::uint32_t position(const EdgeList& list, Token token) const;
+    std::uint32_t position(EdgeList::Where w, Token token) const;
     void move_to(EdgeList& list, std::uint32_t size_class);
+    void clear();
 
+    Limbo<Retired>& limbo_;
+    bool readers_;
     Slab<8, 512> slab_;
     std::size_t wide_bytes_ = 0;
 };

@@ -6,7 +6,7 @@
 // kOrders) that it covers. What a namespace has sealed counts as if it were still in its index (sealed.h):
 // votes of both add up in the same slot, the longest context of both is followed.
 //
-// Threads: the caller holds the shared locks of all indexes in the view.
+// Threads: the caller holds a Reading (grace.h).
 #pragma once
 
 #include <array>

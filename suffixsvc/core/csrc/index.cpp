@@ -14,7 +14,8 @@ constexpr std::int64_t kMostCredit = 1 << 12;
 constexpr std::int64_t kMostDebt = 1 << 8;  // past it even the second node has to wait
 }  // namespace
 
-Index::Index(std::uint32_t max_context) : max_context_(std::max(1u, max_context)) {}
+Index::Index(std::uint32_t max_context, bool readers)
+    : max_context_(std::max(1u, max_context)), nodes_(readers) {}
 
 // ---------------------------------------------------------------------------------------- growing
 
@@ -40,7 +41,7 @@ NodeId Index::split(NodeId from, Token token, NodeId target) {
     b.unsent = nodes_.unsent(target);
     nodes_.set_counts(target, len(id) >= max_context_ ? 0 : count, 0);  // beyond max_context: not counted
     const NodeId up = link(target);
-    nodes_.at(id)->link = up;
+    nodes_.at(id)->link = up;  // complete
     nodes_.body(up)->kids_xor ^= target ^ id;
     nodes_.at(target)->link = id;
     visited_ += redirect(from, token, target, id, len(up)) - 1;  // `from` was visited before
@@ -52,7 +53,7 @@ Index::Grown Index::extend(NodeId last, Token token, std::uint32_t writer) {
     const std::uint32_t last_len = len(last);
     NodeId target = next(last, token);
     if (target != kNoNode) {
-        if (Body* b = nodes_.body(last)) b->recent = token;
+        if (Body* b = nodes_.body(last)) b->edges.recent = token;
         if (len(target) != last_len + 1) target = split(last, token, target);
         return {target, false};
     }
@@ -69,7 +70,7 @@ Index::Grown Index::extend(NodeId last, Token token, std::uint32_t writer) {
     }
     NodeId up = kRoot;
     if (p != kNoNode) up = len(target) == len(p) + 1 ? target : split(p, token, target);
-    nodes_.at(id)->link = up;
+    nodes_.at(id)->link = up;  // from now on readers follow the edges that lead here
     Body& b = nodes_.grown(up);
     b.kids += 1;
     b.kids_xor ^= id;
@@ -137,11 +138,11 @@ void Index::append(TextEnd& text, Token token, bool counted, std::uint32_t write
     if (len(up) < max_context_) {
         // The node of the whole text is that of its last max_context tokens, too.
         text.context = Cursor{grown.id, std::min(len(grown.id), max_context_)};
-        text.epoch = epoch_;
+        text.epoch = epoch();
     } else {
-        if (text.epoch != epoch_) {
+        if (text.epoch != epoch()) {
             text.context = find(context_tail);
-            text.epoch = epoch_;
+            text.epoch = epoch();
         }
         visited_ += advance(text.context, token);
     }
@@ -149,6 +150,7 @@ void Index::append(TextEnd& text, Token token, bool counted, std::uint32_t write
     pay(before);
     ++tokens_;
     ++appended_;
+    if (nodes_.due()) nodes_.collect();
 }
 
 // What the next tokens will need, fetched while the ones before them are inserted: in a large index nearly
@@ -216,10 +218,9 @@ void Index::settle() {
 
 // --------------------------------------------------------------------------------------- removing
 
-void Index::bury(NodeId id, NodeId heir) {
+void Index::bury(NodeId id) {
     unsettled_ -= nodes_.unsent(id) != 0;
-    nodes_.bury(id, heir);
-    dead_.push_back(id);
+    nodes_.bury(id);
 }
 
 void Index::merge_into_child(NodeId id, NodeId from, Token token) {
@@ -240,7 +241,7 @@ void Index::merge_into_child(NodeId id, NodeId from, Token token) {
     nodes_.at(heir)->link = up;
     nodes_.body(up)->kids_xor ^= id ^ heir;
     nodes_.shrink(heir);
-    bury(id, heir);
+    bury(id);
 }
 
 void Index::drop_last(NodeId id, NodeId before, Token token) {
@@ -262,7 +263,7 @@ void Index::drop_last(NodeId id, NodeId before, Token token) {
     Body& b = *nodes_.body(parent);
     b.kids -= 1;
     b.kids_xor ^= id;
-    bury(id, parent);
+    bury(id);
     if (parent != kRoot && b.ends == 0 && b.kids == 1)
         merge_into_child(parent, p, token);  // p is where edges begin to lead to the parent
     else
@@ -330,7 +331,7 @@ bool Index::remove(std::span<const Token> text, std::size_t uncounted) {
         const std::uint64_t before = visited_;
         if (i > uncounted) {
             NodeId context = contexts[i - 1];
-            while (nodes_.buried(context)) context = link(context);
+            while (nodes_.buried(context)) context = nodes_.heir(context);
             carry(context, -1, hops());
         }
         drop_last(path[i], path[i - 1], text[i - 1]);
@@ -338,14 +339,13 @@ bool Index::remove(std::span<const Token> text, std::size_t uncounted) {
         --tokens_;
     }
     visited_ = visited_by_appending;
-    for (NodeId id : dead_) nodes_.free(id);
-    dead_.clear();
-    ++epoch_;
-    if (nodes_.live() == 1) {  // empty again: everything goes back to the system
-        nodes_.clear();
-        std::vector<NodeId>().swap(dead_);
+    if (nodes_.live() == 1) {
+        nodes_.reset_root();
         unsettled_ = 0;
     }
+    // Cursors are stale before anything that they lead to may be used again.
+    epoch_.store(epoch() + 1, std::memory_order_release);
+    nodes_.collect();
     return true;
 }
 

@@ -41,11 +41,13 @@
 // Memory: nodes.h has the nodes, edges.h their edges, slab.h the memory that they lie in. Names of nodes do
 // not change while the node lives.
 //
-// Threads: Index::mutex is shared for readers and exclusive for writers; callers take it.
+// Threads: writers take turns by Index::mutex, which callers take. Readers take nothing; they hold a Reading
+// (grace.h) while they look.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
-#include <shared_mutex>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -80,17 +82,18 @@ struct IndexStats {
 
 class Index {
   public:
-    explicit Index(std::uint32_t max_context = 64);
+    // `readers`: whether others look while one writes.
+    explicit Index(std::uint32_t max_context = 64, bool readers = true);
     Index(const Index&) = delete;
     Index& operator=(const Index&) = delete;
 
-    mutable std::shared_mutex mutex;
+    mutable std::mutex mutex;
     // Sealed history of the same namespace. Not under the mutex: sessions take a new list at their next step.
     SegmentList segments;
     // Writers whose texts drafts were taken from; not under the mutex either.
     mutable Drafted drafted;
 
-    // ---- growing; exclusive lock -----------------------------------------------------------------
+    // ---- growing; under the mutex ----------------------------------------------------------------
     // `text` must be a text of this index that nothing was removed from. O(1) nodes amortised.
     // `context_tail` are the text's last tokens (at most max_context are looked at), needed where a
     // removal made text.context stale.
@@ -106,16 +109,22 @@ class Index {
     bool remove(std::span<const Token> text, std::size_t uncounted);
     // Makes every count exact.
     void settle();
+    // Gives back what was removed while somebody looked.
+    void collect() { nodes_.collect(); }
 
-    // ---- reading; shared lock --------------------------------------------------------------------
+    // ---- reading; while a Reading is held --------------------------------------------------------
     std::uint32_t max_context() const { return max_context_; }
-    // Changes whenever cursors may have become stale; find() them again then.
-    std::uint64_t epoch() const { return epoch_; }
+    // Changes whenever cursors may have become stale; find() them again then. A cursor that is kept from one
+    // Reading to another must be of the epoch that was looked up before it was found.
+    std::uint64_t epoch() const { return epoch_.load(std::memory_order_acquire); }
     void prefetch(NodeId id) const { nodes_.prefetch(id); }
     NodeView node(NodeId id) const { return nodes_.view(id); }
-    NodeId next(NodeId id, Token token) const { return nodes_.next(id, token); }
-    // In insertion order; valid until the next write.
-    std::span<const Edge> edges(NodeId id) const { return nodes_.edges(id); }
+    NodeId next(NodeId id, Token token) const {
+        const NodeId to = nodes_.next(id, token);
+        return to == kNoNode || nodes_.complete(to) ? to : kNoNode;
+    }
+    // In insertion order.
+    Edges edges(NodeId id) const { return nodes_.edges(id); }
     // Moves a cursor by one token to the longest suffix that is known, at most max_context long.
     // Returns how many nodes were touched.
     std::uint32_t advance(Cursor& cursor, Token token) const;
@@ -123,6 +132,8 @@ class Index {
     Cursor find(std::span<const Token> context) const;
     // Occurrences of exactly these tokens (at most max_context of them); exact after settle().
     std::uint64_t count(std::span<const Token> tokens) const;
+
+    // ---- looking at the whole; under the mutex ---------------------------------------------------
     // All n-grams with their counts, flat: n tokens each. Exact after settle().
     void ngrams(std::uint32_t n, std::vector<Token>& tokens, std::vector<std::uint64_t>& counts) const;
     bool settled() const { return unsettled_ == 0; }
@@ -139,7 +150,7 @@ class Index {
 
     std::uint32_t len(NodeId id) const { return nodes_.len(id); }
     NodeId link(NodeId id) const { return nodes_.link(id); }
-    void bury(NodeId id, NodeId heir);
+    void bury(NodeId id);
     Grown extend(NodeId last, Token token, std::uint32_t writer);
     NodeId split(NodeId from, Token token, NodeId target);
     std::uint64_t redirect(NodeId p, Token token, NodeId from, NodeId to, std::uint32_t above);
@@ -155,8 +166,7 @@ class Index {
     void merge_into_child(NodeId id, NodeId from, Token token);
     std::uint32_t max_context_;
     Nodes nodes_;
-    std::vector<NodeId> dead_;  // freed by the removal under way
-    std::uint64_t epoch_ = 1;
+    std::atomic<std::uint64_t> epoch_{1};
     std::uint64_t ticks_ = 0;
     std::int64_t credit_ = 0;     // node visits left over from cheap tokens
     std::int64_t unsettled_ = 0;  // nodes with unsent != 0

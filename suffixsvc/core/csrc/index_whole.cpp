@@ -45,7 +45,7 @@ IndexStats Index::stats() const {
     s.nodes = nodes_.live();
     s.edges = nodes_.num_edges();
     s.tokens = tokens_;
-    s.bytes = nodes_.bytes() + dead_.capacity() * sizeof(NodeId);
+    s.bytes = nodes_.bytes();
     s.appended = appended_;
     s.visited = visited_;
     return s;

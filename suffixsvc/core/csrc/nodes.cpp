@@ -14,11 +14,7 @@ std::uint32_t require_len(std::uint32_t len) {
 
 }  // namespace
 
-void Nodes::clear() {
-    pool_.clear();
-    plain_.clear();
-    full_.clear();
-    num_edges_ = 0;
+Nodes::Nodes(bool readers) : plain_(1), full_(1), pool_(limbo_, readers), readers_(readers) {
     live_ = 1;
     const NodeId root = new_full(Node::kTheRoot);
     full(root)->body.writer = kManyWriters;
@@ -26,7 +22,7 @@ void Nodes::clear() {
 
 std::uint32_t Nodes::new_full(std::uint32_t head) {
     const std::uint32_t unit = full_.allocate(1, 0);
-    if (unit & kPlain) throw std::bad_alloc();
+    if (unit >= kBody) throw std::bad_alloc();
     *full(unit) = FullNode{{head, kNoNode}, {}};
     return unit;
 }
@@ -34,9 +30,9 @@ std::uint32_t Nodes::new_full(std::uint32_t head) {
 NodeId Nodes::make_plain(std::uint32_t len, std::uint32_t writer) {
     require_len(len);
     const std::uint32_t unit = plain_.allocate(1, 0);
-    if (unit & kPlain) throw std::bad_alloc();
+    if (unit >= kPlain - 1) throw std::bad_alloc();
     const NodeId id = unit | kPlain;
-    *plain(id) = PlainNode{{len, kNoNode}, writer, {-1, kNoNode}};
+    *plain(id) = PlainNode{{len, kNoNode}, writer, -1, kNoNode};
     ++live_;
     return id;
 }
@@ -47,20 +43,53 @@ NodeId Nodes::make_full(std::uint32_t len) {
     return id;
 }
 
-void Nodes::bury(NodeId id, NodeId heir) {
+void Nodes::bury(NodeId id) {
     num_edges_ -= edges(id).size();
-    if (Body* b = body(id)) pool_.free(b->edges);
-    if (id & kPlain && plain(id)->head & Node::kGrown) full_.free(plain(id)->one.to);
-    at(id)->head = 0;
-    at(id)->link = heir;
+    at(id)->head = at(id)->head | Node::kBuried;
     --live_;
+    limbo_.put({Retired::node, 0, id});
 }
 
 void Nodes::free(NodeId id) {
-    if (id & kPlain)
-        plain_.free(id & ~kPlain);
-    else
+    if (const Body* b = body(id)) pool_.free(b->edges);
+    at(id)->head = 0;
+    if (!(id & kPlain)) {
         full_.free(id);
+        return;
+    }
+    if (const NodeId to = plain(id)->to; names_body(to)) full_.free(to & ~kBody);
+    plain_.free(id & ~kPlain);
+}
+
+void Nodes::collect() {
+    limbo_.collect(
+        [this](const Retired& r) {
+            switch (r.kind) {
+                case Retired::block:
+                    return pool_.release_now(r.ref, r.size_class);
+                case Retired::body:
+                    return full_.free(r.ref);
+                case Retired::node:
+                    return free(r.ref);
+            }
+        },
+        readers_);
+    if (live_ > 1) {
+        trimmed_ = false;
+    } else if (!trimmed_ && limbo_.empty()) {  // empty again: everything goes back to the system
+        plain_.trim();
+        full_.trim();
+        pool_.trim();
+        limbo_.shrink_to_fit();
+        trimmed_ = true;
+    }
+}
+
+void Nodes::reset_root() {
+    Body& b = full(kRoot)->body;
+    b.count = 0;
+    b.unsent = 0;
+    b.edges.recent = -1;
 }
 
 Body& Nodes::grow(NodeId id) {
@@ -71,38 +100,44 @@ Body& Nodes::grow(NodeId id) {
     b.unsent = (n->head & Node::kUnsent) != 0;
     b.ends = 1;
     b.writer = n->writer;
-    if (n->one.to != kNoNode) {
-        b.edges.one = n->one;
-        b.edges.size = 1;
-        b.recent = n->one.token;
+    if (n->to != kNoNode) {
+        b.edges.token = n->token;
+        b.edges.set({1, 0, n->to});
+        b.edges.recent = n->token;
     }
-    n->head = n->len() | Node::kGrown;
-    n->one.to = unit;
+    n->to = unit | kBody;
     return b;
 }
 
 void Nodes::shrink(NodeId id) {
     if (!(id & kPlain)) return;
     PlainNode* n = plain(id);
-    if (!(n->head & Node::kGrown)) return;
-    const std::uint32_t unit = n->one.to;
-    const Body b = full(unit)->body;
-    if (b.kids != 0 || b.ends != 1 || b.edges.size_class != 0 || (b.writer & kManyWriters) != 0 ||
-        b.count < 0 || b.count > 1 || b.unsent < 0 || b.unsent > 1)
+    const NodeId to = n->to;
+    if (!names_body(to)) return;
+    const Body& b = *body_at(to);
+    const EdgeList::Where w = b.edges.where();
+    if (b.kids != 0 || b.ends != 1 || w.size_class != 0 || (b.writer & kManyWriters) != 0 || b.count < 0 ||
+        b.count > 1 || b.unsent < 0 || b.unsent > 1)
         return;
-    n->head = n->len();
     n->writer = b.writer;
-    n->one = b.edges.size == 1 ? b.edges.one : Edge{-1, kNoNode};
-    set_counts(id, b.count, b.unsent);
-    full_.free(unit);
+    set_flags(*n, b.count, b.unsent);
+    if (w.size == 1) n->token = b.edges.token;
+    n->to = w.size == 1 ? w.ref : kNoNode;
+    if (readers_)
+        limbo_.put({Retired::body, 0, to & ~kBody});
+    else
+        full_.free(to & ~kBody);
+}
+
+void Nodes::set_flags(Node& n, std::int32_t count, std::int32_t unsent) {
+    n.head = n.len() | (count != 0 ? Node::kCounted : 0) | (unsent != 0 ? Node::kUnsent : 0);
 }
 
 void Nodes::set_counts(NodeId id, std::int32_t count, std::int32_t unsent) {
     Body* b = body(id);
     if (b == nullptr) {
         if (count >= 0 && count <= 1 && unsent >= 0 && unsent <= 1) {
-            Node* n = at(id);
-            n->head = n->len() | (count != 0 ? Node::kCounted : 0) | (unsent != 0 ? Node::kUnsent : 0);
+            set_flags(*at(id), count, unsent);
             return;
         }
         b = &grow(id);
@@ -114,16 +149,17 @@ void Nodes::set_counts(NodeId id, std::int32_t count, std::int32_t unsent) {
 NodeId Nodes::find_or_add(NodeId id, Token token, NodeId to) {
     Body* b = body(id);
     if (b == nullptr) {
-        Edge& one = plain(id)->one;
-        if (one.to == kNoNode) {
-            one = Edge{token, to};
+        PlainNode* n = plain(id);
+        if (n->to == kNoNode) {
+            n->token = token;
+            n->to = to;
             ++num_edges_;
             return kNoNode;
         }
-        if (one.token == token) return one.to;
+        if (n->token == token) return n->to;
         b = &grow(id);
     }
-    b->recent = token;
+    b->edges.recent = token;
     const NodeId target = pool_.find_or_add(b->edges, token, to);
     num_edges_ += target == kNoNode;
     return target;
@@ -131,37 +167,37 @@ NodeId Nodes::find_or_add(NodeId id, Token token, NodeId to) {
 
 bool Nodes::replace(NodeId id, Token token, NodeId from, NodeId to) {
     if (Body* b = body(id)) return pool_.replace(b->edges, token, from, to);
-    Edge& one = plain(id)->one;
-    if (one.token != token || one.to != from) return false;
-    one.to = to;
+    PlainNode* n = plain(id);
+    if (n->to != from || n->token != token) return false;
+    n->to = to;
     return true;
 }
 
 bool Nodes::erase(NodeId id, Token token, NodeId to) {
     if (Body* b = body(id)) {
         if (!pool_.erase(b->edges, token, to)) return false;
-        if (b->recent == token) b->recent = -1;
+        if (b->edges.recent == token) b->edges.recent = -1;
         shrink(id);
     } else {
-        Edge& one = plain(id)->one;
-        if (one.token != token || one.to != to) return false;
-        one = Edge{-1, kNoNode};
+        PlainNode* n = plain(id);
+        if (n->to != to || n->token != token) return false;
+        n->to = kNoNode;
     }
     --num_edges_;
     return true;
 }
 
 void Nodes::copy_edges(NodeId from, NodeId to) {
-    Body* into = body(to);
+    EdgeList& into = body(to)->edges;
     if (const Body* b = body(from)) {
-        pool_.copy(b->edges, into->edges);
-        into->recent = b->recent;
-    } else if (const Edge one = plain(from)->one; one.to != kNoNode) {
-        into->edges.one = one;
-        into->edges.size = 1;
-        into->recent = one.token;
+        pool_.copy(b->edges, into);
+        into.recent = b->edges.recent;
+    } else if (const PlainNode* n = plain(from); n->to != kNoNode) {
+        into.token = n->token;
+        into.set({1, 0, n->to});
+        into.recent = n->token;
     }
-    num_edges_ += into->edges.size;
+    num_edges_ += into.where().size;
 }
 
 const char* Nodes::broken(NodeId id) const {

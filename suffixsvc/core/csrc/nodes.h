@@ -6,9 +6,14 @@
 //   grown   {head link . ->}  { . . | body}       a plain node that became more than that keeps its name
 //                                                 and finds its body elsewhere
 //
-// A node's name tells which slab it lies in: the top bit is set for plain and grown ones.
+// A node's name tells which slab it lies in: the top bit is set for plain and grown ones. A plain node's edge
+// leads to a name; the second bit is set where it leads to the node's own body instead. So a node grows, and
+// becomes plain again, by one word, and what readers see of it before and after is complete.
 //
-// Threads: as for Index.
+// Threads: one writer, and readers beside it (grace.h). What a view holds was true at some moment while it was
+// made, each value by itself. A node is there for readers as soon as it has a link. A buried one keeps its
+// link, its edges and its body until nobody can look at them. Lengths never change, and no link ever leads to
+// anything but a shorter string: every way along links ends.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +29,11 @@ inline constexpr std::uint32_t kManyWriters = 0x80000000u;
 
 // What every node has.
 struct Node {
-    std::uint32_t head;  // length of the longest string, 28 bits, and flags; 0: dead, or no node
-    NodeId link;         // root: none. In a dead node: the node that took its strings over
+    Word<std::uint32_t> head;  // length of the longest string, 28 bits, and flags; 0: no node
+    Word<NodeId> link;         // root: none. Of another node: none until it is complete
 
     static constexpr std::uint32_t kMostLen = (1u << 28) - 1;
-    static constexpr std::uint32_t kGrown = 1u << 31;
+    static constexpr std::uint32_t kBuried = 1u << 31;
     static constexpr std::uint32_t kCounted = 1u << 30;  // plain: count is 1
     static constexpr std::uint32_t kUnsent = 1u << 29;   // plain: unsent is 1
     static constexpr std::uint32_t kTheRoot = 1u << 28;  // so that its head is not 0
@@ -37,19 +42,19 @@ struct Node {
 };
 
 struct Body {
-    std::int32_t count = 0;   // occurrences that reached this node; 0 beyond max_context
-    std::int32_t unsent = 0;  // the part of count that link does not know of yet
-    EdgeList edges;
-    Token recent = -1;           // the token that last followed it, as far as growing touched it
-    std::uint32_t kids = 0;      // nodes whose link this is
-    std::uint32_t kids_xor = 0;  // exclusive or of their ids
-    std::uint32_t ends = 0;      // positions of live texts whose whole prefix is the node's string
-    std::uint32_t writer = 0;    // the one writer of all its occurrences, or a recent one and kManyWriters
+    Word<std::int32_t> count{0};  // occurrences that reached this node; 0 beyond max_context
+    std::int32_t unsent = 0;      // the part of count that link does not know of yet
+    EdgeList edges;               // and the token that last followed it, as far as growing touched it
+    std::uint32_t kids = 0;       // nodes whose link this is
+    std::uint32_t kids_xor = 0;   // exclusive or of their ids
+    std::uint32_t ends = 0;       // positions of live texts whose whole prefix is the node's string
+    Word<std::uint32_t> writer{0};  // the one writer of all its occurrences, or a recent one and kManyWriters
 };
 
 struct PlainNode : Node {
-    std::uint32_t writer;
-    Edge one;  // to kNoNode where nothing followed. Grown: one.to names the body
+    Word<std::uint32_t> writer;
+    Word<Token> token;  // of its edge
+    Word<NodeId> to;    // kNoNode where nothing followed. Grown: names the body
 };
 static_assert(sizeof(PlainNode) == 20);
 
@@ -70,29 +75,38 @@ struct NodeView {
 
 class Nodes {
   public:
-    Nodes() : plain_(1), full_(1) { clear(); }
+    // `readers`: whether others look while one writes. If not, memory is used again at once.
+    explicit Nodes(bool readers);
 
-    // Everything goes back to the system; the root alone is there again.
-    void clear();
-    // One text of one writer ends there.
+    // One text of one writer ends there. No reader sees it before it has a link.
     NodeId make_plain(std::uint32_t len, std::uint32_t writer);
-    // No text ends there.
+    // No text ends there. No edge or link may lead there before it has a link.
     NodeId make_full(std::uint32_t len);
-    // Takes a node out; its name stays taken, and tells its heir, until free().
-    void bury(NodeId id, NodeId heir);
-    bool buried(NodeId id) const { return at(id)->head == 0; }
-    void free(NodeId id);
+    // Takes a node out. Nothing may lead there any more but what is buried.
+    void bury(NodeId id);
+    bool buried(NodeId id) const { return (at(id)->head & Node::kBuried) != 0; }
+    // The node that took a buried one's strings over: its only child, or what it hung on.
+    NodeId heir(NodeId id) const {
+        const Body* b = body(id);
+        return b != nullptr && b->kids == 1 ? NodeId{b->kids_xor} : link(id);
+    }
+    // Frees what readers cannot look at any more. Cursors to buried nodes must be known to be stale by now.
+    void collect();
+    bool due() const { return limbo_.due(); }
+    // Nothing followed the empty context yet.
+    void reset_root();
 
     Node* at(NodeId id) const {
         return reinterpret_cast<Node*>(id & kPlain ? plain_.at(id & ~kPlain) : full_.at(id));
     }
     std::uint32_t len(NodeId id) const { return at(id)->len(); }
     NodeId link(NodeId id) const { return at(id)->link; }
+    bool complete(NodeId id) const { return link(id) != kNoNode; }
     // Null for a plain node.
     Body* body(NodeId id) const {
         if (!(id & kPlain)) return &full(id)->body;
-        const PlainNode* n = plain(id);
-        return n->head & Node::kGrown ? &full(n->one.to)->body : nullptr;
+        const NodeId to = plain(id)->to;
+        return names_body(to) ? body_at(to) : nullptr;
     }
     // A plain node grows.
     Body& grown(NodeId id) {
@@ -104,7 +118,7 @@ class Nodes {
 
     std::int32_t count(NodeId id) const {
         const Body* b = body(id);
-        return b != nullptr ? b->count : (at(id)->head & Node::kCounted) != 0;
+        return b != nullptr ? b->count.load() : (at(id)->head & Node::kCounted) != 0;
     }
     std::int32_t unsent(NodeId id) const {
         const Body* b = body(id);
@@ -117,28 +131,44 @@ class Nodes {
     }
     std::uint32_t writer(NodeId id) const {
         const Body* b = body(id);
-        return b != nullptr ? b->writer : plain(id)->writer;
+        return b != nullptr ? b->writer.load() : plain(id)->writer.load();
     }
     NodeView view(NodeId id) const {
         const Node* n = at(id);
-        if (const Body* b = body(id))
-            return {n->len(), n->link, b->count, b->writer, b->edges.size, b->recent};
-        const PlainNode* p = plain(id);
-        const bool followed = p->one.to != kNoNode;
-        return {n->len(),  n->link,  (n->head & Node::kCounted) != 0,
-                p->writer, followed, followed ? p->one.token : -1};
+        const std::uint32_t head = n->head;
+        const std::uint32_t length = head & Node::kMostLen;
+        const Body* b;
+        if (id & kPlain) {
+            const PlainNode* p = plain(id);
+            const Edge one = one_of(p);
+            if (!names_body(one.to)) {
+                const bool followed = one.to != kNoNode;
+                return {length,    n->link,  (head & Node::kCounted) != 0,
+                        p->writer, followed, followed ? one.token : -1};
+            }
+            b = body_at(one.to);
+        } else {
+            b = &full(id)->body;
+        }
+        return {length, n->link, b->count, b->writer, b->edges.where().size, b->edges.recent};
     }
 
     // ---- edges -----------------------------------------------------------------------------------
-    std::span<const Edge> edges(NodeId id) const {
-        if (const Body* b = body(id)) return {pool_.edges(b->edges), b->edges.size};
-        const PlainNode* n = plain(id);
-        return {&n->one, n->one.to != kNoNode ? 1u : 0u};
+    Edges edges(NodeId id) const {
+        if (id & kPlain) {
+            const Edge one = one_of(plain(id));
+            if (!names_body(one.to)) return one.to != kNoNode ? Edges(one) : Edges();
+            return pool_.edges(body_at(one.to)->edges);
+        }
+        return pool_.edges(full(id)->body.edges);
     }
     NodeId next(NodeId id, Token token) const {
-        if (const Body* b = body(id)) return pool_.find(b->edges, token);
-        const PlainNode* n = plain(id);
-        return n->one.token == token ? n->one.to : kNoNode;
+        if (id & kPlain) {
+            const Edge one = one_of(plain(id));
+            if (!names_body(one.to)) return one.token == token ? one.to : kNoNode;
+            return pool_.find(body_at(one.to)->edges, token);
+        }
+        return pool_.find(full(id)->body.edges, token);
     }
     // Where the token leads, or kNoNode after adding an edge to `to`. Either way it is the recent one now.
     NodeId find_or_add(NodeId id, Token token, NodeId to);
@@ -161,14 +191,14 @@ class Nodes {
     // ---- as a whole ------------------------------------------------------------------------------
     std::uint64_t live() const { return live_; }
     std::uint64_t num_edges() const { return num_edges_; }
-    std::size_t bytes() const { return plain_.bytes() + full_.bytes() + pool_.bytes(); }
+    std::size_t bytes() const { return plain_.bytes() + full_.bytes() + pool_.bytes() + limbo_.bytes(); }
     // Calls f(id) for every node.
     template <typename F>
     void for_each(F&& f) const {
         auto nodes_of = [&](const auto& slab, NodeId flag) {
             slab.for_each_page([&](NodeId first, std::uint32_t fresh, std::uint32_t) {
                 for (NodeId id = first | flag; id < (first | flag) + fresh; ++id)
-                    if (at(id)->head != 0) f(id);
+                    if (lives(id)) f(id);
             });
         };
         nodes_of(full_, 0);
@@ -178,21 +208,41 @@ class Nodes {
     std::size_t dense(NodeId id) const { return id & kPlain ? full_.end() + std::size_t{id & ~kPlain} : id; }
     std::size_t dense_end() const { return full_.end() + std::size_t{plain_.end()}; }
     bool exists(NodeId id) const {
-        return (id & kPlain ? (id & ~kPlain) < plain_.end() : id < full_.end()) && at(id)->head != 0;
+        return (id & kPlain ? (id & ~kPlain) < plain_.end() : id < full_.end()) && lives(id);
     }
     const char* broken(NodeId id) const;
 
   private:
-    static constexpr NodeId kPlain = 0x80000000u;
+    static constexpr NodeId kPlain = 1u << 31;
+    static constexpr NodeId kBody = 1u << 30;  // of a full node's unit: its body alone
 
+    static bool names_body(NodeId to) { return (to & (kPlain | kBody)) == kBody; }
     PlainNode* plain(NodeId id) const { return reinterpret_cast<PlainNode*>(plain_.at(id & ~kPlain)); }
     FullNode* full(NodeId id) const { return reinterpret_cast<FullNode*>(full_.at(id)); }
+    Body* body_at(NodeId to) const { return &full(to & ~kBody)->body; }
+    // A plain node's edge at one moment, or the name of its body. As with an inline edge (edges.h).
+    static Edge one_of(const PlainNode* n) {
+        for (;;) {
+            const NodeId to = n->to;
+            const Token token = n->token;
+            if (n->to == to) return {token, to};
+        }
+    }
+    bool lives(NodeId id) const {
+        const std::uint32_t head = at(id)->head;
+        return head != 0 && !(head & Node::kBuried);
+    }
     std::uint32_t new_full(std::uint32_t head);
     Body& grow(NodeId id);
+    void free(NodeId id);
+    static void set_flags(Node& n, std::int32_t count, std::int32_t unsent);
 
     Slab<20, 1024> plain_;
     Slab<48, 256> full_;
+    Limbo<Retired> limbo_;
     EdgePool pool_;
+    bool readers_;
+    bool trimmed_ = true;
     std::uint64_t live_ = 0;
     std::uint64_t num_edges_ = 0;
 };

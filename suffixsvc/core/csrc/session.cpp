@@ -4,7 +4,6 @@
 #include <functional>
 #include <limits>
 #include <queue>
-#include <shared_mutex>
 #include <stdexcept>
 #include <tuple>
 
@@ -20,24 +19,6 @@ constexpr int kChainWidth = 2;  // candidates considered per context
 constexpr int kTreeWidth = 3;
 constexpr std::size_t kFollowed = 256;    // longer additions are not followed token by token
 constexpr std::size_t kTreeChildren = 4;  // branches of one node at most
-
-// Shared locks of several indexes, in the order of their addresses.
-class ReadLocks {
-  public:
-    explicit ReadLocks(const std::vector<std::shared_ptr<Index>>& indexes) {
-        std::array<const Index*, kMostNamespaces> order{};
-        std::size_t n = 0;
-        for (const auto& index : indexes) {  // insertion sort: there are a handful
-            std::size_t i = n++;
-            for (; i > 0 && std::less<>{}(index.get(), order[i - 1]); --i) order[i] = order[i - 1];
-            order[i] = index.get();
-        }
-        for (std::size_t i = 0; i < n; ++i) locks_[i] = std::shared_lock(order[i]->mutex);
-    }
-
-  private:
-    std::array<std::shared_lock<std::shared_mutex>, kMostNamespaces> locks_;
-};
 
 }  // namespace
 
@@ -60,17 +41,18 @@ Session::Session(std::shared_ptr<Index> own, std::vector<std::shared_ptr<Index>>
 }
 
 // Moves the namespace cursors over the last tokens of text_, those that were just added. A cursor is found
-// again where removals elsewhere may have taken nodes away under it, or where that is shorter. Shared
-// locks are held.
+// again where removals elsewhere may have taken nodes away under it, or where that is shorter. A Reading is
+// held.
 void Session::catch_up(std::span<const Token> added) {
     for (std::size_t i = 0; i < namespaces_.size(); ++i) {
         const Index& index = *namespaces_[i];
-        if (epochs_[i] == index.epoch() && added.size() <= kFollowed) {
+        const std::uint64_t epoch = index.epoch();  // before the cursor is found
+        if (epochs_[i] == epoch && added.size() <= kFollowed) {
             for (Token token : added) index.advance(view_.cursors[i + 1], token);
         } else {
             view_.cursors[i + 1] = index.find(text_);
             drop_recoveries(view_);
-            epochs_[i] = index.epoch();
+            epochs_[i] = epoch;
         }
     }
     if (sealed_.refresh(namespaces_)) {
@@ -92,7 +74,7 @@ void Session::append_context(std::span<const Token> tokens) {
     view_.run.fill(0);
     view_.last = tokens.back();
     drop_recoveries(view_);
-    const ReadLocks read(namespaces_);
+    const Reading reading;
     catch_up(tokens);
 }
 
@@ -124,7 +106,7 @@ void Session::append(std::span<const Token> tokens, bool learns) {
     proposed_.clear();
     for (Token token : tokens) {
         if (learns) {
-            const ReadLocks read(namespaces_);
+            const Reading reading;
             catch_up({});
             collect(sources_, view_, *learner_, kChainWidth, scratch_);
             learn(*learner_, scratch_, token);
@@ -135,7 +117,7 @@ void Session::append(std::span<const Token> tokens, bool learns) {
             drop_recoveries(view_);
         }
         insert(token);
-        const ReadLocks read(namespaces_);
+        const Reading reading;
         catch_up({&token, 1});
         view_.cursors[0] = local_end_.context;
     }
@@ -202,7 +184,7 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
     std::vector<Chosen> chosen;
     std::priority_queue<Open> open;
     std::vector<DraftToken> candidate_of;  // parallel to proposed_
-    const ReadLocks read(namespaces_);
+    const Reading reading;
     catch_up({});
 
     auto expand = [&](const View& view, double path, std::int32_t parent_chosen, std::int32_t parent_proposed,

@@ -1,8 +1,8 @@
 // One generation: its own text and index, its growing text in its namespace, and the drafts it asks for.
 //
 // Threads: one call at a time per session (a mutex sees to that); sessions of one namespace run
-// concurrently. Locks: namespace indexes are read under their shared locks, and the session's own
-// namespace is locked exclusively only while a token is inserted.
+// concurrently. Namespace indexes are read without locks (grace.h); the session's own namespace is locked
+// only while a token is inserted.
 #pragma once
 
 #include <memory>
@@ -98,7 +98,7 @@ class Session {
     std::shared_ptr<Learner> learner_;
     std::uint32_t writer_;
     std::uint32_t tail_tokens_;
-    Index local_;
+    Index local_{64, false};
     TextEnd local_end_;
     std::vector<Token> text_;
     std::vector<Run> runs_;

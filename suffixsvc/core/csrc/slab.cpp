@@ -130,13 +130,36 @@ void Slab<kUnitBytes, kGroupUnits>::give_back_pages() {
 }
 
 template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
-void Slab<kUnitBytes, kGroupUnits>::clear() {
-    for (const Segment& segment : segments_) {
-        if (segment.mapped)
-            munmap(segment.data, segment.bytes);
-        else
-            std::free(segment.data);
+void Slab<kUnitBytes, kGroupUnits>::drop(const Segment& segment) {
+    if (segment.mapped)
+        munmap(segment.data, segment.bytes);
+    else
+        std::free(segment.data);
+}
+
+template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
+void Slab<kUnitBytes, kGroupUnits>::trim() {
+    std::size_t kept = pages_.size();
+    while (kept > 0 && pages_[kept - 1].live == 0) --kept;
+    while (!segments_.empty()) {
+        const std::size_t pages = segments_.back().bytes / kPageBytes;
+        if (room_ - pages < kept) break;
+        drop(segments_.back());
+        segments_.pop_back();
+        room_ -= pages;
     }
+    // Pages that are left in the last segment stay known, as they may hold memory.
+    pages_.resize(std::min(pages_.size(), room_));
+    pages_.shrink_to_fit();
+    for (auto* spare : {&free_resident_, &free_returned_}) {
+        std::erase_if(*spare, [this](std::uint32_t p) { return p >= pages_.size(); });
+        spare->shrink_to_fit();
+    }
+}
+
+template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
+void Slab<kUnitBytes, kGroupUnits>::clear() {
+    for (const Segment& segment : segments_) drop(segment);
     std::vector<Segment>().swap(segments_);
     room_ = 0;
     std::vector<Page>().swap(pages_);

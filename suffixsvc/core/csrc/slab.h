@@ -8,7 +8,8 @@
 // that do are left out. A page that holds no record is free for records of any size; when enough are free
 // they are given back to the system and only their addresses are kept.
 //
-// Threads: one writer; at() may be called by readers that were handed the unit by that writer.
+// Threads: one writer; at() may be called by readers that were handed the unit by that writer. What they may
+// still look at must not be freed (grace.h).
 #pragma once
 
 #include <array>
@@ -39,6 +40,8 @@ class Slab {
     void free(std::uint32_t unit);
     // Gives everything back; no record may be used any more.
     void clear();
+    // Gives what lies behind the last record back, books included.
+    void trim();
 
     // What is held: pages in use, free ones that were not given back, and the books.
     std::size_t bytes() const;
@@ -91,6 +94,7 @@ class Slab {
     void link(std::uint32_t p);
     void unlink(std::uint32_t p);
     void give_back_pages();
+    static void drop(const Segment& segment);
 
     // By the bit width of unit + kGroupUnits; each is the segment's address less its first unit's offset.
     std::array<std::uintptr_t, 33> bases_{};

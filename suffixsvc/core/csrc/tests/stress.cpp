@@ -8,7 +8,6 @@
 #include <map>
 #include <mutex>
 #include <random>
-#include <shared_mutex>
 #include <thread>
 #include <vector>
 
@@ -107,7 +106,7 @@ void together(std::uint32_t seed, int rounds) {
                         other->add(prompt, 0, writers++);
                     }
                     {
-                        std::shared_lock read(other->mutex);
+                        std::unique_lock write(other->mutex);
                         if (!other->check().empty()) fail("check", "the shared index is broken");
                     }
                     std::unique_lock write(other->mutex);
