@@ -82,8 +82,7 @@ NB_MODULE(_ext, m) {
             [](Index& self, Tokens text, std::size_t uncounted, std::uint32_t writer) {
                 require_writer(writer);
                 nb::gil_scoped_release release;
-                std::unique_lock write(self.mutex);
-                self.add(span_of(text), uncounted, writer);
+                self.add_in_turns(span_of(text), uncounted, writer);
             },
             "text"_a, "uncounted"_a, "writer"_a)
         .def(

@@ -332,7 +332,9 @@ bool EdgePool::erase(EdgeList& list, Token token, NodeId to) {
     EdgeWord* b = block(w.ref);
     if (i == kAbsent || unpack(b[i]).to != to) return false;
     const std::uint32_t last = --w.size;
-    const auto count_up = [&] { list.token = static_cast<Token>(static_cast<std::uint32_t>(list.token) + 1u); };
+    const auto count_up = [&] {
+        list.token = static_cast<Token>(static_cast<std::uint32_t>(list.token) + 1u);
+    };
     count_up();
     if (w.size_class >= kHashedClass)
         with_slots(b, w.size_class, [&](auto slots) {

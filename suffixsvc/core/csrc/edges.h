@@ -11,8 +11,8 @@
 // A block grows in steps of a third to a half, by moving. Blocks of up to 1 KB lie in a slab (slab.h),
 // wide ones in memory of their own that goes back to the system as soon as they move.
 //
-// Threads: one writer, and readers beside it (grace.h). A reader sees a list as it was at some moment while it
-// looked, but where an edge is erased meanwhile it may still meet it, or meet the last one twice. How:
+// Threads: one writer, and readers beside it (grace.h). A reader sees a list as it was at some moment while
+// it looked, but where an edge is erased meanwhile it may still meet it, or meet the last one twice. How:
 //
 //   a list      is one word: how many edges, and where. Edges are written before they are counted.
 //   an edge     is one word. Inline its token is another: right if the list is the same before and after, as
@@ -67,7 +67,8 @@ struct EdgeList {
     }
 
     Word<std::uint64_t> word{pack_where({})};
-    // No block: the edge's token, if size is 1. With a block: counted up when an erase begins and when it ends.
+    // No block: the edge's token, if size is 1. With a block: counted up when an erase begins and when it
+    // ends.
     Word<Token> token{-1};
     Word<Token> recent{-1};  // the owner's
 };

@@ -10,6 +10,7 @@ namespace {
 constexpr std::uint32_t kEveryLink = 0xFFFFFFFFu;
 constexpr std::int64_t kVisitsPerToken = 6;  // what appending may touch in the mean
 constexpr std::size_t kFetched = 256;        // positions that removing fetches at a time
+constexpr std::size_t kTurn = 128;           // tokens, some 40 us
 constexpr std::int64_t kMostCredit = 1 << 12;
 constexpr std::int64_t kMostDebt = 1 << 8;  // past it even the second node has to wait
 }  // namespace
@@ -183,18 +184,31 @@ class Index::Ahead {
     std::uint32_t new_ = 0;  // decaying, at most 256: tokens whose context was new
 };
 
-void Index::append(TextEnd& text, std::span<const Token> tokens, std::size_t uncounted,
-                   std::uint32_t writer) {
-    Ahead ahead(nodes_, tokens);
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
+void Index::append_part(TextEnd& text, std::span<const Token> tokens, std::size_t first, std::size_t last,
+                        std::size_t uncounted, std::uint32_t writer) {
+    Ahead ahead(nodes_, tokens.first(last));
+    for (std::size_t i = first; i < last; ++i) {
         ahead(i, text.last == kRoot ? 0 : len(link(text.last)));
         append(text, tokens[i], i >= uncounted, writer, tokens.first(i));
     }
 }
 
+void Index::append(TextEnd& text, std::span<const Token> tokens, std::size_t uncounted,
+                   std::uint32_t writer) {
+    append_part(text, tokens, 0, tokens.size(), uncounted, writer);
+}
+
 void Index::add(std::span<const Token> text, std::size_t uncounted, std::uint32_t writer) {
     TextEnd end;
     append(end, text, uncounted, writer);
+}
+
+void Index::add_in_turns(std::span<const Token> text, std::size_t uncounted, std::uint32_t writer) {
+    TextEnd end;
+    for (std::size_t first = 0; first < text.size(); first += kTurn) {
+        const std::scoped_lock turn(mutex);
+        append_part(end, text, first, std::min(text.size(), first + kTurn), uncounted, writer);
+    }
 }
 
 void Index::settle() {

@@ -58,6 +58,20 @@
 
 namespace suffixsvc {
 
+// Who waited gets it before who comes back for more: one waiter holds the gate until its turn.
+class FairMutex {
+  public:
+    void lock() {
+        const std::scoped_lock first(gate_);
+        mutex_.lock();
+    }
+    void unlock() { mutex_.unlock(); }
+
+  private:
+    std::mutex gate_;
+    std::mutex mutex_;
+};
+
 // A place in the tree: the node that holds the last `len` tokens of some context.
 struct Cursor {
     NodeId node = kRoot;
@@ -87,7 +101,7 @@ class Index {
     Index(const Index&) = delete;
     Index& operator=(const Index&) = delete;
 
-    mutable std::mutex mutex;
+    mutable FairMutex mutex;
     // Sealed history of the same namespace. Not under the mutex: sessions take a new list at their next step.
     SegmentList segments;
     // Writers whose texts drafts were taken from; not under the mutex either.
@@ -104,6 +118,9 @@ class Index {
     void append(TextEnd& text, std::span<const Token> tokens, std::size_t uncounted, std::uint32_t writer);
     // A whole text at once; the first `uncounted` tokens are context only.
     void add(std::span<const Token> text, std::size_t uncounted, std::uint32_t writer);
+    // The same, but takes the mutex itself, for some tokens at a time: others who write wait no longer than
+    // that.
+    void add_in_turns(std::span<const Token> text, std::size_t uncounted, std::uint32_t writer);
     // Undoes add, or the appends of a text that grew to exactly this. False where no such text is there
     // (nothing is changed then).
     bool remove(std::span<const Token> text, std::size_t uncounted);
@@ -119,6 +136,9 @@ class Index {
     std::uint64_t epoch() const { return epoch_.load(std::memory_order_acquire); }
     void prefetch(NodeId id) const { nodes_.prefetch(id); }
     NodeView node(NodeId id) const { return nodes_.view(id); }
+    // Parts of it, for less.
+    NodeVotes votes(NodeId id) const { return nodes_.votes(id); }
+    std::uint32_t len(NodeId id) const { return nodes_.len(id); }
     NodeId next(NodeId id, Token token) const {
         const NodeId to = nodes_.next(id, token);
         return to == kNoNode || nodes_.complete(to) ? to : kNoNode;
@@ -143,12 +163,13 @@ class Index {
 
   private:
     class Ahead;
+    void append_part(TextEnd& text, std::span<const Token> tokens, std::size_t first, std::size_t last,
+                     std::size_t uncounted, std::uint32_t writer);
     struct Grown {
         NodeId id;
         bool made;  // a new plain node, its end included
     };
 
-    std::uint32_t len(NodeId id) const { return nodes_.len(id); }
     NodeId link(NodeId id) const { return nodes_.link(id); }
     void bury(NodeId id);
     Grown extend(NodeId last, Token token, std::uint32_t writer);

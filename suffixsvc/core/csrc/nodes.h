@@ -10,10 +10,10 @@
 // leads to a name; the second bit is set where it leads to the node's own body instead. So a node grows, and
 // becomes plain again, by one word, and what readers see of it before and after is complete.
 //
-// Threads: one writer, and readers beside it (grace.h). What a view holds was true at some moment while it was
-// made, each value by itself. A node is there for readers as soon as it has a link. A buried one keeps its
-// link, its edges and its body until nobody can look at them. Lengths never change, and no link ever leads to
-// anything but a shorter string: every way along links ends.
+// Threads: one writer, and readers beside it (grace.h). What a view holds was true at some moment while it
+// was made, each value by itself. A node is there for readers as soon as it has a link. A buried one keeps
+// its link, its edges and its body until nobody can look at them. Lengths never change, and no link ever
+// leads to anything but a shorter string: every way along links ends.
 #pragma once
 
 #include <cstdint>
@@ -42,12 +42,12 @@ struct Node {
 };
 
 struct Body {
-    Word<std::int32_t> count{0};  // occurrences that reached this node; 0 beyond max_context
-    std::int32_t unsent = 0;      // the part of count that link does not know of yet
-    EdgeList edges;               // and the token that last followed it, as far as growing touched it
-    std::uint32_t kids = 0;       // nodes whose link this is
-    std::uint32_t kids_xor = 0;   // exclusive or of their ids
-    std::uint32_t ends = 0;       // positions of live texts whose whole prefix is the node's string
+    Word<std::int32_t> count{0};    // occurrences that reached this node; 0 beyond max_context
+    std::int32_t unsent = 0;        // the part of count that link does not know of yet
+    EdgeList edges;                 // and the token that last followed it, as far as growing touched it
+    std::uint32_t kids = 0;         // nodes whose link this is
+    std::uint32_t kids_xor = 0;     // exclusive or of their ids
+    std::uint32_t ends = 0;         // positions of live texts whose whole prefix is the node's string
     Word<std::uint32_t> writer{0};  // the one writer of all its occurrences, or a recent one and kManyWriters
 };
 
@@ -71,6 +71,12 @@ struct NodeView {
     std::uint32_t writer;  // the one writer of all its occurrences, or a recent one and kManyWriters
     std::uint32_t fanout;  // edges
     Token recent;          // the token that last followed it, as far as growing touched it; or -1
+};
+
+// What a node's occurrences are worth as evidence.
+struct NodeVotes {
+    std::int32_t count;
+    std::uint32_t writer;
 };
 
 class Nodes {
@@ -151,6 +157,12 @@ class Nodes {
             b = &full(id)->body;
         }
         return {length, n->link, b->count, b->writer, b->edges.where().size, b->edges.recent};
+    }
+
+    NodeVotes votes(NodeId id) const {
+        if (const Body* b = body(id)) return {b->count, b->writer};
+        const PlainNode* p = plain(id);
+        return {(p->head & Node::kCounted) != 0, p->writer};
     }
 
     // ---- edges -----------------------------------------------------------------------------------

@@ -148,8 +148,12 @@ void Slab<kUnitBytes, kGroupUnits>::trim() {
         segments_.pop_back();
         room_ -= pages;
     }
-    // Pages that are left in the last segment stay known, as they may hold memory.
-    pages_.resize(std::min(pages_.size(), room_));
+    if (!segments_.empty()) {
+        const Segment& segment = segments_.back();
+        const std::size_t used = kept - (room_ - segment.bytes / kPageBytes);
+        (void)madvise(segment.data + used * kPageBytes, segment.bytes - used * kPageBytes, MADV_DONTNEED);
+    }
+    pages_.resize(kept);
     pages_.shrink_to_fit();
     for (auto* spare : {&free_resident_, &free_returned_}) {
         std::erase_if(*spare, [this](std::uint32_t p) { return p >= pages_.size(); });

@@ -1,5 +1,7 @@
 // What the sanitizers run: the core without Python, first alone under random operations with check()
-// after each, then shared by threads that step, write, retract and read at once.
+// after each, then shared by threads that step, write, retract and read at once, then one namespace under
+// everything: sessions, bulk writers, removals, and readers whose cursors go stale and who know some of the
+// answers. At the end all counts must be exact.
 //
 //   core_stress [seed] [rounds]
 #include <atomic>
@@ -51,7 +53,10 @@ Text hurtful_text(std::mt19937& random) {
     return text;
 }
 
-void check_counts(Index& index, const std::vector<std::pair<Text, std::size_t>>& texts) {
+using Kept = std::vector<std::pair<Text, std::size_t>>;  // texts, and how many tokens are context only
+
+// All n-grams of up to four tokens against counting by brute force.
+void check_counts(Index& index, const Kept& texts) {
     index.settle();
     std::map<Text, std::uint64_t> truth;
     for (const auto& [text, uncounted] : texts)
@@ -62,13 +67,22 @@ void check_counts(Index& index, const std::vector<std::pair<Text, std::size_t>>&
     for (const auto& [gram, n] : truth)
         if (gram.size() <= index.max_context() && index.count(gram) != n)
             fail("counts", "a count differs from the oracle's");
+    for (std::uint32_t n = 1; n <= std::min(4u, index.max_context()); ++n) {
+        Text tokens;
+        std::vector<std::uint64_t> counts;
+        index.ngrams(n, tokens, counts);
+        for (std::size_t i = 0; i < counts.size(); ++i)
+            if (!truth.contains(Text(tokens.begin() + static_cast<std::ptrdiff_t>(i * n),
+                                     tokens.begin() + static_cast<std::ptrdiff_t>((i + 1) * n))))
+                fail("counts", "an n-gram is counted that is nowhere");
+    }
 }
 
 void alone(std::uint32_t seed, int rounds) {
     for (int round = 0; round < rounds; ++round) {
         std::mt19937 random(seed + static_cast<std::uint32_t>(round));
-        Index index(1u << (random() % 8));
-        std::vector<std::pair<Text, std::size_t>> texts;
+        Index index(1u << (random() % 8), round % 2 == 0);
+        Kept texts;
         for (int op = 0; op < 30; ++op) {
             if (!texts.empty() && random() % 3 == 0) {
                 const std::size_t i = random() % texts.size();
@@ -133,6 +147,133 @@ void together(std::uint32_t seed, int rounds) {
     if (shared->stats().nodes != 1) fail("retract", "nodes are left behind");
 }
 
+// Contexts with up to 60 followers, so that edge lists of all kinds grow, shrink and lose edges all the time.
+Text wide_text(std::mt19937& random) {
+    if (random() % 3 == 0) return hurtful_text(random);
+    Text text;
+    for (std::size_t i = 0; i < 20 + random() % 60; ++i)
+        text.push_back(static_cast<Token>(random() % (random() % 2 ? 60 : 4)));
+    return text;
+}
+
+// Texts that are there from the beginning to the end are found by everybody at any time.
+void look_up(const Index& index, const std::vector<Text>& lasting, std::mt19937& random) {
+    const Text& text = lasting[random() % lasting.size()];
+    const Reading reading;
+    const std::size_t first = random() % text.size();
+    Cursor cursor;
+    for (std::size_t i = first; i < text.size(); ++i) {
+        index.advance(cursor, text[i]);
+        if (cursor.len < std::min<std::size_t>(i + 1 - first, index.max_context()))
+            fail("look up", "a context that is there is not found");
+        std::uint32_t before = index.node(cursor.node).len;
+        for (NodeId id = index.node(cursor.node).link; id != kRoot; id = index.node(id).link) {
+            const std::uint32_t len = index.node(id).len;
+            if (len >= before) fail("look up", "a link does not lead to a shorter string");
+            before = len;
+        }
+        for (const Edge e : index.edges(cursor.node)) (void)index.votes(e.to);
+    }
+}
+
+void one_namespace(std::uint32_t seed, int rounds) {
+    auto shared = std::make_shared<Index>(seed % 2 ? 64 : 6);
+    auto learner = std::make_shared<Learner>();
+    std::atomic<std::uint32_t> writers{2};
+    std::atomic<int> working{0};
+    std::mutex kept_mutex;
+    Kept kept;
+    std::vector<Text> lasting;
+    std::mt19937 first_random(seed);
+    for (int i = 0; i < 20; ++i) {
+        lasting.push_back(wide_text(first_random));
+        shared->add(lasting.back(), 0, writers++);
+    }
+    const auto take_one = [&](std::mt19937& random, std::size_t keep) -> std::pair<Text, std::size_t> {
+        const std::scoped_lock lock(kept_mutex);
+        if (kept.size() <= keep) return {};
+        std::swap(kept[random() % kept.size()], kept.back());
+        auto one = std::move(kept.back());
+        kept.pop_back();
+        return one;
+    };
+    const auto keep_one = [&](Text text, std::size_t uncounted) {
+        const std::scoped_lock lock(kept_mutex);
+        kept.emplace_back(std::move(text), uncounted);
+    };
+    const CostCurve curve(20, 1.0);
+    const auto step = [&](Session& session, std::mt19937& random) {
+        const Text text = wide_text(random);
+        session.account(1.0, 1);
+        session.append(std::span(text).first(std::min<std::size_t>(text.size(), 1 + random() % 4)), true);
+        (void)session.draft(16, curve, random() % 2 ? Shape::tree : Shape::chain);
+    };
+    const auto write_sessions = [&](std::mt19937& random) {
+        constexpr std::uint32_t kTail = 16;
+        Session session(shared, {}, learner, writers++, kTail);
+        session.append_context(wide_text(random));
+        for (int i = 0; i < 12; ++i) {
+            step(session, random);
+            if (i == 6) session.append_context(wide_text(random));
+        }
+        if (random() % 3 == 0) return session.retract();
+        for (const auto& [first, last] : session.output_runs()) {
+            const std::size_t tail = first > kTail ? first - kTail : 0;
+            keep_one(session.text(tail, last), first - tail);
+        }
+    };
+    const auto write_bulk = [&](std::mt19937& random) {
+        Text text = wide_text(random);
+        const std::size_t uncounted = std::min<std::size_t>(random() % 4, text.size());
+        shared->add_in_turns(text, uncounted, writers++);
+        keep_one(std::move(text), uncounted);
+    };
+    const auto remove = [&](std::mt19937& random) {
+        const auto [text, uncounted] = take_one(random, 8);
+        if (text.empty()) return;
+        const std::unique_lock write(shared->mutex);
+        if (!shared->remove(text, uncounted)) fail("remove", "a text is not found");
+    };
+    std::vector<std::thread> threads;
+    for (std::uint32_t k = 0; k < 8; ++k) {
+        if (k < 6) ++working;
+        threads.emplace_back([&, k] {
+            std::mt19937 random(seed * 131 + k);
+            if (k < 6) {
+                for (int round = 0; round < rounds; ++round)
+                    if (k < 3) {
+                        write_sessions(random);
+                    } else {
+                        write_bulk(random);
+                        if (k > 3) remove(random);
+                        look_up(*shared, lasting, random);
+                    }
+                --working;
+                return;
+            }
+            // Looks on, over and over, for as long as anybody writes.
+            while (working > 0) {
+                Session onlooker(nullptr, {shared}, learner, writers++, 16);
+                for (int i = 0; i < 30 && working > 0; ++i) {
+                    step(onlooker, random);
+                    look_up(*shared, lasting, random);
+                }
+            }
+        });
+    }
+    for (auto& t : threads) t.join();
+    if (const std::string what = shared->check(); !what.empty()) fail("check", what);
+    Kept all = kept;
+    for (const Text& text : lasting) all.emplace_back(text, 0);
+    check_counts(*shared, all);
+    if (const std::string what = shared->check(); !what.empty()) fail("check, settled", what);
+    for (const auto& [text, uncounted] : all)
+        if (!shared->remove(text, uncounted)) fail("remove", "a text is not found");
+    const IndexStats stats = shared->stats();
+    if (stats.nodes != 1 || stats.edges != 0 || stats.tokens != 0) fail("remove", "something is left behind");
+    if (stats.bytes > Index(64).stats().bytes * 11 / 10) fail("remove", "memory is kept");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -140,6 +281,7 @@ int main(int argc, char** argv) {
     const int rounds = argc > 2 ? std::atoi(argv[2]) : 300;
     alone(seed, rounds);
     together(seed, rounds / 10 + 1);
+    for (std::uint32_t i = 0; i < 2; ++i) one_namespace(seed + i, rounds / 3 + 1);
     std::printf("core_stress: seed %u, %d rounds alone, %d rounds with 8 threads: clean\n", seed, rounds,
                 rounds / 10 + 1);
     return 0;
