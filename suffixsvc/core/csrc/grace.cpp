@@ -34,6 +34,16 @@ Reading::Reading() {
 
 Reading::~Reading() { slot_->store(0, std::memory_order_release); }
 
+#ifdef SUFFIXSVC_JITTER
+void jitter() {
+    thread_local std::uint32_t x = 0x9E3779B9u;
+    x ^= x << 13;
+    x ^= x >> 17;
+    x ^= x << 5;
+    if (x % 64 == 0) std::this_thread::yield();
+}
+#endif
+
 std::uint64_t grace::end_era() { return now.fetch_add(1); }
 
 bool grace::over(std::uint64_t era) {

@@ -28,6 +28,13 @@
 
 namespace suffixsvc {
 
+// In builds for the sanitizers, a writer is now and then interrupted between two words.
+#ifdef SUFFIXSVC_JITTER
+void jitter();
+#else
+inline void jitter() {}
+#endif
+
 // A value that one writer changes while readers look at it.
 template <typename T>
 class Word {
@@ -38,6 +45,7 @@ class Word {
     Word& operator=(const Word& other) { return *this = other.load(); }
     Word& operator=(T value) {
         value_.store(value, std::memory_order_release);
+        jitter();
         return *this;
     }
     operator T() const { return load(); }

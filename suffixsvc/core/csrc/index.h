@@ -42,7 +42,22 @@
 // not change while the node lives.
 //
 // Threads: writers take turns by Index::mutex, which callers take. Readers take nothing; they hold a Reading
-// (grace.h) while they look.
+// (grace.h) while they look, so that what they can find is not used for something else. They may see the tree
+// in the middle of a split, a merge or a removal. What they find then was true before or is true after:
+//
+//   growing    a new node has no link until its edges are in place: until then no reader follows them
+//   splitting  the target hangs on the new node before any edge leads to the new one; a cursor that still
+//   came
+//              to the target is led up to the new node by its length (canonical)
+//   merging    the buried node keeps edges, counts and link; edges lead to the heir one by one
+//   removing   edges go from the longest context to the shortest, so that none knows what a shorter one does
+//              not; the epoch counts up before anything is used again, and a cursor of an earlier epoch is
+//              found again
+//
+// Why not a lock. Measured on two cores, a reader of one shared lock waits little, but four of them leave a
+// writer 1,000 tokens a second, and as sessions write between drafts, their own p99 goes from 0.1 ms to 2.5
+// ms. With a sharded lock that lets writers pass it is readers who wait, for as long as whoever holds the
+// lock is not running: p99 8 ms. (tests/bench_reads.cpp)
 #pragma once
 
 #include <atomic>
