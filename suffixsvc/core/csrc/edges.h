@@ -12,8 +12,8 @@
 // wide ones in memory of their own that goes back to the system as soon as they move.
 //
 // Threads: one writer, and readers beside it (grace.h). A reader that goes through a list while an edge is
-// erased may still meet that edge, and may meet the last one, which moves into the hole, twice; or, if an edge
-// is added in the same moment, not at all. A look-up never misses. How:
+// erased may still meet that edge, and may meet the last one, which moves into the hole, twice; or, if an
+// edge is added in the same moment, not at all. A look-up never misses. How:
 //
 //   a list      is one word: how many edges, and where. Edges are written before they are counted.
 //   an edge     is one word. Inline its token is another: right if the list is the same before and after, as

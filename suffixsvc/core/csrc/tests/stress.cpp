@@ -281,7 +281,7 @@ int main(int argc, char** argv) {
     const int rounds = argc > 2 ? std::atoi(argv[2]) : 300;
     alone(seed, rounds);
     together(seed, rounds / 10 + 1);
-    for (std::uint32_t i = 0; i < 2; ++i) one_namespace(seed + i, rounds / 3 + 1);
+    for (std::uint32_t i = 0; i < 2; ++i) one_namespace(seed + i, rounds / 6 + 1);
     std::printf("core_stress: seed %u, %d rounds alone, %d rounds with 8 threads: clean\n", seed, rounds,
                 rounds / 10 + 1);
     return 0;
