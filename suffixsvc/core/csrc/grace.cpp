@@ -40,7 +40,9 @@ void jitter() {
     x ^= x << 13;
     x ^= x >> 17;
     x ^= x << 5;
-    if (x % 64 == 0) std::this_thread::yield();
+    if (x % 64 == 0)
+        for (volatile int spin = 0; spin < 1000;) spin = spin + 1;
+    if (x % 4096 == 0) std::this_thread::yield();
 }
 #endif
 

@@ -46,9 +46,8 @@
 // in the middle of a split, a merge or a removal. What they find then was true before or is true after:
 //
 //   growing    a new node has no link until its edges are in place: until then no reader follows them
-//   splitting  the target hangs on the new node before any edge leads to the new one; a cursor that still
-//   came
-//              to the target is led up to the new node by its length (canonical)
+//   splitting  the target hangs on the new node before any edge leads to the new one; a cursor that
+//              still came to the target is led up to the new node by its length (canonical)
 //   merging    the buried node keeps edges, counts and link; edges lead to the heir one by one
 //   removing   edges go from the longest context to the shortest, so that none knows what a shorter one does
 //              not; the epoch counts up before anything is used again, and a cursor of an earlier epoch is
