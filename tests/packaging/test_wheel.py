@@ -36,7 +36,7 @@ def test_the_wheel_holds_the_core_its_types_and_data_but_no_sources_of_it(wheel:
     assert any(name.startswith("suffixsvc/core/_ext") and name.endswith((".so", ".pyd")) for name in wheel)
     assert "suffixsvc/core/_ext.pyi" in wheel
     assert "suffixsvc_driver/models/registry.toml" in wheel
-    assert "suffixsvc_bench/replay/page.html" in wheel
+    assert "suffixsvc_bench/page.html" in wheel
     assert not any("csrc" in name or "__pycache__" in name for name in wheel)
     for package in PACKAGES:
         assert f"{package}/py.typed" in wheel, "type checkers would ignore the annotations"
