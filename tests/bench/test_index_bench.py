@@ -152,7 +152,8 @@ def test_folders_are_filled_opened_by_others_and_removed(tmp_path: Path) -> None
     assert (small["tokens"], large["tokens"]) == (10_000, 30_000)
     for at in found["sizes"]:
         assert 0 < at["open_s"] <= at["first_draft_s"]
-        assert at["folder_bytes_per_token"] > 4
+        assert at["segments"] == 1
+        assert at["folder_bytes_per_token"] > at["segment_bytes_per_token"] > 4
         assert len(at["rounds"]) == 3
         assert at["append_draft_us_new"] > 0
     assert small["append_draft_of_smallest"] == {"new": 1.0, "known": 1.0}

@@ -85,11 +85,10 @@ def _beside_smallest(at: Mapping[str, Any], which: str) -> str:
 
 _RESTART_ROWS: list[tuple[str, Any]] = [
     ("added, us a token, on disk when it returns", lambda at: f"{at['add_us_per_token']:.2f}"),
-    (
-        "compacted, us a token",
-        lambda at: f"{at['compact_us_per_token']:.2f}" if at["compacted"] else "not in this version",
-    ),
-    ("on disk, bytes a token", lambda at: f"{at['folder_bytes_per_token']:.0f}"),
+    ("compacted, us a token", lambda at: f"{at['compact_us_per_token']:.2f}"),
+    ("segments then", lambda at: f"{at['segments']}"),
+    ("segments on disk, bytes a token", lambda at: f"{at['segment_bytes_per_token']:.1f}"),
+    ("everything on disk, bytes a token", lambda at: f"{at['folder_bytes_per_token']:.0f}"),
     ("most that was resident meanwhile, MB", lambda at: f"{at['peak_resident_bytes'] / 1e6:.0f}"),
     ("open, s", lambda at: f"{at['open_s']:.3f}"),
     ("open to first draft, s", lambda at: f"{at['first_draft_s']:.3f}"),
