@@ -18,7 +18,7 @@ int order_of(std::uint32_t len) {
 
 // Occurrences of an edge's target that count as evidence of `source`.
 std::uint32_t votes_of(const Index& index, NodeId to, int source, std::uint32_t writer) {
-    const NodeView n = index.node(to);
+    const NodeVotes n = index.votes(to);
     if (n.count <= 0 || (source == 1 && n.writer == writer)) return 0;
     return static_cast<std::uint32_t>(n.count);
 }
@@ -44,7 +44,7 @@ void walk(const Sources& sources, const View& view, std::size_t number, Slots& s
     std::uint32_t high = cursor.len;
     while (id != kRoot) {
         const NodeView n = index.node(id);
-        const std::uint32_t low = index.node(n.link).len + 1;
+        const std::uint32_t low = index.len(n.link) + 1;
         if (n.fanout > 0 && high >= low && (source == 0 || n.writer != writer)) {
             if (high >= kMinMatch && high > match.len) {
                 const Token token = last_follower(index, id, source, writer);
@@ -75,7 +75,7 @@ void walk_beside(const Sources& sources, const View& view, std::size_t number, S
     std::uint32_t high = view.cursors[number].len;
     while (id != kRoot) {
         const NodeView n = index.node(id);
-        const std::uint32_t low = index.node(n.link).len + 1;
+        const std::uint32_t low = index.len(n.link) + 1;
         if (high >= low) {
             const bool followed = n.fanout > 0 && n.writer != writer;
             if (followed && high >= kMinMatch && high > match.len) {

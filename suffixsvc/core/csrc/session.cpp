@@ -255,7 +255,7 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
 
 Session::Look Session::look(int width) {
     std::scoped_lock lock(mutex_);
-    const ReadLocks read(namespaces_);
+    const Reading reading;
     catch_up({});
     Look out;
     out.contexts = contexts(sources_, view_, width, scratch_);
