@@ -22,6 +22,7 @@ import os
 import random
 import signal
 import sys
+import threading
 from typing import Any
 
 from limits_testing import output
@@ -45,7 +46,15 @@ def live(order: dict[str, Any]) -> None:
     evicting = False
     begun = False  # the eviction's own transaction: the one before is acknowledged while we choose
 
+    turn = (
+        threading.Lock()
+    )  # the writer's thread may still be at "acknowledged" when the next batch is chosen
+
     def hook(point: str) -> None:
+        with turn:
+            take(point)
+
+    def take(point: str) -> None:
         nonlocal hits, evicting, begun
         name, _, told = point.partition(" ")
         if name == "evict-chosen":
