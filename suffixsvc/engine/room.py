@@ -35,6 +35,8 @@ PREDICTED_BYTES_PER_POSITION: Final = 92 + LOG_BYTES_PER_TOKEN
 PREDICTED_BYTES_PER_OUTPUT: Final = 64 + LOG_BYTES_PER_OUTPUT
 #: a namespace past its limit goes down to this share of it, so that not every write has to evict
 LOWER_MARK: Final = 0.95
+#: beside outputs that stay, so much of what the others take on average surely comes back when they go
+SURE_SHARE: Final = 0.9
 #: of one transaction; beyond what is needed to keep the limit, one write does no more than one
 BATCH_OUTPUTS: Final = 256
 BATCH_TOKENS: Final = 1 << 20
@@ -149,7 +151,10 @@ class Room:
         if ledger is None:
             return index.held().bytes
         outputs, tokens = ledger.staying
-        return int(_cost(index).of(outputs, tokens)) if outputs else 0
+        if not outputs:
+            return 0
+        held = index.held().bytes
+        return held - int(SURE_SHARE * max(0.0, held - _cost(index).of(outputs, tokens)))
 
     # ------------------------------------------------------------------------------------- after a write
 

@@ -43,32 +43,31 @@ def say(line: str) -> None:
 def live(order: dict[str, Any]) -> None:
     """It never returns of its own accord."""
     hits = order["hits"]
-    evicting = False
-    begun = False  # the eviction's own transaction: the one before is acknowledged while we choose
-
-    turn = (
-        threading.Lock()
-    )  # the writer's thread may still be at "acknowledged" when the next batch is chosen
+    # The store's thread acknowledges one transaction while this one goes on to the next. So evictions are
+    # counted, odd within one, and it is noted for which a transaction began.
+    now = began = 0
+    one_at_a_time = threading.Lock()
 
     def hook(point: str) -> None:
-        with turn:
-            take(point)
+        with one_at_a_time:
+            reached(point)
 
-    def take(point: str) -> None:
-        nonlocal hits, evicting, begun
+    def reached(point: str) -> None:
+        nonlocal hits, now, began
         name, _, told = point.partition(" ")
         if name == "evict-chosen":
-            evicting, begun = True, False
+            now += 1
             say(f"x {told}")
-        begun = evicting and (begun or name == "begun")
-        if evicting and name == order["point"] and (begun or name == "evict-chosen"):
+        elif name == "begun":
+            began = now
+        if now % 2 and name == order["point"] and (began == now or name == "evict-chosen"):
             hits -= 1
             if hits <= 0:
                 say(f"! {name}")
                 os.kill(os.getpid(), signal.SIGKILL)
         if name == "evict-done":
             say(f"o {told}")
-            evicting = False
+            now += 1
 
     room.BATCH_OUTPUTS = 4  # type: ignore[misc] # several transactions an eviction
     cache = SuffixCache(

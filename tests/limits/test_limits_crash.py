@@ -62,15 +62,19 @@ class Truth:
     def compare(self, folder: Path) -> None:
         """Open what the victim left, and hold it against every promise."""
         with SuffixCache(folder, policies=POLICIES) as cache:
+            for path in (NS, "calm"):  # a victim may have died before it had made them
+                cache.namespace(path)
             rows = {stored.output_id: stored.output for stored in cache._store.scan(NS)}
             back = rows.keys() & self.gone
             assert not back, f"evicted and back: {sorted(back)}"
             lost = self.promised.keys() - rows.keys() - self.gone - self.chosen
             assert not lost, f"acknowledged and lost: {sorted(lost)}"
             if self.killed_at in ("evict-chosen", "begun", "written"):
-                assert not self.chosen - rows.keys(), "gone before the transaction was"
+                assert not self.chosen - rows.keys(), (
+                    f"killed at {self.killed_at}, gone before the transaction was"
+                )
             if self.killed_at in ("committed", "acknowledged", "evict-done"):
-                assert not self.chosen & rows.keys(), "half of a transaction"
+                assert not self.chosen & rows.keys(), f"killed at {self.killed_at}, half of a transaction"
             for output_id, output in rows.items():
                 if output_id in self.promised:
                     seed = self.promised[output_id]
