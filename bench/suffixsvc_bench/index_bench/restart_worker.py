@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -64,7 +63,7 @@ def fill(folder: Path, kind: str, output_tokens: int, tokens: int, seed: int) ->
         "segment_bytes_per_token": stats.segment_bytes / added,
         "compact_us_per_token": compacting / added * 1e6,
         "folder_bytes_per_token": sum(p.stat().st_blocks * 512 for p in folder.rglob("*")) / added,
-        "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_resident_bytes": _resident()["VmHWM"],
     }
 
 
@@ -113,8 +112,8 @@ def _steps(namespace: Namespace, outputs: Sequence[TokenArray]) -> float:
 
 
 def _resident() -> dict[str, int]:
-    """Bytes resident now, by their names in /proc; zeros where there is none."""
-    found = {"VmRSS": 0, "RssAnon": 0}
+    """Bytes resident now and (VmHWM) at most so far, by their names in /proc; zeros where there is none."""
+    found = {"VmRSS": 0, "VmHWM": 0, "RssAnon": 0}
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
