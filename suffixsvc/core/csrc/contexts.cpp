@@ -103,7 +103,7 @@ std::uint32_t votes_for(const Slot& slot, Token token, int source, std::uint32_t
 std::uint32_t count_of(const Slot& slot) {
     std::uint32_t count = 0;
     for (std::size_t p = 0; p < slot.places; ++p)
-        count += static_cast<std::uint32_t>(std::max(0, slot.at[p].index->node(slot.at[p].id).count));
+        count += static_cast<std::uint32_t>(std::max(0, slot.at[p].index->votes(slot.at[p].id).count));
     return count;
 }
 
@@ -208,7 +208,7 @@ void Contexts::tally(const Sources& sources, std::size_t number) {
         if (scanned == kScanned + kScannedLast) {
             // Unseen edges of a wide node: its own count stands in for theirs.
             followers.complete = false;
-            seen = std::max(seen, static_cast<std::uint32_t>(std::max(0, place.index->node(place.id).count)));
+            seen = std::max(seen, static_cast<std::uint32_t>(std::max(0, place.index->votes(place.id).count)));
         }
         slot.total += seen;
     }
