@@ -171,7 +171,8 @@ class _Text:
                 answer = peer.extend(block)
                 peer_seconds += answer["seconds"]
                 peer_bytes += answer["bytes"]
-            if len(self._growth) < 1 or ours.tokens >= self._growth[-1]["tokens"] * 1.2:
+            far = len(self._growth) < 1 or ours.tokens >= self._growth[-1]["tokens"] * 1.2
+            if far or ours.tokens >= size:
                 self._growth.append({"tokens": ours.tokens, "seconds": ours.seconds, "bytes": ours.bytes})
             self._tell(f"{ours.tokens / 1e6:.1f}M tokens", ours.tokens / self._options.sizes[-1] * 0.95)
         added = ours.tokens - before
