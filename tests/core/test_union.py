@@ -5,6 +5,7 @@ What may differ from an index that holds everything, and why:
 - Which of several followers with equal votes is considered when there are more than the width, and the one
   called newest in a hot context: an index remembers that as far as growing touched it (csrc/nodes.h), and
   of context, too.
+- Which follower in a segment is called newest, where one text has outputs before and after another's.
 - Where contexts are told apart: a segment does not know where its texts end, nor what was only context in
   them, and still knows places of forgotten texts until it is merged. So an order may have no slot of its own
   (the next larger one has the same votes), or one more.
@@ -24,7 +25,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.segment_oracle import SegmentOracle
 from support.union_oracle import UnionOracle
@@ -225,7 +226,7 @@ class World:
             assert match_len == slot.match_len, order
             assert dict(zip(candidates, votes, strict=True)) == {t: slot.votes[t] for t in candidates}
             if newest != slot.sealed_newest:
-                assert newest in oracle.followers(order, context_too=True)
+                assert newest in oracle.followers(order, context_too=True) | set(slot.votes)
             if order not in scanned:
                 assert total in range(sum(votes), slot.votes.total() + len(hot) + 1)
                 continue
@@ -266,6 +267,7 @@ class World:
 
 
 @settings(max_examples=60, deadline=None)
+@example(seed=3052, hub_min=0)
 @given(seed=st.integers(0, 2**32), hub_min=st.sampled_from([0, 2, 4]))
 def test_sealed_and_hot_answer_as_one(folder: Path, seed: int, hub_min: int) -> None:
     random = Random(seed)
