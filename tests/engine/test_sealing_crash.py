@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -16,6 +11,7 @@ from random import Random
 import pytest
 from sealing_child import LIMITS, output_of
 from sealing_testing import NS, files, ngram_oracle, ngrams, open_cache
+from support.forking import ForkServer
 
 pytestmark = pytest.mark.crash
 
@@ -41,6 +37,8 @@ class Truth:
         self.killed_at = ""
 
     def hear(self, line: str) -> None:
+        if line[:1] not in "+=-~!?":  # a line of the log
+            return
         kind, *words = line.split()
         numbers = [int(word) for word in words if kind != "!"]
         if kind == "+":
@@ -87,64 +85,9 @@ class Truth:
             assert files(folder) == sorted(record.name for record in cache._store.segments(NS))
 
 
-class ForkServer:
-    """The process that forks victims."""
-
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).parent / "sealing_child.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-
-    def run(self, order: dict[str, object], truth: Truth, kill_after: float | None) -> int:
-        """One life; its exit status."""
-        assert self.process.stdin
-        truth.begin_life()
-        self.process.stdin.write(json.dumps(order).encode() + b"\n")
-        self.process.stdin.flush()
-        self.pid = 0
-        try:
-            return self.listen(truth, kill_after)
-        except BaseException:
-            if self.pid:
-                os.kill(self.pid, signal.SIGKILL)
-            raise
-
-    def listen(self, truth: Truth, kill_after: float | None) -> int:
-        assert self.process.stdout
-        answers = self.process.stdout.fileno()
-        kill_at: float | None = None
-        rest = b""
-        while True:
-            wait = 120.0 if kill_at is None else max(0.0, kill_at - time.monotonic())
-            if not select.select([answers], [], [], wait)[0]:
-                assert kill_at is not None, "a victim hangs, or never comes to the point"
-                os.kill(self.pid, signal.SIGKILL)
-                kill_at = None
-                continue
-            data = os.read(answers, 1 << 16)
-            assert data, "the forking process is gone"
-            *lines, rest = (rest + data).split(b"\n")
-            for line in map(bytes.decode, lines):
-                if line.startswith("pid "):
-                    self.pid = int(line.split()[1])
-                    kill_at = None if kill_after is None else time.monotonic() + kill_after
-                elif line.startswith("done "):
-                    self.pid = 0
-                    return int(line.split()[1])
-                elif line[:1] in "+=-~!?":  # anything else is a line of the log
-                    truth.hear(line)
-
-    def close(self) -> None:
-        assert self.process.stdin
-        self.process.stdin.close()
-        self.process.wait(60)
-
-
 @pytest.fixture(scope="module")
 def fork_server() -> Iterator[ForkServer]:
-    server = ForkServer()
+    server = ForkServer(Path(__file__).with_name("sealing_child.py"), patience_seconds=120.0)
     yield server
     server.close()
 
@@ -180,7 +123,8 @@ def test_kill_9_at_every_step(fork_server: ForkServer, tmp_path: Path, number: i
             "hits": 1 if point == "repair-dropped" else random.randrange(1, 5),
             "background": not point,
         }
-        status = fork_server.run(order, truth, None if point else random.uniform(0.05, 0.5))
+        truth.begin_life()
+        status = fork_server.run(order, truth.hear, None if point else random.uniform(0.05, 0.5))
         assert status == -signal.SIGKILL
         assert truth.killed_at == point
         truth.compare(folder)

@@ -22,9 +22,11 @@ class ForkServer:
     Args:
         script: a program that reads orders, a line of JSON each, forks a victim for every one, and prints
             ``pid N``, what the victim says, and ``done STATUS``.
+        patience_seconds: a victim that says nothing for so long hangs.
     """
 
-    def __init__(self, script: Path) -> None:
+    def __init__(self, script: Path, patience_seconds: float = 60.0) -> None:
+        self.patience_seconds = patience_seconds
         self.process = subprocess.Popen(
             [sys.executable, str(script)],
             stdin=subprocess.PIPE,
@@ -54,9 +56,9 @@ class ForkServer:
         kill_at: float | None = None
         rest = b""
         while True:
-            wait = 60.0 if kill_at is None else max(0.0, kill_at - time.monotonic())
+            wait = self.patience_seconds if kill_at is None else max(0.0, kill_at - time.monotonic())
             if not select.select([self.answers], [], [], wait)[0]:
-                assert kill_at is not None, "a victim hangs"
+                assert kill_at is not None, "a victim hangs, or never comes to the point"
                 os.kill(self.pid, signal.SIGKILL)
                 kill_at = None
                 continue
