@@ -1,10 +1,10 @@
 """The victim: opens a cache, writes, forgets, seals and merges without end, and is killed.
 
-Run as a program it loads everything once and then forks one victim for each line of JSON it reads:
+An order (``support.victims``):
 
     {"folder": ..., "seed": ..., "point": name or null, "hits": n, "background": bool}
 
-It prints ``pid N``, then the victim's lines, then ``done STATUS``. A victim writes one line before and one
+A victim writes one line before and one
 after everything it does, straight into the pipe:
 
     + SEED COUNT      about to add outputs SEED, SEED + 1, ...
@@ -15,16 +15,13 @@ after everything it does, straight into the pipe:
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import sys
 from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from sealing_testing import NS, open_cache, output
+from support.victims import killer, say
 
 from suffixsvc import Limits, SuffixCache
 from suffixsvc.types import NewOutput
@@ -41,23 +38,11 @@ def output_of(seed: int) -> NewOutput:
     return output(tokens, tail=[9] * random.choice([0, 5]), segments=random.choice([None, (1, length)]))
 
 
-def say(line: str) -> None:
-    os.write(1, line.encode() + b"\n")
-
-
 def live(order: dict[str, Any]) -> None:
     """Never returns of its own accord."""
-    hits = order["hits"]
-
-    def hook(point: str) -> None:
-        nonlocal hits
-        if point == order["point"]:
-            hits -= 1
-            if hits <= 0:
-                say(f"! {point}")
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    cache = open_cache(Path(order["folder"]), LIMITS, background=order["background"], crash_hook=hook)
+    cache = open_cache(
+        Path(order["folder"]), LIMITS, background=order["background"], crash_hook=killer(order)
+    )
     namespace = cache.namespace(NS)
     random = Random(order["seed"])
     mine = [stored.output_id for stored in cache._store.scan(NS)]
@@ -93,22 +78,3 @@ def work(cache: SuffixCache, random: Random, mine: list[int]) -> None:
             sealer.merge(cache._index_of(NS))
     elif what < 0.65:
         cache.compact()
-
-
-def main() -> None:
-    for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            try:
-                live(json.loads(line))
-            except BaseException as e:  # the parent sees it as a failed run, not as a killed one
-                say(f"? {e!r}")
-            finally:
-                os._exit(1)
-        say(f"pid {child}")
-        _, status = os.waitpid(child, 0)
-        say(f"done {os.waitstatus_to_exitcode(status)}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,11 +1,11 @@
 """The victim: a cache that is always at its limit, writes, drafts and evicts without end, and is killed.
 It seals and merges in between, so that evictions take from segments, too.
 
-Run as a program it loads everything once and then forks one victim for each line of JSON it reads:
+An order (``support.victims``):
 
     {"folder": ..., "seed": ..., "point": name or null, "hits": n}
 
-It prints ``pid N``, then the victim's lines, then ``done STATUS``. A victim says, straight into the pipe:
+A victim says, straight into the pipe:
 
     + SEED COUNT       about to write outputs SEED, SEED + 1, ...
     = SEED ID ID ...   acknowledged
@@ -17,15 +17,14 @@ It prints ``pid N``, then the victim's lines, then ``done STATUS``. A victim say
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
-import sys
 import threading
 from typing import Any
 
 from limits_testing import output
+from support.victims import say
 
 from suffixsvc import Limits, Policies, Policy, SuffixCache
 from suffixsvc.engine import room
@@ -34,10 +33,6 @@ NS = "crash"
 POLICIES = Policies(default=Policy(max_bytes=120 << 10))
 #: of the store's points those that an eviction passes, in the order in which it does
 POINTS = ["evict-chosen", "begun", "written", "committed", "acknowledged", "evict-done"]
-
-
-def say(line: str) -> None:
-    os.write(1, line.encode() + b"\n")
 
 
 def live(order: dict[str, Any]) -> None:
@@ -95,22 +90,3 @@ def live(order: dict[str, Any]) -> None:
         if rng.random() < 0.1:
             cache.compact(NS)
         seed += count
-
-
-def main() -> None:
-    for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            try:
-                live(json.loads(line))
-            except BaseException as e:  # the parent sees it as a failed run, not as a killed one
-                say(f"? {e!r}")
-            finally:
-                os._exit(1)
-        say(f"pid {child}")
-        _, status = os.waitpid(child, 0)
-        say(f"done {os.waitstatus_to_exitcode(status)}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,10 @@
 """The victim: opens a store, writes and forgets without end, and is killed.
 
-Run as a program it loads everything once and then forks one victim for each line of JSON it reads:
+An order (``support.victims``):
 
     {"folder": ..., "seed": ..., "point": name or null, "hits": n, "big": bool}
 
-It prints ``pid N``, then the victim's lines, then ``done STATUS``. A victim writes one line before and
+A victim writes one line before and
 one after everything it does, straight into the pipe:
 
     + OP COUNT        about to append COUNT outputs labelled OP.0, OP.1, ...
@@ -16,15 +16,12 @@ one after everything it does, straight into the pipe:
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import signal
-import sys
 import threading
 from typing import Any
 
 import numpy as np
+from support.victims import killer, say
 
 from suffixsvc.store import LmdbStore
 from suffixsvc.types import NamespaceRecord, NewOutput
@@ -42,24 +39,10 @@ def tokens_of(op: str, index: int, kind: int) -> list[int]:
     return [seed % 2**31] * (20_000 if kind == 9 else 1 + seed % 600)
 
 
-def say(line: str) -> None:
-    os.write(1, line.encode() + b"\n")  # one write below PIPE_BUF: lines of threads never mix
-
-
 def live(order: dict[str, Any]) -> None:
     """Without ``ops`` it never returns of its own accord."""
-    hits = order["hits"]
-
-    def hook(point: str) -> None:
-        nonlocal hits
-        if point == order["point"]:
-            hits -= 1
-            if hits <= 0:
-                say(f"! {point}")
-                os.kill(os.getpid(), signal.SIGKILL)
-
     sync = order.get("sync", True)
-    store = LmdbStore(order["folder"], map_bytes_initial=1, sync=sync, crash_hook=hook)
+    store = LmdbStore(order["folder"], map_bytes_initial=1, sync=sync, crash_hook=killer(order))
     store.add_namespace(NamespaceRecord(NS))
     threads = [
         threading.Thread(target=work, args=(store, random.Random(f"{order['seed']}/{n}"), order, n))
@@ -106,22 +89,3 @@ def work(store: LmdbStore, rng: random.Random, order: dict[str, Any], thread: in
             ids = store.append(outputs).result()
             say(f"= {op} {' '.join(map(str, ids))}")
             mine += ids
-
-
-def main() -> None:
-    for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            try:
-                live(json.loads(line))
-            except BaseException as e:  # the parent sees it as a failed run, not as a killed one
-                say(f"? {e!r}")
-            finally:
-                os._exit(1)
-        say(f"pid {child}")
-        _, status = os.waitpid(child, 0)
-        say(f"done {os.waitstatus_to_exitcode(status)}")
-
-
-if __name__ == "__main__":
-    main()

@@ -20,15 +20,14 @@ class ForkServer:
     """The process that forks victims.
 
     Args:
-        script: a program that reads orders, a line of JSON each, forks a victim for every one, and prints
-            ``pid N``, what the victim says, and ``done STATUS``.
+        script: a module with a ``live(order)``, which ``support.victims`` runs in a process for every order.
         patience_seconds: a victim that says nothing for so long hangs.
     """
 
     def __init__(self, script: Path, patience_seconds: float = 60.0) -> None:
         self.patience_seconds = patience_seconds
         self.process = subprocess.Popen(
-            [sys.executable, str(script)],
+            [sys.executable, str(Path(__file__).with_name("victims.py")), str(script)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
