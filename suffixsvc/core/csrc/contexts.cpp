@@ -42,7 +42,7 @@ void walk(const Sources& sources, const View& view, std::size_t number, Slots& s
     const std::uint32_t writer = sources.writer;
     NodeId id = cursor.node;
     std::uint32_t high = cursor.len;
-    while (id != kRoot) {
+    for (std::size_t found = 0; id != kRoot && found < kConsidered;) {
         const NodeView n = index.node(id);
         const std::uint32_t low = index.len(n.link) + 1;
         if (n.fanout > 0 && high >= low && (source == 0 || n.writer != writer)) {
@@ -52,6 +52,7 @@ void walk(const Sources& sources, const View& view, std::size_t number, Slots& s
             }
             const int k = order_of(high);
             if (k >= 0 && kOrders[k] >= static_cast<int>(low)) {
+                ++found;
                 Slot& slot = slots[static_cast<std::size_t>(source * kOrderCount + k)];
                 if (slot.places == 0) slot.newest = n.recent;
                 if (slot.places < kNodesPerSlot) {
@@ -73,7 +74,7 @@ void walk_beside(const Sources& sources, const View& view, std::size_t number, S
     ladder.index = &index;
     NodeId id = view.cursors[number].node;
     std::uint32_t high = view.cursors[number].len;
-    while (id != kRoot) {
+    for (std::size_t found = 0; id != kRoot && found < kConsidered;) {
         const NodeView n = index.node(id);
         const std::uint32_t low = index.len(n.link) + 1;
         if (high >= low) {
@@ -82,7 +83,9 @@ void walk_beside(const Sources& sources, const View& view, std::size_t number, S
                 const Token token = last_follower(index, id, 1, writer);
                 if (token >= 0) match = Match{token, high, static_cast<std::uint8_t>(number), {}};
             }
-            for (int k = order_of(high); k >= 0 && kOrders[k] >= static_cast<int>(low); --k)
+            const int largest = order_of(high);
+            found += followed && largest >= 0 && kOrders[largest] >= static_cast<int>(low);
+            for (int k = largest; k >= 0 && kOrders[k] >= static_cast<int>(low); --k)
                 ladder.steps[static_cast<std::size_t>(k)] = {high, followed ? id : kNoNode};
         }
         high = low - 1;
@@ -113,11 +116,6 @@ std::uint32_t sealed_total(const Sealed& sealed, std::size_t order) {
         if (const int rung = part.rung[order]; rung >= 0)
             total += part.evidence.total[static_cast<std::size_t>(rung)];
     return total;
-}
-
-void drop(Slot& slot) {
-    slot.places = 0;
-    slot.sealed = false;
 }
 
 // Edges that are looked at where followers become candidates.
@@ -233,34 +231,35 @@ std::size_t Contexts::strongest(const Followers& followers, std::size_t width,
 
 // From the longest context down.
 void Contexts::propose_followers(const Sources& sources, std::size_t source, int width, Evidence& out) {
-    const std::size_t first = source * kOrderCount;
-    int ahead = 0;
-    for (std::size_t i = first + kOrderCount; i-- > first && ahead < kProposing;) {
-        const Slot& slot = slots_[i];
-        ahead += !slot.empty();
+    std::array<std::uint8_t, kConsidered> considered;
+    std::size_t size = 0;
+    for (std::size_t k = kOrderCount; k-- > 0 && size < kConsidered;)
+        if (const std::size_t i = source * kOrderCount + k; !slots_[i].empty())
+            considered[size++] = static_cast<std::uint8_t>(i);
+    for (std::size_t x = 0; x < std::min<std::size_t>(size, kProposing); ++x) {
+        const Slot& slot = slots_[considered[x]];
         for (std::size_t p = 0; p < slot.places; ++p)
             scan(slot.at[p], [&](const Edge& edge) { slot.at[p].index->prefetch(edge.to); });
     }
     int proposing = 0;
-    for (std::size_t i = first + kOrderCount; i-- > first;) {
+    for (std::size_t x = 0; x < size; ++x) {
+        const std::size_t i = considered[x], order = i - source * kOrderCount;
         Slot& slot = slots_[i];
-        if (slot.empty()) continue;
         if (proposing == kProposing) {
             // Text ends and the asker's own text are among them, which is little where much was seen.
             slot.total = count_of(slot);
-            if (slot.sealed) slot.total += sealed_total(*sources.sealed, i - first);
-            continue;
+            if (slot.sealed) slot.total += sealed_total(*sources.sealed, order);
+        } else {
+            tally(sources, i);
+            if (slot.total == 0) continue;
+            const std::size_t most = proposing == 0 ? kMostStrongest : kMostSecondary;
+            if (proposing++ == 0) deepest_[source] = static_cast<int>(order);
+            std::array<Vote, kMostStrongest> top;
+            const std::size_t n =
+                strongest(followers_[i], std::min(static_cast<std::size_t>(width), most), top);
+            for (std::size_t t = 0; t < n; ++t) propose(out, top[t].token);
         }
-        tally(sources, i);
-        if (slot.total == 0) {
-            drop(slot);
-            continue;
-        }
-        if (proposing++ == 0) deepest_[source] = static_cast<int>(i - first);
-        std::array<Vote, kMostStrongest> top;
-        const std::size_t n =
-            strongest(followers_[i], std::min(static_cast<std::size_t>(width), kMostStrongest), top);
-        for (std::size_t x = 0; x < n; ++x) propose(out, top[x].token);
+        found_[num_found_++] = static_cast<std::uint8_t>(i);
     }
 }
 
@@ -297,9 +296,10 @@ void Contexts::count_votes(const Sources& sources, const Evidence& out) {
     std::array<std::array<std::uint32_t, kOrderCount>, kMostProposed> sealed;
     if (sources.sealed != nullptr)
         for (std::size_t c = 0; c < n; ++c) sources.sealed->votes(out.candidates[c].token, sealed[c]);
-    for (std::size_t i = 0; i < kSlots; ++i) {
+    std::size_t kept = 0;
+    for (std::size_t x = 0; x < num_found_; ++x) {
+        const std::size_t i = found_[x];
         Slot& slot = slots_[i];
-        if (slot.empty()) continue;
         const Followers& followers = followers_[i];
         const int source = static_cast<int>(i) / kOrderCount;
         std::uint32_t sum = 0;
@@ -318,25 +318,24 @@ void Contexts::count_votes(const Sources& sources, const Evidence& out) {
         }
         // A context that only prompts have counts for nothing, what followed it does.
         slot.total = std::max(slot.total, sum);
-        if (slot.total == 0) drop(slot);
+        if (slot.total > 0) found_[kept++] = found_[x];
     }
+    num_found_ = kept;
 }
 
 std::vector<ContextVotes> contexts(const Sources& sources, const View& view, int width, Evidence& out) {
     Contexts found;
     found.find(sources, view, width, out);
     std::vector<ContextVotes> all;
-    for (int s = 0; s < kSources; ++s)
-        for (int k = 0; k < kOrderCount; ++k) {
-            const auto i = static_cast<std::size_t>(s * kOrderCount + k);
-            const Slot& slot = found.slots()[i];
-            if (slot.empty()) continue;
-            ContextVotes& context =
-                all.emplace_back(ContextVotes{s, kOrders[k], slot.match_len, slot.total, slot.newest, {}});
-            const auto& votes = found.votes(i);
-            context.votes.assign(votes.begin(),
-                                 votes.begin() + static_cast<std::ptrdiff_t>(out.candidates.size()));
-        }
+    for (const std::size_t i : found.found()) {
+        const Slot& slot = found.slot(i);
+        ContextVotes& context =
+            all.emplace_back(ContextVotes{static_cast<int>(i) / kOrderCount, kOrders[i % kOrderCount],
+                                          slot.match_len, slot.total, slot.newest, {}});
+        const auto& votes = found.votes(i);
+        context.votes.assign(votes.begin(),
+                             votes.begin() + static_cast<std::ptrdiff_t>(out.candidates.size()));
+    }
     return all;
 }
 

@@ -23,6 +23,7 @@ struct Known {
     float absent_input;    // ... and its input
     float share;           // prior probability of a vote
 };
+using KnownContexts = std::array<Known, kSources * kConsidered>;
 
 // Features of a candidate on their way to inputs of the mixers: their odds, to be turned into logits
 // together.
@@ -55,16 +56,16 @@ void known_by(Candidate& c, std::uint32_t match_len, int source) {
     c.source = static_cast<std::uint8_t>(source);
 }
 
-// The contexts that exist; returns how many.
-std::size_t contexts_of(const Slots& slots, const Learner& learner, std::array<Known, kSlots>& known) {
+// The contexts that were found; returns how many.
+std::size_t contexts_of(const Contexts& contexts, const Learner& learner, KnownContexts& known) {
     std::size_t n = 0;
-    for (std::size_t i = 0; i < kSlots; ++i) {
-        if (slots[i].empty()) continue;
-        const auto total = static_cast<float>(slots[i].total);
+    for (const std::size_t i : contexts.found()) {
+        const std::uint32_t votes = contexts.slot(i).total;
+        const auto total = static_cast<float>(votes);
         const auto source = static_cast<int>(i) / kOrderCount, order = static_cast<int>(i) % kOrderCount;
         Known& k = known[n++];
         k.slot = i;
-        k.feature = Learner::ContextFeature(source, order, slots[i].total);
+        k.feature = Learner::ContextFeature(source, order, votes);
         k.absent = k.feature.absent();
         const auto [right, wrong] = learner.odds(k.absent, 0.05f / (1.f + std::sqrt(total)));
         k.absent_input = stretch_odds(right / wrong);
@@ -92,9 +93,8 @@ void use_followed(const Learner& learner, const View& view, const Followed& f, C
 }
 
 void weigh(const View& view, const Learner& learner, const Contexts& contexts, Evidence& found) {
-    const Slots& slots = contexts.slots();
-    std::array<Known, kSlots> known;
-    const std::size_t contexts_known = contexts_of(slots, learner, known);
+    KnownContexts known;
+    const std::size_t contexts_known = contexts_of(contexts, learner, known);
     std::array<Inputs, kMixers> weights;
     for (std::size_t m = 0; m < kMixers; ++m) learner.weights(found.sets[m], weights[m]);
     for (std::size_t j = 0; j < found.candidates.size(); ++j) {
@@ -107,7 +107,7 @@ void weigh(const View& view, const Learner& learner, const Contexts& contexts, E
         Odds odds;
         for (std::size_t x = 0; x < contexts_known; ++x) {
             const Known& k = known[x];
-            const Slot& slot = slots[k.slot];
+            const Slot& slot = contexts.slot(k.slot);
             const std::uint32_t v = contexts.votes(k.slot)[j];
             if (v == 0) {
                 c.features[k.slot] = k.absent;

@@ -53,11 +53,13 @@ void Session::catch_up(std::span<const Token> added) {
             view_.cursors[i + 1] = index.find(text_);
             drop_recoveries(view_);
             epochs_[i] = epoch;
+            root_known_ = false;
         }
     }
     if (sealed_.refresh(namespaces_)) {
         sources_.sealed = sealed_.parts().empty() ? nullptr : &sealed_;
         drop_recoveries(view_);
+        root_known_ = false;
     }
     sealed_.begin(text_);
 }
@@ -70,6 +72,7 @@ void Session::append_context(std::span<const Token> tokens) {
     view_.cursors[0] = local_end_.context;
     in_output_ = false;
     proposed_.clear();
+    root_known_ = false;
     last_width_ = 1;
     view_.run.fill(0);
     view_.last = tokens.back();
@@ -108,15 +111,16 @@ void Session::append(std::span<const Token> tokens, bool learns) {
         if (learns) {
             const Reading reading;
             catch_up({});
-            collect(sources_, view_, *learner_, kChainWidth, scratch_);
-            learn(*learner_, scratch_, token);
-            const bool expected = !scratch_.candidates.empty() && scratch_.best(0).token == token;
-            note(sources_, view_, scratch_.followed, token, expected);
+            if (!root_known_) collect(sources_, view_, *learner_, kChainWidth, root_);
+            learn(*learner_, root_, token);
+            const bool expected = !root_.candidates.empty() && root_.best(0).token == token;
+            note(sources_, view_, root_.followed, token, expected);
         } else {
             view_.last = token;
             drop_recoveries(view_);
         }
         insert(token);
+        root_known_ = false;
         const Reading reading;
         catch_up({&token, 1});
         view_.cursors[0] = local_end_.context;
@@ -188,12 +192,12 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
     catch_up({});
 
     auto expand = [&](const View& view, double path, std::int32_t parent_chosen, std::int32_t parent_proposed,
-                      std::uint32_t depth) {
-        collect(sources_, view, *learner_, shape == Shape::tree ? kTreeWidth : kChainWidth, scratch_);
+                      std::uint32_t depth, Evidence& found) {
+        collect(sources_, view, *learner_, shape == Shape::tree ? kTreeWidth : kChainWidth, found);
         const std::size_t branches = shape == Shape::tree ? kTreeChildren : 1;
         float rest = 1.f;
-        for (std::size_t r = 0; r < std::min(branches, scratch_.candidates.size()); ++r) {
-            const Candidate& c = scratch_.best(r);
+        for (std::size_t r = 0; r < std::min(branches, found.candidates.size()); ++r) {
+            const Candidate& c = found.best(r);
             const std::uint32_t set = Learner::final_set(depth, static_cast<std::uint32_t>(r), view_.history);
             const float own = learner_->final(set, c.logits);
             const float p = std::min(own, rest);
@@ -206,8 +210,8 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
         }
     };
 
-    expand(view_, 1.0, -1, -1, 0);
-    const Followed root = scratch_.followed;
+    expand(view_, 1.0, -1, -1, 0, root_);
+    root_known_ = true;
     while (!open.empty() && chosen.size() < most) {
         const Open best = open.top();
         open.pop();
@@ -216,8 +220,9 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
         Chosen next{token, best.path,     parent ? parent->view : view_,
                     {},    best.proposed, parent ? parent->depth + 1 : 1};
         if (chosen.size() + 1 < most) {
-            advance(sources_, next.view, parent ? parent->followed : root, token.token);
-            expand(next.view, next.path, static_cast<std::int32_t>(chosen.size()), next.proposed, next.depth);
+            advance(sources_, next.view, parent ? parent->followed : root_.followed, token.token);
+            expand(next.view, next.path, static_cast<std::int32_t>(chosen.size()), next.proposed, next.depth,
+                   scratch_);
             next.followed = scratch_.followed;
         }
         chosen.push_back(next);

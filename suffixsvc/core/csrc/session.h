@@ -115,6 +115,8 @@ class Session {
     double tokens_ = 1.0, cost_ = 1.0;  // decayed sums: their ratio is the running gain
 
     static constexpr std::uint32_t kNoCostClass = 0xFFFFFFFFu;
+    Evidence root_;            // of the end of the text, where the draft before has collected it ...
+    bool root_known_ = false;  // ... and nothing was added since
     Evidence scratch_;
 };
 
