@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "contexts.h"
+#include "floats.h"
 #include "sealed.h"
 
 namespace suffixsvc {
@@ -39,8 +40,8 @@ class Odds {
     void to_inputs(Candidate& c) {
         for (std::size_t i = size_; i % 4 != 0; ++i) right_[i] = wrong_[i] = 1.f;
         std::array<float, kPadded> logits;
-        for (std::size_t i = 0; i < ((size_ + 3) & ~std::size_t{3}); ++i)
-            logits[i] = stretch_odds(right_[i] / wrong_[i]);
+        for (std::size_t i = 0; i < size_; i += 4)
+            store4(&logits[i], stretch_odds(load4(&right_[i]) / load4(&wrong_[i])));
         for (std::size_t i = 0; i < size_; ++i) c.inputs[input_[i]] = logits[i];
     }
 
@@ -59,6 +60,7 @@ void known_by(Candidate& c, std::uint32_t match_len, int source) {
 // The contexts that were found; returns how many.
 std::size_t contexts_of(const Contexts& contexts, const Learner& learner, KnownContexts& known) {
     std::size_t n = 0;
+    std::array<float, kSources * kConsidered> odds;
     for (const std::size_t i : contexts.found()) {
         const std::uint32_t votes = contexts.slot(i).total;
         const auto total = static_cast<float>(votes);
@@ -68,8 +70,13 @@ std::size_t contexts_of(const Contexts& contexts, const Learner& learner, KnownC
         k.feature = Learner::ContextFeature(source, order, votes);
         k.absent = k.feature.absent();
         const auto [right, wrong] = learner.odds(k.absent, 0.05f / (1.f + std::sqrt(total)));
-        k.absent_input = stretch_odds(right / wrong);
+        odds[n - 1] = right / wrong;
         k.share = 0.85f / (total + 0.7f);
+    }
+    for (std::size_t i = n; i % 4 != 0; ++i) odds[i] = 1.f;
+    for (std::size_t i = 0; i < n; i += 4) {
+        const Float4 inputs = stretch_odds(load4(&odds[i]));
+        for (std::size_t j = 0; j < std::min<std::size_t>(4, n - i); ++j) known[i + j].absent_input = inputs[j];
     }
     return n;
 }

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "floats.h"
+
 namespace suffixsvc {
 
 namespace {
@@ -144,9 +146,8 @@ void Learner::weights(std::uint32_t set, Inputs& out) const {
 }
 
 float Learner::mix(const Inputs& weights, const Inputs& inputs) {
-    std::array<float, 4> sums{};  // the lanes of a vector: a single sum would wait for every addition
-    for (std::size_t i = 0; i < kPadded; i += 4)
-        for (std::size_t j = 0; j < 4; ++j) sums[j] += weights[i + j] * inputs[i + j];
+    Float4 sums{};
+    for (std::size_t i = 0; i < kPadded; i += 4) sums += load4(&weights[i]) * load4(&inputs[i]);
     return std::clamp(sums[0] + sums[1] + (sums[2] + sums[3]), -kMostLogit, kMostLogit);
 }
 

@@ -46,16 +46,6 @@ using Logits = std::array<float, kMixers>;
 
 float squash(float x);  // 1 / (1 + exp(-x)), x clamped to [-12, 12]
 
-// ln(odds), odds clamped to [1e-4, 1e4]; to within 2e-5. No branch, call or table, so that loops vectorise.
-inline float stretch_odds(float odds) {
-    const auto bits = std::bit_cast<std::int32_t>(std::clamp(odds, 1e-4f, 1e4f));
-    const auto exponent = static_cast<float>((bits >> 23) - 127);
-    const float m = std::bit_cast<float>((bits & 0x007FFFFF) | 0x3F800000);
-    // log2(m) = (m - 1) * (1 + (m - 2) * r(m)): exact at 1 and 2; r is a least-squares fit.
-    const float r = ((0.04400469f * m - 0.27832841f) * m + 0.69067262f) * m - 0.89808921f;
-    return 0.69314718f * (exponent + (m - 1.f) * (1.f + (m - 2.f) * r));
-}
-
 class Learner {
   public:
     Learner();
