@@ -9,6 +9,7 @@ namespace suffixsvc {
 namespace {
 
 constexpr std::uint32_t kMinRecovery = 3;  // contexts shorter than this are not followed any more
+constexpr std::size_t kNewest = 4;         // edges that the last follower is looked for among
 
 int order_of(std::uint32_t len) {
     int k = -1;
@@ -30,7 +31,7 @@ Token last_follower(const Index& index, NodeId id, int source, std::uint32_t wri
         if (to != kNoNode && votes_of(index, to, source, writer) > 0) return recent;
     }
     const auto out = index.edges(id);
-    for (std::size_t i = out.size(), seen = 0; i-- > 0 && seen < kScannedLast; ++seen)
+    for (std::size_t i = out.size(), seen = 0; i-- > 0 && seen < kNewest; ++seen)
         if (votes_of(index, out[i].to, source, writer) > 0) return out[i].token;
     return -1;
 }
@@ -52,7 +53,7 @@ void walk(const Sources& sources, const View& view, std::size_t number, Slots& s
             }
             const int k = order_of(high);
             if (k >= 0 && kOrders[k] >= static_cast<int>(low)) {
-                ++found;
+                if (found++ < kProposing) index.prefetch_followers(id);
                 Slot& slot = slots[static_cast<std::size_t>(source * kOrderCount + k)];
                 if (slot.places == 0) slot.newest = n.recent;
                 if (slot.places < kNodesPerSlot) {
@@ -120,11 +121,11 @@ std::uint32_t sealed_total(const Sealed& sealed, std::size_t order) {
 
 // Edges that are looked at where followers become candidates.
 template <typename F>
-void scan(const Place& place, F f) {
+void scan(const Place& place, const Scanned& scanned, F f) {
     const auto out = place.index->edges(place.id);
-    const bool wide = out.size() > kScanned + kScannedLast;
+    const bool wide = out.size() > scanned.most();
     for (std::size_t i = 0; i < out.size(); ++i) {
-        if (wide && i == kScanned) i = out.size() - kScannedLast;
+        if (wide && i == scanned.first) i = out.size() - scanned.last;
         f(out[i]);
     }
 }
@@ -183,7 +184,7 @@ void Contexts::add_sealed(const Sources& sources, std::size_t number) {
 }
 
 // Sums the votes of a slot, and of each follower.
-void Contexts::tally(const Sources& sources, std::size_t number) {
+void Contexts::tally(const Sources& sources, std::size_t number, const Scanned& scanned) {
     Slot& slot = slots_[number];
     Followers& followers = followers_[number];
     const int source = static_cast<int>(number) / kOrderCount;
@@ -192,9 +193,9 @@ void Contexts::tally(const Sources& sources, std::size_t number) {
     for (std::size_t p = 0; p < slot.places; ++p) {
         const Place& place = slot.at[p];
         std::uint32_t seen = 0;
-        std::size_t scanned = 0;
-        scan(place, [&](const Edge& edge) {
-            ++scanned;
+        std::size_t looked = 0;
+        scan(place, scanned, [&](const Edge& edge) {
+            ++looked;
             const std::uint32_t v = votes_of(*place.index, edge.to, source, sources.writer);
             if (v == 0) return;
             seen += v;
@@ -203,7 +204,7 @@ void Contexts::tally(const Sources& sources, std::size_t number) {
             else
                 all_[followers.end++] = Vote{edge.token, v};  // a node has an edge for a token once
         });
-        if (scanned == kScanned + kScannedLast) {
+        if (looked == scanned.most()) {
             // Unseen edges of a wide node: its own count stands in for theirs.
             followers.complete = false;
             seen =
@@ -236,22 +237,25 @@ void Contexts::propose_followers(const Sources& sources, std::size_t source, int
     for (std::size_t k = kOrderCount; k-- > 0 && size < kConsidered;)
         if (const std::size_t i = source * kOrderCount + k; !slots_[i].empty())
             considered[size++] = static_cast<std::uint8_t>(i);
+    const auto reach = [](bool deepest) { return deepest ? kScannedDeepest : kScannedSecondary; };
     for (std::size_t x = 0; x < std::min<std::size_t>(size, kProposing); ++x) {
         const Slot& slot = slots_[considered[x]];
         for (std::size_t p = 0; p < slot.places; ++p)
-            scan(slot.at[p], [&](const Edge& edge) { slot.at[p].index->prefetch(edge.to); });
+            scan(slot.at[p], reach(x == 0), [&](const Edge& edge) { slot.at[p].index->prefetch(edge.to); });
     }
     int proposing = 0;
+    std::uint64_t votes = 0;
     for (std::size_t x = 0; x < size; ++x) {
         const std::size_t i = considered[x], order = i - source * kOrderCount;
         Slot& slot = slots_[i];
-        if (proposing == kProposing) {
+        if (proposing == kProposing || votes >= kEnough) {
             // Text ends and the asker's own text are among them, which is little where much was seen.
             slot.total = count_of(slot);
             if (slot.sealed) slot.total += sealed_total(*sources.sealed, order);
         } else {
-            tally(sources, i);
+            tally(sources, i, reach(proposing == 0));
             if (slot.total == 0) continue;
+            votes += slot.total;
             const std::size_t most = proposing == 0 ? kMostStrongest : kMostSecondary;
             if (proposing++ == 0) deepest_[source] = static_cast<int>(order);
             std::array<Vote, kMostStrongest> top;

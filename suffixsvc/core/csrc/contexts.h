@@ -4,8 +4,8 @@
 // distinct match length is looked at once. A context takes the slot of the largest order (learner.h,
 // kOrders) that it covers. Only the deepest few of each source are considered, and a walk ends with them: what
 // shorter ones would add is hardly ever anything (measured: 0.04 % of the speedup over twelve logs), and they
-// are the ones with many edges. Of these few the last is only counted: how often it was seen, and how often a
-// candidate followed.
+// are the ones with many edges. Candidates come from the first of these, until those have votes enough; the
+// others are only counted: how often they were seen, and how often a candidate followed.
 #pragma once
 
 #include <array>
@@ -20,10 +20,16 @@ namespace suffixsvc {
 
 inline constexpr std::size_t kConsidered = 4;  // slots of each source that count for anything
 inline constexpr int kProposing = 3;           // ... whose followers become candidates
-inline constexpr std::size_t kScanned = 24;       // of a wide node's edges the first ones are looked at ...
-inline constexpr std::size_t kScannedLast = 4;    // ... and the newest ones
+inline constexpr std::uint32_t kEnough = 16;   // votes of those slots: shorter contexts propose nothing more
+// Of a wide node's edges the first ones are looked at, and the newest ones.
+struct Scanned {
+    std::size_t first, last;
+    constexpr std::size_t most() const { return first + last; }
+};
+inline constexpr Scanned kScannedDeepest{16, 4};
+inline constexpr Scanned kScannedSecondary{8, 2};
 inline constexpr std::size_t kSealedVotes = 64;   // followers in segments of one order that are ranked
-inline constexpr std::size_t kMostStrongest = 4;  // of the deepest slot that become candidates
+inline constexpr std::size_t kMostStrongest = 4;  // followers of the deepest slot that become candidates
 inline constexpr std::size_t kMostSecondary = 2;  // of the other ones
 inline constexpr std::size_t kMostProposed = kSources * (kProposing * kMostStrongest + 2);
 
@@ -54,11 +60,11 @@ class Contexts {
         std::uint32_t end = 0;
         bool complete = false;  // every follower is there
     };
-    static constexpr std::size_t kMostVotes = kNodesPerSlot * (kScanned + kScannedLast) + kSealedVotes;
+    static constexpr std::size_t kMostVotes = kNodesPerSlot * kScannedDeepest.most() + kSealedVotes;
 
     void propose_followers(const Sources& sources, std::size_t source, int width, Evidence& out);
     void count_votes(const Sources& sources, const Evidence& out);
-    void tally(const Sources& sources, std::size_t slot);
+    void tally(const Sources& sources, std::size_t slot, const Scanned& scanned);
     void add_sealed(const Sources& sources, std::size_t slot);
     void add(Followers& followers, Token token, std::uint32_t votes);
     std::size_t strongest(const Followers& followers, std::size_t width,

@@ -139,6 +139,9 @@ class EdgePool {
     // The two steps of a look-up that is about to happen, each a cache miss before it.
     void prefetch_slot(const EdgeList& list, Token token) const;
     void prefetch_edge(const EdgeList& list, Token token) const;
+    void prefetch_block(EdgeList::Where w) const {
+        if (w.size_class > 0) __builtin_prefetch(block(w.ref));
+    }
 
     std::size_t bytes() const { return slab_.bytes() + wide_bytes_; }
     std::size_t used_bytes() const { return slab_.used_bytes() + wide_bytes_; }

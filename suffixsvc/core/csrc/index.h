@@ -152,6 +152,7 @@ class Index {
     // Reading to another must be of the epoch that was looked up before it was found.
     std::uint64_t epoch() const { return epoch_.load(std::memory_order_acquire); }
     void prefetch(NodeId id) const { nodes_.prefetch(id); }
+    void prefetch_followers(NodeId id) const { nodes_.prefetch_followers(id); }
     NodeView node(NodeId id) const { return nodes_.view(id); }
     // Parts of it, for less.
     NodeVotes votes(NodeId id) const { return nodes_.votes(id); }

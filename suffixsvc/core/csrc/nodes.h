@@ -193,6 +193,18 @@ class Nodes {
 
     // ---- fetching what will be looked at soon ----------------------------------------------------
     void prefetch(NodeId id) const { __builtin_prefetch(at(id)); }
+    // Of a node that was just looked at: its edges or, where it has only one, where that leads.
+    void prefetch_followers(NodeId id) const {
+        if (const Body* b = body(id)) {
+            const EdgeList::Where w = b->edges.where();
+            if (w.size_class > 0)
+                pool_.prefetch_block(w);
+            else if (w.ref != kNoNode)
+                prefetch(w.ref);
+        } else if (const NodeId to = plain(id)->to; to != kNoNode && !names_body(to)) {
+            prefetch(to);
+        }
+    }
     void prefetch_slot(NodeId id, Token token) const {
         if (const Body* b = body(id)) pool_.prefetch_slot(b->edges, token);
     }
