@@ -35,9 +35,10 @@ from suffixsvc.core.segments import Segment, SegmentText, build_segment, merge_s
 from suffixsvc.errors import SuffixError
 
 WIDTH = 3
-#: orders of a source whose followers become candidates (kProposing in contexts.h); of shorter contexts what
-#: all texts hold of them is their total, text ends included
-PROPOSING = 3
+#: contexts.h: how many contexts of a source are considered, and how many of them propose their followers until
+#: they have votes enough; of the others what all texts hold of them is their total, text ends included
+CONSIDERED, PROPOSING, ENOUGH = 4, 3, 16
+SECONDARY = 2  #: followers of a context, but the deepest, that are proposed
 MIN_MATCH = 5
 
 
@@ -203,12 +204,17 @@ class World:
     def require(self, context: list[int]) -> None:
         hot = [(o.tokens, o.context) for o in self.hot]
         oracle = UnionOracle(hot, [s.oracle for s in self.sealed], context)
-        truth = oracle.slots()
+        places = oracle.slots()
+        truth = {order: slot for order, slot in places.items() if slot.votes}
         candidates, contexts, followed = session_at(self.index, context, next(self.writers)).look(WIDTH)
         assert len(set(candidates)) == len(candidates)
         got = {order: rest for source, order, *rest in contexts if source == 1}
-        scanned = sorted(truth, reverse=True)[:PROPOSING]
-        assert set(truth) <= set(got)
+        considered = sorted(places, reverse=True)[:CONSIDERED]
+        assert set(truth) & set(considered) <= set(got) <= set(considered)
+        scanned: list[int] = []
+        for order in considered:
+            if len(scanned) < PROPOSING and sum(truth[o].votes.total() for o in scanned) < ENOUGH:
+                scanned += [order] if order in truth else []
         explained = {
             t
             for source, *_, votes in contexts
@@ -231,7 +237,8 @@ class World:
                 assert total in range(sum(votes), slot.votes.total() + len(hot) + 1)
                 continue
             assert total == slot.votes.total(), order
-            least = sorted(slot.votes.values(), reverse=True)[:WIDTH][-1]
+            width = WIDTH if order == scanned[0] else SECONDARY
+            least = sorted(slot.votes.values(), reverse=True)[:width][-1]
             assert {t for t, v in slot.votes.items() if v > least} <= set(candidates)
             explained |= {t for t, v in slot.votes.items() if v >= least}
         assert set(candidates) <= explained | {token for token, _, _ in followed}
@@ -259,7 +266,9 @@ class World:
         whole = {order: rest for source, order, *rest in contexts if source == 1}
         assert followed[1] == theirs[1][1]
         if not any(s.forgotten for s in self.sealed):
-            assert set(got) <= set(whole)
+            texts = [(o.tokens, o.context) for o in self.everything()]
+            considered = sorted(UnionOracle(texts, [], context).slots(), reverse=True)[:CONSIDERED]
+            assert set(got) & set(considered) <= set(whole)
         both = [t for t in candidates if t in others]
         for order in set(got) & set(whole):
             (_, _, _, votes), (_, _, _, their_votes) = got[order], whole[order]

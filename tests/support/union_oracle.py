@@ -52,7 +52,7 @@ class UnionOracle:
         return [(t, p) for t, p in part.places(self._suffix(n)) if part.weight(t)]
 
     def slots(self) -> dict[int, Slot]:
-        """By order; only those with votes."""
+        """By order; those that something followed, in what is only context, too."""
         lengths = range(1, len(self._context) + 1)
         ends = {n: self._hot_ends(n) for n in lengths}
         places = [{n: part.places(self._suffix(n)) for n in lengths} for part in self._sealed]
@@ -79,7 +79,7 @@ class UnionOracle:
                     token = part.texts[t][0][p]
                     sealed[token] += part.weight(t)
                     newest = max(newest, (part.ages[t], (t, p), token))
-            if lens and min(lens) < larger and hot.total() + sealed.total():
+            if lens and min(lens) < larger and (sealed or self.followers(order, context_too=True)):
                 out[order] = Slot(min(lens), hot + sealed, hot, newest[2])
         return out
 
