@@ -35,8 +35,8 @@ from suffixsvc.core.segments import Segment, SegmentText, build_segment, merge_s
 from suffixsvc.errors import SuffixError
 
 WIDTH = 3
-#: contexts.h: how many contexts of a source are considered, and how many of them propose their followers until
-#: they have votes enough; of the others what all texts hold of them is their total, text ends included
+#: contexts.h: how many contexts of a source are considered, and how many of them propose their followers
+#: until they have votes enough; of the others what all texts hold of them is their total, text ends included
 CONSIDERED, PROPOSING, ENOUGH = 4, 3, 16
 SECONDARY = 2  #: followers of a context, but the deepest, that are proposed
 MIN_MATCH = 5
