@@ -333,9 +333,12 @@ std::vector<ContextVotes> contexts(const Sources& sources, const View& view, int
     std::vector<ContextVotes> all;
     for (const std::size_t i : found.found()) {
         const Slot& slot = found.slot(i);
-        ContextVotes& context =
-            all.emplace_back(ContextVotes{static_cast<int>(i) / kOrderCount, kOrders[i % kOrderCount],
-                                          slot.match_len, slot.total, slot.newest, {}});
+        ContextVotes& context = all.emplace_back(ContextVotes{static_cast<int>(i) / kOrderCount,
+                                                              kOrders[i % kOrderCount],
+                                                              slot.match_len,
+                                                              slot.total,
+                                                              slot.newest,
+                                                              {}});
         const auto& votes = found.votes(i);
         context.votes.assign(votes.begin(),
                              votes.begin() + static_cast<std::ptrdiff_t>(out.candidates.size()));

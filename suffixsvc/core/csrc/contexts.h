@@ -2,10 +2,10 @@
 //
 // Contexts are found by one walk from the longest match to the root of each index (index.h), so each
 // distinct match length is looked at once. A context takes the slot of the largest order (learner.h,
-// kOrders) that it covers. Only the deepest few of each source are considered, and a walk ends with them: what
-// shorter ones would add is hardly ever anything (measured: 0.04 % of the speedup over twelve logs), and they
-// are the ones with many edges. Candidates come from the first of these, until those have votes enough; the
-// others are only counted: how often they were seen, and how often a candidate followed.
+// kOrders) that it covers. Only the deepest few of each source are considered, and a walk ends with them:
+// what shorter ones would add is hardly ever anything (measured: 0.04 % of the speedup over twelve logs), and
+// they are the ones with many edges. Candidates come from the first of these, until those have votes enough;
+// the others are only counted: how often they were seen, and how often a candidate followed.
 #pragma once
 
 #include <array>
@@ -18,9 +18,9 @@
 
 namespace suffixsvc {
 
-inline constexpr std::size_t kConsidered = 4;  // slots of each source that count for anything
-inline constexpr int kProposing = 3;           // ... whose followers become candidates
-inline constexpr std::uint32_t kEnough = 16;   // votes of those slots: shorter contexts propose nothing more
+// Of the slots that are considered, those whose followers become candidates.
+inline constexpr int kProposing = 3;
+inline constexpr std::uint32_t kEnough = 16;  // votes of those slots: shorter contexts propose nothing more
 // Of a wide node's edges the first ones are looked at, and the newest ones.
 struct Scanned {
     std::size_t first, last;

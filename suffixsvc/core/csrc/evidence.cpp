@@ -76,7 +76,8 @@ std::size_t contexts_of(const Contexts& contexts, const Learner& learner, KnownC
     for (std::size_t i = n; i % 4 != 0; ++i) odds[i] = 1.f;
     for (std::size_t i = 0; i < n; i += 4) {
         const Float4 inputs = stretch_odds(load4(&odds[i]));
-        for (std::size_t j = 0; j < std::min<std::size_t>(4, n - i); ++j) known[i + j].absent_input = inputs[j];
+        for (std::size_t j = 0; j < std::min<std::size_t>(4, n - i); ++j)
+            known[i + j].absent_input = inputs[j];
     }
     return n;
 }

@@ -36,7 +36,7 @@ constexpr std::uint32_t kCostClasses = 24;
 
 constexpr float kStartWeight = 0.2f;
 constexpr float kRate = 0.032f;
-constexpr float kFinalRate = 0.008f;  // at 0.004 drafts were 0.2 % better, and calibration a third worse
+constexpr float kFinalRate = 0.008f;    // at 0.004 drafts were 0.2 % better, and calibration a third worse
 constexpr float kFeatureLimit = 200.f;  // counters halve here: what was true long ago counts half
 constexpr float kSoftLimit = 8.f;       // of the counters that other namespaces start with
 constexpr float kMostLogit = 9.2f;

@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::size_t kMore = 2;   // followers of a context that are gathered beyond those asked for
 constexpr std::size_t kKept = 64;  // positions that memory is kept for between drafts
+// The first rung may share the slot of the second, and no other two do.
+constexpr std::uint32_t kRungs = kConsidered + 1;
 constexpr std::uint32_t kNever = std::numeric_limits<std::uint32_t>::max();
 
 // The rung that covers contexts of `len` tokens; -1: none.
@@ -99,7 +101,6 @@ std::span<const Token> Sealed::context_of(std::uint32_t position) {
 }
 
 void Sealed::ask(std::uint32_t position, std::size_t width) {
-    asked_ = position;
     width_ = std::min(width + kMore, kMostWidth);
     Position& at = positions_[position];
     if (!at.asked) {
@@ -116,29 +117,32 @@ void Sealed::ask(std::uint32_t position, std::size_t width) {
         at.asked = true;
     }
     for (std::size_t p = 0; p < parts_.size(); ++p) {
-        parts_[p].segment->gather(asked_view(p), width_, parts_[p].evidence);
-        parts_[p].rung.fill(-1);
+        SealedPart& part = parts_[p];
+        part.view = views_[position * parts_.size() + p];
+        part.view.size = std::min(part.view.size, kRungs);
+        part.segment->gather(part.view, width_, part.evidence);
+        part.rung.fill(-1);
     }
 }
 
 void Sealed::join(std::size_t index, const Ladder& hot, std::span<Slot> slots) {
     const auto here = [&](auto f) {
         for (std::size_t p = 0; p < parts_.size(); ++p)
-            if (parts_[p].index == index) f(parts_[p], asked_view(p));
+            if (parts_[p].index == index) f(parts_[p]);
     };
     for (std::size_t k = 0; k < kOrderCount; ++k) {
         const auto order = static_cast<std::uint32_t>(kOrders[k]);
         const Ladder::Step& step = hot.steps[k];
         std::uint32_t len = step.len > 0 ? step.len : kNever;
-        here([&](SealedPart& part, const SegmentView& view) {
-            const int rung = covering(view, order);
+        here([&](SealedPart& part) {
+            const int rung = covering(part.view, order);
             part.rung[k] = static_cast<std::int8_t>(rung);
-            if (rung >= 0) len = std::min(len, view.rungs[static_cast<std::size_t>(rung)].len);
+            if (rung >= 0) len = std::min(len, part.view.rungs[static_cast<std::size_t>(rung)].len);
         });
         if (len == kNever) continue;
         if (k + 1 < kOrderCount && len >= static_cast<std::uint32_t>(kOrders[k + 1])) {
             // It covers a larger order too, and has that one's slot.
-            here([&](SealedPart& part, const SegmentView&) { part.rung[k] = -1; });
+            here([&](SealedPart& part) { part.rung[k] = -1; });
             continue;
         }
         Slot& slot = slots[k];
@@ -150,7 +154,7 @@ void Sealed::join(std::size_t index, const Ladder& hot, std::span<Slot> slots) {
             newest = hot.index->node(step.id).recent;
         }
         SegmentNewest sealed;
-        here([&](SealedPart& part, const SegmentView&) {
+        here([&](SealedPart& part) {
             if (part.rung[k] < 0) return;
             slot.sealed = true;
             slot.match_len = std::max(slot.match_len, len);
@@ -167,7 +171,7 @@ void Sealed::join(std::size_t index, const Ladder& hot, std::span<Slot> slots) {
 void Sealed::follow(Match& match) const {
     std::uint64_t age = 0;
     for (std::size_t p = 0; p < parts_.size(); ++p) {
-        const SegmentView& view = asked_view(p);
+        const SegmentView& view = parts_[p].view;
         for (std::size_t r = 0; r < view.size && view.rungs[r].len >= std::max(kMinMatch, match.len); ++r) {
             const std::uint32_t position = parts_[p].evidence.newest[r];
             if (position == 0) continue;  // forgotten since it was found
@@ -189,7 +193,7 @@ void Sealed::votes(Token token, std::array<std::uint32_t, kOrderCount>& out) con
     for (std::size_t p = 0; p < parts_.size(); ++p) {
         const SealedPart& part = parts_[p];
         const SegmentEvidence& e = part.evidence;
-        const SegmentView& view = asked_view(p);
+        const SegmentView& view = parts_[p].view;
         if (view.size == 0) continue;
         std::size_t c = 0;
         while (c < e.size && e.token[c] != token) ++c;

@@ -30,7 +30,8 @@ struct SealedPart {
     std::shared_ptr<const Segment> segment;
     std::size_t index = 0;                      // of Sources::indexes: the namespace that it belongs to
     std::size_t depth = 0;                      // context tokens that are told apart there
-    SegmentEvidence evidence;                   // of the position asked about last ...
+    SegmentView view;                           // the longest rungs of the position asked about last, ...
+    SegmentEvidence evidence;                   // ... what they know ...
     std::array<std::int8_t, kOrderCount> rung;  // ... the rung in the slot of each order; -1: none
 };
 
@@ -73,7 +74,6 @@ class Sealed {
         bool asked;
     };
     std::span<const Token> context_of(std::uint32_t position);
-    const SegmentView& asked_view(std::size_t part) const { return views_[asked_ * parts_.size() + part]; }
 
     std::vector<std::shared_ptr<const SegmentList::Segments>> lists_;  // of the namespaces
     std::vector<std::uint64_t> versions_;
@@ -81,7 +81,6 @@ class Sealed {
     std::uint32_t namespaces_with_ = 0;  // bit i: indexes[i] has segments
     std::uint64_t forgotten_ = 0;        // outputs of all parts, when the end of the text was asked about
     std::size_t width_ = 0;              // followers gathered ...
-    std::size_t asked_ = 0;              // the position asked about last
     std::span<const Token> text_;
     std::size_t length_ = 0;  // of the text at the call before
     std::vector<Position> positions_;

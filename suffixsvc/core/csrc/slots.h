@@ -11,6 +11,7 @@ namespace suffixsvc {
 
 inline constexpr std::uint32_t kMinMatch = 5;  // match models follow contexts at least this long
 inline constexpr std::size_t kNodesPerSlot = 5;
+inline constexpr std::size_t kConsidered = 4;  // slots of each source that count for anything: the deepest
 
 struct Place {
     const Index* index;
