@@ -52,6 +52,9 @@ class ServiceStats:
     limit_bytes: int
     evicted_outputs: int
     refused_outputs: int
+    segments: int
+    segment_bytes: int
+    hot_tokens: int
 
 
 def list_namespaces(prefix: str) -> Question:

@@ -1,7 +1,7 @@
 // The contexts of a position that were seen before, and what followed them: what evidence.cpp weighs.
 //
-// Contexts are found by one walk from the longest match to the root of each index (index.h), so each
-// distinct match length is looked at once. A context takes the slot of the largest order (learner.h,
+// Contexts are found by one walk from the longest match towards the root of each index (index.h), so
+// each distinct match length is looked at once. A context takes the slot of the largest order (learner.h,
 // kOrders) that it covers. Only the deepest few of each source are considered, and a walk ends with them:
 // what shorter ones would add is hardly ever anything (measured: 0.04 % of the speedup over twelve logs), and
 // they are the ones with many edges. Candidates come from the first of these, until those have votes enough;
