@@ -62,7 +62,7 @@ void walk(const Sources& sources, const View& view, std::size_t number, Slots& s
                 }
             }
         }
-        high = low - 1;
+        high = std::min(high, low - 1);
         id = n.link;
     }
 }
@@ -89,7 +89,7 @@ void walk_beside(const Sources& sources, const View& view, std::size_t number, S
             for (int k = largest; k >= 0 && kOrders[k] >= static_cast<int>(low); --k)
                 ladder.steps[static_cast<std::size_t>(k)] = {high, followed ? id : kNoNode};
         }
-        high = low - 1;
+        high = std::min(high, low - 1);
         id = n.link;
     }
     sources.sealed->join(number, ladder, std::span(slots).subspan(kOrderCount));

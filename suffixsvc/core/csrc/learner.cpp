@@ -11,14 +11,12 @@ namespace suffixsvc {
 
 namespace {
 
-constexpr std::uint32_t kSupportBuckets = 8;  // absent, then log2 of the votes up to 6
-constexpr std::uint32_t kShareBuckets = 10;   // eighths of the total, 9 = all of it
 constexpr std::uint32_t kMatchBuckets = 24;
 constexpr std::uint32_t kMissBuckets = 8, kHitBuckets = 8;
 constexpr std::uint32_t kTokenBits = 13;
 
 // Where each kind of feature begins.
-constexpr std::uint32_t kContextFeatures = 2 * kSources * kOrderCount * kSupportBuckets * kShareBuckets;
+constexpr std::uint32_t kContextFeatures = kSources * kOrderCount * Learner::ContextFeature::kCount;
 constexpr std::uint32_t kMatchStart = kContextFeatures;
 constexpr std::uint32_t kRecoveryStart = kMatchStart + kSources * kMatchBuckets * 2;
 constexpr std::uint32_t kTokenStart = kRecoveryStart + kSources * kMissBuckets * kHitBuckets * 2;
@@ -41,8 +39,6 @@ constexpr float kFeatureLimit = 200.f;  // counters halve here: what was true lo
 constexpr float kSoftLimit = 8.f;       // of the counters that other namespaces start with
 constexpr float kMostLogit = 9.2f;
 constexpr char kMagic[8] = {'S', 'F', 'X', 'L', 'R', 'N', '0', '2'};
-
-std::uint32_t log2_bucket(std::uint32_t x) { return std::min<std::uint32_t>(6, std::bit_width(x) - 1); }
 
 std::uint32_t match_bucket(std::uint32_t n) {
     if (n < 16) return n;
@@ -76,20 +72,10 @@ Learner::Learner()
 // ------------------------------------------------------------------------------------------ features
 
 Learner::ContextFeature::ContextFeature(int source, int order, std::uint32_t total)
-    : first_((static_cast<std::uint32_t>(source) * kOrderCount + static_cast<std::uint32_t>(order)) * 2 *
-             kSupportBuckets * kShareBuckets),
+    : first_((static_cast<std::uint32_t>(source) * kOrderCount + static_cast<std::uint32_t>(order)) * kCount),
       total_(std::max(1u, total)),
       eighths_(8.000004f / static_cast<float>(total_)) {
 }  // a little more: whole eighths are not rounded down
-
-std::uint32_t Learner::ContextFeature::absent() const { return first_ + log2_bucket(total_); }
-
-std::uint32_t Learner::ContextFeature::present(std::uint32_t votes, bool newest) const {
-    const std::uint32_t support = 1 + log2_bucket(votes);
-    const std::uint32_t share =
-        votes >= total_ ? 9 : std::min(7u, static_cast<std::uint32_t>(static_cast<float>(votes) * eighths_));
-    return first_ + ((newest ? kSupportBuckets : 0) + support) * kShareBuckets + share;
-}
 
 std::uint32_t Learner::match_feature(int source, std::uint32_t match_len, bool agrees) {
     return kMatchStart + (static_cast<std::uint32_t>(source) * kMatchBuckets + match_bucket(match_len)) * 2 +

@@ -57,12 +57,27 @@ class Learner {
     // absent.
     class ContextFeature {
       public:
+        static constexpr std::uint32_t kSupportBuckets = 8;  // absent, then log2 of the votes up to 6
+        static constexpr std::uint32_t kShareBuckets = 10;   // eighths of the total, 9 = all of it
+        static constexpr std::uint32_t kCount = 2 * kSupportBuckets * kShareBuckets;  // of a source and order
+
         ContextFeature() = default;
         ContextFeature(int source, int order, std::uint32_t total);
-        std::uint32_t absent() const;
-        std::uint32_t present(std::uint32_t votes, bool newest) const;
+        std::uint32_t absent() const { return first_ + log2_bucket(total_); }
+        std::uint32_t present(std::uint32_t votes, bool newest) const {
+            const std::uint32_t support = 1 + log2_bucket(votes);
+            const std::uint32_t share =
+                votes >= total_
+                    ? 9
+                    : std::min(7u, static_cast<std::uint32_t>(static_cast<float>(votes) * eighths_));
+            return first_ + ((newest ? kSupportBuckets : 0) + support) * kShareBuckets + share;
+        }
 
       private:
+        static std::uint32_t log2_bucket(std::uint32_t x) {
+            return std::min<std::uint32_t>(6, static_cast<std::uint32_t>(std::bit_width(x)) - 1);
+        }
+
         std::uint32_t first_ = 0;
         std::uint32_t total_ = 1;
         float eighths_ = 8.f;  // of the total, in one vote

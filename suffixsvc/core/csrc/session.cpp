@@ -185,9 +185,14 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
         std::int32_t proposed;
         std::uint32_t depth;
     };
+    constexpr std::size_t kUsual = 32;  // memory at once for so many nodes
     std::vector<Chosen> chosen;
-    std::priority_queue<Open> open;
+    chosen.reserve(std::min(most, kUsual));
     std::vector<DraftToken> candidate_of;  // parallel to proposed_
+    candidate_of.reserve(kUsual);
+    std::vector<Open> opened;
+    opened.reserve(kUsual);
+    std::priority_queue<Open> open(std::less<Open>(), std::move(opened));
     const Reading reading;
     catch_up({});
 
