@@ -64,7 +64,7 @@ _KINDS: Final[dict[str, tuple[type[SuffixError], str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class SegmentText:
-    """One text of an output, as ``suffixsvc.index.namespace.texts_of`` gives them.
+    """One text of an output, as ``suffixsvc.index.texts.texts_of`` gives them.
 
     Attributes:
         token_ids: int32[n], n > context.

@@ -21,7 +21,8 @@ import structlog
 from suffixsvc.errors import InvalidConfigError, LimitExceededError, StoreFullError
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.index.eviction import Cost, Ledger
-from suffixsvc.index.namespace import LOG_BYTES_PER_OUTPUT, LOG_BYTES_PER_TOKEN, positions_of
+from suffixsvc.index.namespace import LOG_BYTES_PER_OUTPUT, LOG_BYTES_PER_TOKEN
+from suffixsvc.index.texts import positions_of
 from suffixsvc.policies import UNLIMITED, Policies, Policy
 from suffixsvc.types import NewOutput, OutputId, Store
 

@@ -36,7 +36,7 @@ from suffixsvc.errors import (
     SuffixError,
 )
 from suffixsvc.index import NamespaceIndex, Sealed
-from suffixsvc.index.namespace import texts_of
+from suffixsvc.index.texts import texts_of
 from suffixsvc.types import OutputId, SegmentRecord, Store, StoredOutput
 
 __all__ = ["Hook", "Sealer"]
@@ -154,7 +154,7 @@ class Sealer:
         """
         self._discard(index.path, ())
         last = self._store.stats().last_lsn
-        horizon = index.settled(last)
+        horizon = index.commits.settled(last)
         index.begin_move()
         try:
             for first, end in index.hot_ranges(horizon):

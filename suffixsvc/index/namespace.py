@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,8 +16,10 @@ import numpy.typing as npt
 from suffixsvc.core import Index, StepCounters, new_learner, pack_weights
 from suffixsvc.core.segments import Segment
 from suffixsvc.errors import IndexCorruptError, InvalidInputError
+from suffixsvc.index.commits import Commits
 from suffixsvc.index.eviction import Ledger
 from suffixsvc.index.sealed import Places, Sealed
+from suffixsvc.index.texts import next_writer, positions_of, texts_of
 from suffixsvc.types import NewOutput, OutputId, SegmentRecord, StoredOutput, TokenArray
 
 #: contexts longer than this are not told apart
@@ -35,15 +36,7 @@ __all__ = [
     "LOG_BYTES_PER_TOKEN",
     "NamespaceIndex",
     "NamespaceStats",
-    "next_writer",
 ]
-
-_writers = itertools.count(2)  # 1 is a session within its own index
-
-
-def next_writer() -> int:
-    """A number that no other session or output of this process has: it tells own evidence from others'."""
-    return next(_writers) % 0x7FFF_FFFF
 
 
 def require_ngram_length(n: int) -> int:
@@ -86,26 +79,6 @@ class Held(NamedTuple):
     bytes: int
 
 
-def positions_of(output: NewOutput) -> int:
-    """How many positions of the index an output takes: its tokens and the context before them."""
-    return len(output.token_ids) + len(output.prompt_tail)
-
-
-def texts_of(output: NewOutput) -> Iterator[tuple[TokenArray, int]]:
-    """The texts an output is indexed as: (tokens, how many of them are context only).
-
-    Tokens that a tool result or another turn stood between never become neighbours: each segment is a
-    text of its own, and only the first has the prompt's tail before it.
-    """
-    start = 0
-    tail = output.prompt_tail
-    for length in output.segment_lens:
-        segment = output.token_ids[start : start + length]
-        yield np.ascontiguousarray(np.concatenate([tail, segment]), dtype=np.int32), len(tail)
-        start += length
-        tail = tail[:0]
-
-
 class NamespaceIndex:
     """One namespace's share of memory. Thread-safe; the native index has its own locks.
 
@@ -132,15 +105,14 @@ class NamespaceIndex:
         self.limit_bytes = limit_bytes
         self.index = Index(MAX_CONTEXT)
         self.learner = new_learner(weights)
-        self._last_lsn = last_lsn
         self._lock = threading.Lock()
         #: of the hot outputs; what is sealed counts in its place
         self._outputs = self._tokens = self._positions = self._sessions = 0
         self._evicted = self._refused = 0
         self._told_at = -math.inf
         self._places = Places()
-        self._commits: dict[int, OutputId] = {}
-        self._next_commit = itertools.count()
+        #: those under way, whose texts cannot be sealed yet
+        self.commits = Commits(last_lsn)
         #: held while outputs change their place: whoever holds it sees each of them once
         self.moving = threading.Lock()
         #: what the steps of this namespace's sessions came to
@@ -256,24 +228,6 @@ class NamespaceIndex:
     def count_session(self, change: int) -> None:
         with self._lock:
             self._sessions += change
-
-    # ------------------------------------------------------------- commits under way, and what is settled
-
-    def begin_commit(self) -> int:
-        """An output is about to be logged whose text is not yet in the index as it will stay."""
-        number = next(self._next_commit)
-        self._commits[number] = self._last_lsn()
-        return number
-
-    def end_commit(self, number: int) -> None:
-        """Its text is settled, or nothing was logged. Idempotent."""
-        # no lock: a collector may run this anywhere, also where the lock is held
-        self._commits.pop(number, None)
-
-    def settled(self, last: OutputId) -> OutputId:
-        """Up to this one, at most ``last`` (which the store gave before this call), everything in the log is
-        in the index as it will stay."""
-        return min([last, *list(self._commits.values())])
 
     # ----------------------------------------------------------------------------------- sealed segments
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from suffixsvc.core import Index
-from suffixsvc.index.namespace import next_writer, texts_of
+from suffixsvc.index.texts import next_writer, texts_of
 from suffixsvc.types import StoredOutput, TokenArray
 
 __all__ = ["add_ngrams"]

@@ -24,7 +24,8 @@ from suffixsvc.errors import (
     SessionClosedError,
     SuffixError,
 )
-from suffixsvc.index.namespace import NamespaceIndex, next_writer, require_ngram_length, texts_of
+from suffixsvc.index.namespace import NamespaceIndex, require_ngram_length
+from suffixsvc.index.texts import next_writer, texts_of
 from suffixsvc.types import Draft, Labels, NewOutput, OutputId, TokenArray, TokenIds, Verified, VerifyCost
 from suffixsvc.values import CostMemo, as_token_array, as_tree, as_verified, not_tokens
 
@@ -292,8 +293,8 @@ class Session:
         """From here to :meth:`_end_commit` the log may hold what the index does not hold as it will stay, so
         that it cannot be sealed yet."""
         self._end_commit()
-        number = self._namespace.begin_commit()
-        self._settling = weakref.finalize(self, self._namespace.end_commit, number)
+        number = self._namespace.commits.begin()
+        self._settling = weakref.finalize(self, self._namespace.commits.end, number)
         self._settling.atexit = False
 
     def _end_commit(self) -> None:

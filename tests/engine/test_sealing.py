@@ -196,10 +196,10 @@ def test_live_text_is_not_sealed_and_a_commit_under_way_holds_it_back(tmp_path: 
         live = cache.namespace(NS).open_session([1])
         live.step(SQL, max_draft_tokens=0)
         index = cache._index_of(NS)
-        number = index.begin_commit()
+        number = index.commits.begin()
         fill(cache, 3)
         assert cache.seal() == 3
-        index.end_commit(number)
+        index.commits.end(number)
         assert cache.seal() == 3
         live.close()
         assert cache.seal() == 1
