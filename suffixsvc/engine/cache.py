@@ -27,6 +27,7 @@ from suffixsvc.engine.maintenance import Maintenance
 from suffixsvc.engine.namespace import Namespace
 from suffixsvc.engine.room import Room, predicted_bytes
 from suffixsvc.engine.sealing import Hook, Sealer
+from suffixsvc.engine.segment_checker import check_segments
 from suffixsvc.errors import (
     InvalidConfigError,
     InvalidInputError,
@@ -299,13 +300,14 @@ class SuffixCache:
     def check(self) -> None:
         """Walk the store, every index and every segment file, and hold them against each other;
         IndexCorruptError or StoreCorruptError names what is broken."""
-        with self._quiet() as sealer, self._lock:
+        with self._quiet(), self._lock:
             self._require_open()
             self._store.check()
+            folder = self._store.segment_folder
             for index in self._indexes.values():
                 index.check()
-                if sealer is not None:
-                    sealer.check(index)
+                if folder is not None:
+                    check_segments(index, self._store, folder)
 
     def close(self) -> None:
         """Keep the learned tables, release the data folder. Open sessions are not committed. Idempotent."""

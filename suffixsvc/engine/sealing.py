@@ -28,7 +28,6 @@ from suffixsvc.core.segments import Segment, SegmentJob, SegmentText, build_segm
 from suffixsvc.engine import segment_files
 from suffixsvc.engine.tiering import Size, plan_merge
 from suffixsvc.errors import (
-    IndexCorruptError,
     SegmentCancelledError,
     SegmentCorruptError,
     StoreError,
@@ -368,40 +367,6 @@ class Sealer:
             tokens = sum(len(stored.output.token_ids) for stored in left)
             index.attach(Sealed(record, segment, len(left), tokens))
         return True
-
-    # --------------------------------------------------------------------------------------------- checking
-
-    def check(self, index: NamespaceIndex) -> None:
-        """Manifest, files, segments in use and log of a namespace against each other; IndexCorruptError."""
-        path, sealed = index.path, index.sealed()
-        manifest = self._store.segments(path)
-        if [each.record for each in sealed] != manifest:
-            names = [each.record.name for each in sealed]
-            raise _broken(path, "the segments in use are not those of the manifest", manifest, names)
-        for each in sealed:
-            record = each.record
-            file = self._folder / record.name
-            if not file.is_file() or file.stat().st_size != record.file_bytes:
-                raise _broken(
-                    path, f"segment file {file} is not as it was made", f"{record.file_bytes} bytes"
-                )
-            kept = self._store.output_ids(path, record.first_lsn, record.last_lsn)
-            if kept != each.segment.outputs():
-                lost = sorted(set(kept) ^ set(each.segment.outputs()))
-                raise _broken(
-                    path, f"log and segment {record.name} do not hold the same outputs", got=lost[:5]
-                )
-            if len(kept) != each.outputs:
-                raise _broken(path, f"outputs of {record.name} are miscounted", len(kept), each.outputs)
-
-
-def _broken(path: str, what: str, expected: object = None, got: object = None) -> IndexCorruptError:
-    return IndexCorruptError(
-        f"namespace {path}: {what}",
-        expected=expected,
-        got=got,
-        remedy="Open the cache again; what cannot be used is rebuilt from the log. And report this.",
-    )
 
 
 def _log_damage(path: str, record: SegmentRecord, error: StoreError) -> None:
