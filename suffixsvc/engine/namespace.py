@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels
+from suffixsvc.engine.ngrams import count_ngrams
 from suffixsvc.index import NamespaceIndex, NamespaceStats, Session
 from suffixsvc.policies import Policy
 from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, TokenArray, TokenIds
@@ -94,18 +95,18 @@ class Namespace:
             LimitExceededError: one is too long, or the namespace's limit has no room for them.
             StoreError: nothing was kept.
         """
-        return self._cache._add_outputs(self._record, outputs)
+        return self._cache._outputs.add(self._index, outputs)
 
     def forget(self, output_id: OutputId) -> None:
         """Delete one output from log and index. UnknownOutputError if it is not there."""
-        self._cache._forget(self._record, output_id)
+        self._cache._outputs.forget(self.path, output_id)
 
     def ngrams(self, n: int) -> tuple[TokenArray, npt.NDArray[np.uint64]]:
         """All n-grams: int32[m, n] and uint64[m] counts. See ``NamespaceIndex.ngrams``.
 
         Those of sealed outputs are counted from the log, some microseconds a token.
         """
-        return self._cache._ngrams(self._index, n)
+        return count_ngrams(self._index, self._cache._store, n)
 
     @property
     def policy(self) -> Policy:

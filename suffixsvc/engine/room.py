@@ -55,7 +55,7 @@ class Room:
         max_cache_bytes: for all of them together.
         store: the log.
         forget: takes outputs of a namespace out of log and index, and says how many were there; weak, as it
-            is the cache's that owns this.
+            is a method of what owns this.
         hook: called at named points; tests end the process there.
     """
 

@@ -66,15 +66,15 @@ def work(cache: SuffixCache, random: Random, mine: list[int]) -> None:
         if len(chosen) == 1:
             cache.namespace(NS).forget(chosen[0])
         else:
-            cache._forget_many(NS, chosen)
+            cache._outputs.forget_many(NS, chosen)
         say("~")
     elif what < 0.45:
         with cache._quiet() as sealer:
             assert sealer is not None
-            sealer.seal(cache._index_of(NS))
+            sealer.seal(cache._catalog.index_of(NS))
     elif what < 0.6:
         with cache._quiet() as sealer:
             assert sealer is not None
-            sealer.merge(cache._index_of(NS))
+            sealer.merge(cache._catalog.index_of(NS))
     elif what < 0.65:
         cache.compact()

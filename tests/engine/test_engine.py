@@ -377,7 +377,8 @@ def test_an_interrupted_wait_leaves_index_and_log_in_step() -> None:
     """Ctrl-C while a commit was under way used to undo the index but not the log; a second close()
     stored the output again."""
     with SuffixCache() as cache:
-        store = cache._store = SlowStore(cache._store)  # type: ignore[assignment] # a store in all it is asked
+        store = SlowStore(cache._store)
+        cache._outputs._store = store  # type: ignore[assignment] # a store in all it is asked
         namespace = cache.namespace("m")
         with pytest.raises(KeyboardInterrupt):
             namespace.add_output(SQL)
@@ -569,9 +570,9 @@ def test_what_was_learned_survives(tmp_path: Path) -> None:
             for token in SQL:
                 session.step([token], verify_cost=0.05)
             session.close()
-        learned = cache._index_of("m").learner.save()
+        learned = cache._catalog.index_of("m").learner.save()
     with SuffixCache(tmp_path / "d") as cache:
-        assert cache._index_of("m").learner.save() == learned
+        assert cache._catalog.index_of("m").learner.save() == learned
 
 
 def test_trees_keep_their_parents_before_their_children(cache: SuffixCache) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -96,7 +97,7 @@ def test_merging_is_tiered_and_keeps_few_segments(tmp_path: Path) -> None:
     with open_cache(tmp_path / "d", Limits(seal_tokens=20)) as cache:
         with cache._quiet() as sealer:
             assert sealer is not None
-            index = cache._index_of(NS)
+            index = cache._catalog.index_of(NS)
             most = 0
             for _ in range(40):
                 fill(cache, 1)
@@ -121,8 +122,8 @@ def test_segments_of_which_all_is_forgotten_go(tmp_path: Path) -> None:
             cache.namespace(NS).forget(output_id)
         with cache._quiet() as sealer:
             assert sealer is not None
-            assert sealer.merge(cache._index_of(NS))
-            assert not sealer.merge(cache._index_of(NS))
+            assert sealer.merge(cache._catalog.index_of(NS))
+            assert not sealer.merge(cache._catalog.index_of(NS))
         assert len(files(tmp_path / "d")) == 2
         cache.check()
         for output_id in (*ids[:3], *ids[6:]):
@@ -145,10 +146,10 @@ def test_a_segment_with_much_forgotten_is_written_anew_without_it(tmp_path: Path
         cache.namespace(NS).forget(ids[0])
         with cache._quiet() as sealer:
             assert sealer is not None
-            assert sealer.merge(cache._index_of(NS))
+            assert sealer.merge(cache._catalog.index_of(NS))
         (name,) = files(tmp_path / "d")
         assert raw not in (tmp_path / "d/segments" / name).read_bytes()
-        assert cache._index_of(NS).sealed()[0].segment.outputs() == kept
+        assert cache._catalog.index_of(NS).sealed()[0].segment.outputs() == kept
         cache.check()
 
 
@@ -168,7 +169,7 @@ def test_forgetting_many_at_once_reaches_hot_and_sealed(tmp_path: Path) -> None:
         ids = fill(cache, 6)
         cache.seal()
         ids += fill(cache, 3)
-        assert cache._forget_many(NS, [*ids[1:8], 999]) == 7
+        assert cache._outputs.forget_many(NS, [*ids[1:8], 999]) == 7
         assert [stored.output_id for stored in cache._store.scan()] == [ids[0], ids[8]]
         cache.check()
 
@@ -195,7 +196,7 @@ def test_live_text_is_not_sealed_and_a_commit_under_way_holds_it_back(tmp_path: 
         fill(cache, 3)
         live = cache.namespace(NS).open_session([1])
         live.step(SQL, max_draft_tokens=0)
-        index = cache._index_of(NS)
+        index = cache._catalog.index_of(NS)
         number = index.commits.begin()
         fill(cache, 3)
         assert cache.seal() == 3
@@ -260,7 +261,7 @@ def wait_for(what: str, ready: object) -> None:
 
 def test_the_background_seals_and_merges_by_itself(tmp_path: Path) -> None:
     with open_cache(tmp_path / "d", background=True) as cache:
-        index = cache._index_of(NS)
+        index = cache._catalog.index_of(NS)
         for _ in range(8):
             fill(cache, 6)
         wait_for("sealed", lambda: index.hot_tokens < LIMITS.seal_tokens)
@@ -304,6 +305,25 @@ def test_a_cache_that_nobody_closed_lets_go_of_its_folder(tmp_path: Path) -> Non
     del cache
     gc.collect()
     open_cache(tmp_path / "d").close()
+
+
+def test_a_cache_lives_as_long_as_its_sessions_and_no_longer(tmp_path: Path) -> None:
+    cache = open_cache(tmp_path / "d", background=True)
+    fill(cache, 9)
+    session = cache.namespace(NS).open_session([1])
+    alive = weakref.ref(cache)
+    gc.disable()  # nothing that a cache is made of leads back to it
+    try:
+        del cache
+        assert alive() is not None
+        session.step(SQL, max_draft_tokens=0)
+        assert session.close() == 10
+        del session
+        assert alive() is None
+    finally:
+        gc.enable()
+    with open_cache(tmp_path / "d") as again:
+        assert again.stats().outputs == 10
 
 
 def test_a_folder_from_before_segments_is_served_and_can_be_sealed(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_damage_found_in_use_is_repaired_from_the_log(tmp_path: Path) -> None:
         ids = fill(cache, 30, 2_000)
         cache.compact()
     with open_cache(folder, limits) as cache:
-        index = cache._index_of(NS)
+        index = cache._catalog.index_of(NS)
         (sealed,) = index.sealed()
         path = Path(sealed.segment.path)
         size = path.stat().st_size
@@ -161,7 +161,7 @@ def test_damage_found_while_merging_is_repaired(tmp_path: Path) -> None:
         fill(cache, 20, 4_000)
         cache.seal()
     with open_cache(folder, limits) as cache:
-        path = Path(cache._index_of(NS).sealed()[1].segment.path)
+        path = Path(cache._catalog.index_of(NS).sealed()[1].segment.path)
         with path.open("r+b") as file:
             file.seek(path.stat().st_size // 2)
             file.write(b"\xff" * 4096)
@@ -273,7 +273,7 @@ def test_forgetting_while_a_file_is_made_holds(tmp_path: Path, point: str, many:
 
     def forget() -> None:
         if many:
-            assert cache._forget_many(NS, [2, 3, 11]) == 3
+            assert cache._outputs.forget_many(NS, [2, 3, 11]) == 3
         else:
             for output_id in (2, 3, 11):
                 cache.namespace(NS).forget(output_id)
@@ -282,7 +282,7 @@ def test_forgetting_while_a_file_is_made_holds(tmp_path: Path, point: str, many:
         fill(cache)
         cache.compact()
         all_there(cache, 9)
-        assert cache._index_of(NS).sealed()[0].segment.outputs() == [1, 4, 5, 6, 7, 8, 9, 10, 12]
+        assert cache._catalog.index_of(NS).sealed()[0].segment.outputs() == [1, 4, 5, 6, 7, 8, 9, 10, 12]
     with open_cache(folder, BATCH) as cache:
         all_there(cache, 9)
         cache.compact()
@@ -311,12 +311,12 @@ def test_forgetting_that_is_half_done_waits_for_the_exchange(tmp_path: Path, poi
             done.set()
 
         thread = threading.Thread(target=work)
-        with cache._forgetting:
+        with cache._outputs.forgetting:
             gone = cache._store.forget_many(NS, [3, 4])
             thread.start()
             assert entered.wait(60)
             assert not done.wait(0.2), "outputs changed places while they were being forgotten"
-            cache._unindex(gone)
+            cache._outputs._unindex(gone)
         thread.join()
         assert not failures
         all_there(cache, 10)
@@ -358,7 +358,7 @@ def test_everything_at_once(tmp_path: Path) -> None:
                             namespace.forget(mine.pop(random.randrange(len(mine))))
                     elif round_ % 4 == 1:
                         chosen = [mine.pop(random.randrange(len(mine))) for _ in range(4)]
-                        assert cache._forget_many(NS, chosen) == 4
+                        assert cache._outputs.forget_many(NS, chosen) == 4
                     left.update({number: len(mine)})
             except BaseException as error:
                 failures.append(error)
@@ -384,7 +384,7 @@ def test_check_names_a_segment_that_does_not_hold_what_the_log_holds(tmp_path: P
     with open_cache(tmp_path / "d", BATCH) as cache:
         fill(cache)
         cache.compact()
-        (sealed,) = cache._index_of(NS).sealed()
+        (sealed,) = cache._catalog.index_of(NS).sealed()
         sealed.segment.forget([4])
         with pytest.raises(IndexCorruptError, match="same outputs"):
             cache.check()

@@ -79,7 +79,7 @@ class SealingMachine(RuleBasedStateMachine):
     def forget_many(self, path: str) -> None:
         ours = [i for i, one in self.kept.items() if one.namespace == path]
         chosen = self.random.sample(ours, len(ours) // 2)
-        assert self.cache._forget_many(path, [*chosen, 10**9]) == len(chosen)
+        assert self.cache._outputs.forget_many(path, [*chosen, 10**9]) == len(chosen)
         for output_id in chosen:
             del self.kept[output_id]
 
@@ -98,13 +98,13 @@ class SealingMachine(RuleBasedStateMachine):
     def seal_one_batch(self, path: str) -> None:
         with self.cache._quiet() as sealer:
             assert sealer is not None
-            sealer.seal(self.cache._index_of(path))
+            sealer.seal(self.cache._catalog.index_of(path))
 
     @rule(path=st.sampled_from(PATHS))
     def merge(self, path: str) -> None:
         with self.cache._quiet() as sealer:
             assert sealer is not None
-            sealer.merge(self.cache._index_of(path))
+            sealer.merge(self.cache._catalog.index_of(path))
 
     @rule()
     def compact(self) -> None:
@@ -121,7 +121,7 @@ class SealingMachine(RuleBasedStateMachine):
 
     @rule(how=st.sampled_from(["gone", "cut", "flipped", "newer", "theirs"]))
     def a_file_is_damaged_while_the_cache_is_closed(self, how: str) -> None:
-        names = [e.record.name for p in PATHS for e in self.cache._index_of(p).sealed()]
+        names = [e.record.name for p in PATHS for e in self.cache._catalog.index_of(p).sealed()]
         self.cache.close()
         victim_name = ""
         if names:
