@@ -19,6 +19,8 @@ from suffixsvc_bench.demo.parts import stop_on_signals
 from suffixsvc_bench.demo.pipeline import Call, answer_question
 from suffixsvc_bench.demo.questions import AFTER_RESTART, FIRST_MATCH, FIRST_PASS, SECOND_PASS, Question
 
+from suffixsvc.errors import ServiceUnavailableError
+
 QUESTION = Question("p1-q1", "Which 5 customers placed the most orders?")
 GOOD_SQL = (
     "SELECT c.name, COUNT(*) AS orders FROM customers c JOIN orders o ON o.customer_id = c.id\n"
@@ -238,17 +240,41 @@ def test_both_passes_ask_different_questions_of_the_same_number() -> None:
     assert len(set(texts)) == len(texts)
 
 
-def test_a_signal_whose_exception_was_lost_still_stops() -> None:
+def lose_a_signal() -> None:
     """As in a callback of a C library: what is raised in there goes nowhere."""
-    before = signal.getsignal(signal.SIGTERM)
-    with stop_on_signals() as stop_if_told:
-        stop_if_told()
-        with suppress(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(5)
-        with pytest.raises(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+
+def test_a_signal_whose_exception_was_lost_still_stops() -> None:
+    def work() -> None:
+        with stop_on_signals() as stop_if_told:
             stop_if_told()
+            lose_a_signal()
+            with pytest.raises(KeyboardInterrupt):
+                stop_if_told()
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        work()
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_what_a_signal_broke_is_an_interrupt() -> None:
+    """Children hear the signal, too: that one of them is gone may be raised instead of ours."""
+
+    def work(told: bool) -> None:
+        with stop_on_signals():
+            if told:
+                lose_a_signal()
+            raise ServiceUnavailableError("the service is gone")
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        work(told=True)
+    assert isinstance(caught.value.__cause__, ServiceUnavailableError)
+    with pytest.raises(ServiceUnavailableError):
+        work(told=False)
 
 
 def test_an_ignored_signal_stays_ignored() -> None:

@@ -160,6 +160,12 @@ def stop_on_signals() -> Iterator[Callable[[], None]]:
     before = [signal.signal(number, interrupt) for number in numbers]
     try:
         yield check
+        check()
+    except Exception as error:
+        # Children hear the signal as well: that one of them is gone may be known before the signal is.
+        if came:
+            raise KeyboardInterrupt from error
+        raise
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
