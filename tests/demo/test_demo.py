@@ -128,6 +128,12 @@ def alive(pid: int) -> bool:
         return False
 
 
+def hear_signals() -> None:
+    """As from a terminal: in the background of a shell tests ignore SIGINT, under nohup SIGHUP."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.fixture
 def running(model: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
     """A demo in its own session whose service and draft worker are up, and their process ids."""
@@ -137,8 +143,7 @@ def running(model: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str]
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        # as from a terminal: a shell that runs the tests in the background has them ignore SIGINT
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=hear_signals,
         env={**os.environ, "SUFFIXSVC_HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"},
     )
     try:

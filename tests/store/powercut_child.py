@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent.parent))  # where crash_child finds support
 
 import crash_child
 
