@@ -7,7 +7,7 @@ wherever it is made.
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -118,21 +118,27 @@ def cost_key(cost: VerifyCost) -> object:
 
 
 class CostMemo:
-    """:func:`as_cost_curve` for callers that mostly get the same cost: worked out once."""
+    """:func:`as_cost_curve` for callers that mostly get the same few costs: each worked out once."""
+
+    #: a caller may take turns: a draft of some width, tokens without a draft
+    _MOST: Final = 4
 
     def __init__(self) -> None:
-        self._known: tuple[object, int, npt.NDArray[np.float64]] = (None, -1, np.ones(1))
+        self._known: dict[tuple[object, int], npt.NDArray[np.float64]] = {}
 
     def curve(self, cost: VerifyCost, max_draft_tokens: int) -> npt.NDArray[np.float64]:
-        """float64[w], w <= max_draft_tokens + 1: costs of a target step of 1 .. w tokens."""
-        key = cost_key(cost)
-        known_key, known_width, known = self._known
-        same_kind = key is not None and type(key) is type(known_key)
-        if same_kind and known_width == max_draft_tokens and key == known_key:
-            return known
-        curve = as_cost_curve(cost, max_draft_tokens)[: max_draft_tokens + 1]
-        self._known = (key, max_draft_tokens, curve)
-        return curve
+        """float64[w], w <= max_draft_tokens + 1: costs of a target step of 1 .. w tokens. The same array for
+        the same cost, as long as it is known."""
+        key = (cost_key(cost), max_draft_tokens)
+        if key[0] is None:
+            return as_cost_curve(cost, max_draft_tokens)[: max_draft_tokens + 1]
+        known = self._known.get(key)
+        if known is None:
+            known = as_cost_curve(cost, max_draft_tokens)[: max_draft_tokens + 1]
+            if len(self._known) == self._MOST:
+                self._known = {}
+            self._known[key] = known
+        return known
 
 
 def as_tree(tree: bool | str) -> bool | str:

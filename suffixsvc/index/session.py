@@ -80,7 +80,7 @@ class Session:
         self._settling: weakref.finalize[..., Session] | None = None  # says that it is settled in the index
         self._output_id: OutputId | None = None
         self._costs = CostMemo()
-        self._last_curve: tuple[npt.NDArray[np.float64], core.Curve] = _ONE_STEP
+        self._last_curves = (_ONE_STEP, _ONE_STEP)
         self._writer = next_writer()
         self._native = core.Session(
             namespace.index, self._reads, namespace.learner, self._writer, PROMPT_TAIL_TOKENS
@@ -349,11 +349,15 @@ class Session:
     # -------------------------------------------------------------------------------------- internal
 
     def _curve(self, cost: VerifyCost, width: int) -> tuple[npt.NDArray[np.float64], core.Curve]:
-        """A cost as numbers and as the core takes it; the last one is kept."""
+        """A cost as numbers and as the core takes it; the last two are kept, as drafts and tokens without one
+        may take turns."""
         costs = self._costs.curve(cost, width)
-        if self._last_curve[0] is not costs:
-            self._last_curve = costs, core.Curve(costs)
-        return self._last_curve
+        last, before = self._last_curves
+        if last[0] is costs:
+            return last
+        found = before if before[0] is costs else (costs, core.Curve(costs))
+        self._last_curves = found, last
+        return found
 
     def _refused(self, refusal: core.Refusal, at: int | None) -> SuffixError:
         """Why a step was not taken."""

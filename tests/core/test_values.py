@@ -33,6 +33,17 @@ def test_a_known_cost_is_what_checking_it_again_gives(last: Any) -> None:
         assert encoded.data == encoded.message.SerializeToString()
 
 
+def test_costs_that_take_turns_are_worked_out_once() -> None:
+    memo = CostMemo()
+    asked = [(0.02, 16), (0.02, 0), (CURVE, 2)]
+    first = [memo.curve(cost, width) for cost, width in asked]
+    for (cost, width), known in zip(asked, first, strict=True):
+        assert memo.curve(cost, width) is known
+    for width in range(100):  # and it does not grow for ever
+        memo.curve(0.02, width)
+    assert len(memo._known) <= 4
+
+
 @pytest.mark.parametrize("freeze", [False, True])
 def test_a_curve_that_was_written_to_is_another_one(freeze: bool) -> None:
     memo, encoder = CostMemo(), CostEncoder()
