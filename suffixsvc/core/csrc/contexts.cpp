@@ -36,30 +36,29 @@ Token last_follower(const Index& index, NodeId id, int source, std::uint32_t wri
     return -1;
 }
 
-void walk(const Sources& sources, const View& view, std::size_t number, Slots& slots, Match& match) {
+// The contexts of a position that one index considers, the longest first: calls f(id, node, order, low, high,
+// followed) for those that cover an order (kOrders[order] is the largest, low and high their lengths), until
+// enough of them were followed. Finds the match as well.
+template <typename F>
+void walk(const Sources& sources, const View& view, std::size_t number, Match& match, F f) {
     const Index& index = *sources.indexes[number];
-    const Cursor cursor = view.cursors[number];
     const int source = number == 0 ? 0 : 1;
     const std::uint32_t writer = sources.writer;
-    NodeId id = cursor.node;
-    std::uint32_t high = cursor.len;
+    NodeId id = view.cursors[number].node;
+    std::uint32_t high = view.cursors[number].len;
     for (std::size_t found = 0; id != kRoot && found < kConsidered;) {
         const NodeView n = index.node(id);
         const std::uint32_t low = index.len(n.link) + 1;
-        if (n.fanout > 0 && high >= low && (source == 0 || n.writer != writer)) {
-            if (high >= kMinMatch && high > match.len) {
+        if (high >= low) {
+            const bool followed = n.fanout > 0 && (source == 0 || n.writer != writer);
+            if (followed && high >= kMinMatch && high > match.len) {
                 const Token token = last_follower(index, id, source, writer);
                 if (token >= 0) match = Match{token, high, static_cast<std::uint8_t>(number), {}};
             }
-            const int k = order_of(high);
-            if (k >= 0 && kOrders[k] >= static_cast<int>(low)) {
-                if (found++ < kProposing) index.prefetch_followers(id);
-                Slot& slot = slots[static_cast<std::size_t>(source * kOrderCount + k)];
-                if (slot.places == 0) slot.newest = n.recent;
-                if (slot.places < kNodesPerSlot) {
-                    slot.at[slot.places++] = Place{&index, id};
-                    slot.match_len = std::max(slot.match_len, high);
-                }
+            const int order = order_of(high);
+            if (order >= 0 && kOrders[order] >= static_cast<int>(low)) {
+                f(id, n, order, low, high, followed);
+                found += followed;
             }
         }
         high = std::min(high, low - 1);
@@ -67,32 +66,34 @@ void walk(const Sources& sources, const View& view, std::size_t number, Slots& s
     }
 }
 
-// The same for a namespace that has segments: its slots are filled together with theirs.
-void walk_beside(const Sources& sources, const View& view, std::size_t number, Slots& slots, Match& match) {
+void walk_hot(const Sources& sources, const View& view, std::size_t number, std::span<Slot> slots,
+              Match& match) {
     const Index& index = *sources.indexes[number];
-    const std::uint32_t writer = sources.writer;
+    int filled = 0;
+    walk(sources, view, number, match,
+         [&](NodeId id, const NodeView& n, int order, std::uint32_t, std::uint32_t high, bool followed) {
+             if (!followed) return;
+             if (filled++ < kProposing) index.prefetch_followers(id);
+             Slot& slot = slots[static_cast<std::size_t>(order)];
+             if (slot.places == 0) slot.newest = n.recent;
+             if (slot.places < kNodesPerSlot) {
+                 slot.at[slot.places++] = Place{&index, id};
+                 slot.match_len = std::max(slot.match_len, high);
+             }
+         });
+}
+
+// The same for a namespace that has segments: its slots are filled together with theirs.
+void walk_beside(const Sources& sources, const View& view, std::size_t number, std::span<Slot> slots,
+                 Match& match) {
     Ladder ladder;
-    ladder.index = &index;
-    NodeId id = view.cursors[number].node;
-    std::uint32_t high = view.cursors[number].len;
-    for (std::size_t found = 0; id != kRoot && found < kConsidered;) {
-        const NodeView n = index.node(id);
-        const std::uint32_t low = index.len(n.link) + 1;
-        if (high >= low) {
-            const bool followed = n.fanout > 0 && n.writer != writer;
-            if (followed && high >= kMinMatch && high > match.len) {
-                const Token token = last_follower(index, id, 1, writer);
-                if (token >= 0) match = Match{token, high, static_cast<std::uint8_t>(number), {}};
-            }
-            const int largest = order_of(high);
-            found += followed && largest >= 0 && kOrders[largest] >= static_cast<int>(low);
-            for (int k = largest; k >= 0 && kOrders[k] >= static_cast<int>(low); --k)
-                ladder.steps[static_cast<std::size_t>(k)] = {high, followed ? id : kNoNode};
-        }
-        high = std::min(high, low - 1);
-        id = n.link;
-    }
-    sources.sealed->join(number, ladder, std::span(slots).subspan(kOrderCount));
+    ladder.index = sources.indexes[number];
+    walk(sources, view, number, match,
+         [&](NodeId id, const NodeView&, int order, std::uint32_t low, std::uint32_t high, bool followed) {
+             for (int k = order; k >= 0 && kOrders[k] >= static_cast<int>(low); --k)
+                 ladder.steps[static_cast<std::size_t>(k)] = {high, followed ? id : kNoNode};
+         });
+    sources.sealed->join(number, ladder, slots);
 }
 
 std::uint32_t votes_for(const Slot& slot, Token token, int source, std::uint32_t writer) {
@@ -272,11 +273,12 @@ void Contexts::find(const Sources& sources, const View& view, int width, Evidenc
     std::array<Match, kSources> match;
     Sealed* const sealed = sources.sealed;
     if (sealed != nullptr) sealed->ask(view.sealed, static_cast<std::size_t>(width));
-    for (std::size_t i = 0; i < sources.indexes.size(); ++i)
-        if (sealed != nullptr && sealed->has(i))
-            walk_beside(sources, view, i, slots_, match[1]);
-        else
-            walk(sources, view, i, slots_, match[i == 0 ? 0 : 1]);
+    for (std::size_t i = 0; i < sources.indexes.size(); ++i) {
+        const std::size_t source = i == 0 ? 0 : 1;
+        const auto slots = std::span(slots_).subspan(source * kOrderCount, kOrderCount);
+        const bool beside = sealed != nullptr && sealed->has(i);
+        (beside ? walk_beside : walk_hot)(sources, view, i, slots, match[source]);
+    }
     if (sealed != nullptr) sealed->follow(match[1]);
     for (std::size_t s = 0; s < kSources; ++s) propose_followers(sources, s, width, out);
     Followed& f = out.followed;

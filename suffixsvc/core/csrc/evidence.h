@@ -1,10 +1,9 @@
 // The evidence for what comes next: every context of the current position that was seen before, in the
 // session's own text and in its namespaces, turned into candidates with probabilities.
 //
-// Contexts are found by one walk from the longest match towards the root of each index (index.h), so
-// each distinct match length is looked at once. A context takes the slot of the largest order (learner.h,
-// kOrders) that it covers. What a namespace has sealed counts as if it were still in its index (sealed.h):
-// votes of both add up in the same slot, the longest context of both is followed.
+// Where contexts are found and what of them counts: contexts.h. What a namespace has sealed counts as if it
+// were still in its index (sealed.h): votes of both add up in the same slot, the longest context of both is
+// followed.
 //
 // Threads: the caller holds a Reading (grace.h).
 #pragma once

@@ -125,7 +125,8 @@ class Learner {
     std::string save() const;
     bool load(const std::string& bytes);
     // What of this is worth starting other namespaces with: nothing that depends on a tokenizer or on
-    // prices, counters that new evidence soon outweighs.
+    // prices, counters that new evidence soon outweighs, half of what the mixers learned. Called once: a
+    // second call halves again.
     void generalise();
     // Whether anything was learned since this was made or loaded.
     bool changed() const { return changed_.load(std::memory_order_relaxed); }

@@ -193,7 +193,7 @@ void Sealed::votes(Token token, std::array<std::uint32_t, kOrderCount>& out) con
     for (std::size_t p = 0; p < parts_.size(); ++p) {
         const SealedPart& part = parts_[p];
         const SegmentEvidence& e = part.evidence;
-        const SegmentView& view = parts_[p].view;
+        const SegmentView& view = part.view;
         if (view.size == 0) continue;
         std::size_t c = 0;
         while (c < e.size && e.token[c] != token) ++c;

@@ -80,7 +80,7 @@ class Sealed {
     std::vector<SealedPart> parts_;
     std::uint32_t namespaces_with_ = 0;  // bit i: indexes[i] has segments
     std::uint64_t forgotten_ = 0;        // outputs of all parts, when the end of the text was asked about
-    std::size_t width_ = 0;              // followers gathered ...
+    std::size_t width_ = 0;              // followers gathered of each context
     std::span<const Token> text_;
     std::size_t length_ = 0;  // of the text at the call before
     std::vector<Position> positions_;
