@@ -36,6 +36,16 @@ def fill(cache: SuffixCache, count: int = 12, length: int = 30) -> list[int]:
     )
 
 
+def three_sealed(folder: Path) -> list[str]:
+    """Leaves a folder of twelve outputs in three segments; gives the names of the files."""
+    with open_cache(folder, BATCH) as cache:
+        fill(cache)
+        cache.seal()
+        names = files(folder)
+    assert len(names) == 3
+    return names
+
+
 def all_there(cache: SuffixCache, count: int) -> None:
     cache.check()
     kept = [stored.output for stored in cache._store.scan(NS)]
@@ -106,10 +116,7 @@ def test_a_file_that_cannot_be_used_is_named_and_its_outputs_come_from_the_log(
 def test_segments_that_changed_places_are_noticed(tmp_path: Path) -> None:
     """Whole, valid files of ours under each other's names."""
     folder = tmp_path / "d"
-    with open_cache(folder, BATCH) as cache:
-        fill(cache)
-        cache.seal()
-        one, two, _ = (folder / "segments" / name for name in files(folder))
+    one, two, _ = (folder / "segments" / name for name in three_sealed(folder))
     shutil.copy(one, tmp_path / "one")
     shutil.copy(two, one)
     shutil.copy(tmp_path / "one", two)
@@ -175,10 +182,7 @@ def test_damage_found_while_merging_is_repaired(tmp_path: Path) -> None:
 
 def test_what_a_crash_left_is_removed_and_what_is_not_ours_is_not(tmp_path: Path) -> None:
     folder = tmp_path / "d"
-    with open_cache(folder, BATCH) as cache:
-        fill(cache)
-        cache.seal()
-        names = files(folder)
+    names = three_sealed(folder)
     segments = folder / "segments"
     (segments / (names[0] + ".123-4.segment-tmp")).write_bytes(b"half")
     shutil.copy(segments / names[0], segments / names[0].replace("-0.seg", "-7.seg"))
@@ -221,7 +225,6 @@ def test_a_full_disk_while_sealing_and_merging(tmp_path: Path) -> None:
             all_there(cache, 40)
         # the background says so and goes on
         with file_size_limit(limit), structlog.testing.capture_logs() as lines:
-            cache._limits = Limits()
             cache._maintenance._batch_tokens = 1000  # type: ignore[union-attr]  # a cache with a folder has it
             cache._maintenance.look()  # type: ignore[union-attr]  # as above
         assert [line["event"] for line in lines] == ["sealing failed; it is tried again"]

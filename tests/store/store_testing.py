@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from suffixsvc.store import records as r
 from suffixsvc.types import NamespaceRecord, NewOutput, StoredOutput
 
 NS = "acme/qwen2.5-coder/sql-agent"
+GOLDEN = Path(__file__).parents[1] / "golden" / "store"
 
 
 def make_output(
@@ -36,6 +39,14 @@ def make_output(
         labels=labels or {},
         **more,
     )
+
+
+def golden_folder(version: str, folder: Path) -> Path:
+    """Makes ``folder`` a store as a release of schema ``version`` ("v1", "v2") wrote it."""
+    folder.mkdir()
+    with gzip.open(GOLDEN / version / "data.mdb.gz") as packed, (folder / "data.mdb").open("wb") as unpacked:
+        shutil.copyfileobj(packed, unpacked)
+    return folder
 
 
 def plain(output: NewOutput) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from store_testing import NS, Clock, make_output, plain_stored, rewrite
+from store_testing import GOLDEN as GOLDEN_FOLDERS
+from store_testing import NS, Clock, golden_folder, make_output, plain_stored, rewrite
 
 from suffixsvc.errors import ManifestError, StoreCorruptError, StoreFullError, UnknownNamespaceError
 from suffixsvc.store import LmdbStore
@@ -17,8 +17,7 @@ from suffixsvc.store import records as r
 from suffixsvc.store.lmdb_store import MIN_LIMIT_BYTES
 from suffixsvc.types import NamespaceRecord, SegmentRecord, Store
 
-OLD = Path(__file__).parents[1] / "golden" / "store" / "v1"
-GOLDEN = Path(__file__).parents[1] / "golden" / "store" / "v2"
+GOLDEN = GOLDEN_FOLDERS / "v2"
 OTHER = "acme/other"
 
 SEGMENT = SegmentRecord("00f1e2d3c4b5a697-41-43-0.seg", 41, 43, 3, 1500, 1732)
@@ -235,11 +234,7 @@ def fill_golden_folder(folder: Path) -> list[Any]:
 
 def test_a_folder_written_by_schema_2_opens(tmp_path: Path) -> None:
     expected = fill_golden_folder(tmp_path / "now")
-    old = tmp_path / "old"
-    old.mkdir()
-    with gzip.open(GOLDEN / "data.mdb.gz") as packed, (old / "data.mdb").open("wb") as unpacked:
-        shutil.copyfileobj(packed, unpacked)
-    store = LmdbStore(old)
+    store = LmdbStore(golden_folder("v2", tmp_path / "old"))
     assert [plain_stored(stored) for stored in store.scan()] == expected
     assert store.segments(NS) == [
         SegmentRecord("one.seg", 1, 2, 2, 3, 100),
@@ -250,16 +245,9 @@ def test_a_folder_written_by_schema_2_opens(tmp_path: Path) -> None:
     store.close()
 
 
-def old_folder(folder: Path) -> Path:
-    folder.mkdir()
-    with gzip.open(OLD / "data.mdb.gz") as packed, (folder / "data.mdb").open("wb") as unpacked:
-        shutil.copyfileobj(packed, unpacked)
-    return folder
-
-
 def test_a_folder_of_schema_1_gets_a_manifest_when_it_is_opened(tmp_path: Path) -> None:
     for _ in range(2):
-        folder = tmp_path / "old" if (tmp_path / "old").exists() else old_folder(tmp_path / "old")
+        folder = tmp_path / "old" if (tmp_path / "old").exists() else golden_folder("v1", tmp_path / "old")
         store = LmdbStore(folder)
         assert store.segments("acme/a") == []
         store.check()
@@ -274,11 +262,11 @@ def test_a_folder_of_schema_1_gets_a_manifest_when_it_is_opened(tmp_path: Path) 
 
 def test_without_room_for_a_manifest_history_is_served_and_nothing_sealed(tmp_path: Path) -> None:
     """A folder of schema 1 on a full disk has to open; there is no telling where a manifest could go."""
-    folder = old_folder(tmp_path / "old")
+    folder = golden_folder("v1", tmp_path / "old")
     used = LmdbStore(folder, limit_bytes=MIN_LIMIT_BYTES)
     assert used.segments("acme/a") == []
     used.close()
-    store = LmdbStore(old_folder(tmp_path / "full"), limit_bytes=MIN_LIMIT_BYTES)
+    store = LmdbStore(golden_folder("v1", tmp_path / "full"), limit_bytes=MIN_LIMIT_BYTES)
     dbs = store._environment.dbs
     store._environment.dbs = type(dbs)(*[getattr(dbs, n) for n in type(dbs).__dataclass_fields__][:8])
     assert store.segments("acme/a") == []

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import random
-import shutil
 import struct
 from pathlib import Path
 
 import lmdb
 import pytest
 from lmdb import verify as lmdb_verify
-from store_testing import NS, fill, make_output
+from store_testing import NS, fill, golden_folder, make_output
 
 from suffixsvc.store import LmdbStore, pagewalk
 from suffixsvc.types import NamespaceRecord
-
-GOLDEN = Path(__file__).parents[1] / "golden" / "store"
 
 
 def faults(path: Path) -> list[str]:
@@ -65,10 +61,7 @@ def test_new_and_old_files_are_sound_at_a_glance(tmp_path: Path) -> None:
     LmdbStore(tmp_path / "new").close()
     assert pagewalk.is_sound(str(tmp_path / "new" / "data.mdb"))
     for version in ("v1", "v2"):
-        path = tmp_path / version
-        with gzip.open(GOLDEN / version / "data.mdb.gz") as packed, path.open("wb") as unpacked:
-            shutil.copyfileobj(packed, unpacked)
-        assert pagewalk.is_sound(str(path))
+        assert pagewalk.is_sound(str(golden_folder(version, tmp_path / version) / "data.mdb"))
 
 
 def test_what_lmdb_verify_finds_is_never_called_sound(tmp_path: Path) -> None:

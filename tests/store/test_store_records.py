@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import itertools
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from store_testing import Clock, make_output, plain_stored
+from store_testing import GOLDEN as GOLDEN_FOLDERS
+from store_testing import Clock, golden_folder, make_output, plain_stored
 
 from suffixsvc.errors import StoreCorruptError
 from suffixsvc.store import LmdbStore
@@ -23,7 +22,7 @@ from suffixsvc.store import records as r
 from suffixsvc.store.framing import seal
 from suffixsvc.types import NamespaceRecord
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "store" / "v1"
+GOLDEN = GOLDEN_FOLDERS / "v1"
 
 DIGEST = bytes(range(16))
 KEY = r.PayloadKey(7, DIGEST, 1)
@@ -234,11 +233,7 @@ def fill_golden_folder(folder: Path) -> list[Any]:
 def test_a_folder_written_by_schema_1_opens(tmp_path: Path) -> None:
     """The whole file as the first release wrote it, not only single records."""
     expected = fill_golden_folder(tmp_path / "now")
-    old = tmp_path / "old"
-    old.mkdir()
-    with gzip.open(GOLDEN / "data.mdb.gz") as packed, (old / "data.mdb").open("wb") as unpacked:
-        shutil.copyfileobj(packed, unpacked)
-    store = LmdbStore(old)
+    store = LmdbStore(golden_folder("v1", tmp_path / "old"))
     assert [plain_stored(stored) for stored in store.scan()] == expected
     assert store.get_state("acme/a", "mixer") == b"\x01\x02"
     assert store.namespaces()[0].tokenizer == "xxh3:0123456789abcdef"
