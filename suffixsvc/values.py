@@ -32,8 +32,11 @@ MAX_TOKEN_ID = 2**31 - 1
 _FEW = 32
 
 
-def as_token_array(value: TokenIds, name: str = "token_ids") -> TokenArray:
+def as_token_array(value: TokenIds, name: str = "token_ids", *, checked: bool = True) -> TokenArray:
     """A caller's tokens as contiguous int32[n].
+
+    Args:
+        checked: False leaves negative ids of an int32 array to the core, which refuses them sooner.
 
     Raises:
         InvalidTokensError: not 1-D, not integers, or an id outside 0 .. 2**31 - 1.
@@ -45,6 +48,8 @@ def as_token_array(value: TokenIds, name: str = "token_ids") -> TokenArray:
             raise _bad_tokens(name, f"ids in 0 .. {MAX_TOKEN_ID}", low if low < 0 else high)
         return np.array(value, np.int32)
     if isinstance(value, np.ndarray) and value.dtype == np.int32 and value.ndim == 1:
+        if not checked:
+            return np.ascontiguousarray(value)
         array: npt.NDArray[Any] = value
     elif isinstance(value, (str, bytes, bytearray)):
         raise _bad_tokens(name, "a 1-D integer array or a sequence of ints", type(value).__name__)

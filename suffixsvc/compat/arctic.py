@@ -24,12 +24,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from suffixsvc.core import DraftBounds
 from suffixsvc.engine import Session, SuffixCache
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, UnknownOutputError
-from suffixsvc.types import Draft, DraftSource, OutputId, TokenIds, Verified, VerifyCost
+from suffixsvc.types import OutputId, TokenIds, VerifyCost
 from suffixsvc.values import as_cost_curve, as_token_array
 
 __all__ = ["SuffixDecodingCache", "SuffixDecodingDraft"]
+
+#: Tokens that a draft may have more than Arctic's bound on the match allows there. Arctic bounds drafts
+#: because its ratios of counts promise 1.0 after a single occurrence. Here the token at the bound is cheap to
+#: be wrong about: its probability is known, and so is what it costs.
+_BEYOND = 1
 
 
 @dataclass
@@ -49,13 +55,6 @@ class SuffixDecodingDraft:
     probs: list[float] = field(default_factory=list)
     score: float = 0.0
     match_len: int = 0
-
-
-@dataclass(slots=True)
-class _Request:
-    session: Session
-    #: what speculate() handed out last and nothing was verified of yet
-    proposed: Draft = field(default_factory=Draft.empty)
 
 
 class SuffixDecodingCache:
@@ -98,9 +97,10 @@ class SuffixDecodingCache:
         self._owned = engine if cache is None else None
         self._namespace = engine.namespace(namespace, tokenizer)
         self._lock = threading.RLock()
-        self._active: dict[Hashable, _Request] = {}
+        self._active: dict[Hashable, Session] = {}
         #: oldest first; None while the request is active, or where it wrote nothing
         self._cached: dict[Hashable, OutputId | None] = {}
+        self._last_bounds: tuple[tuple[float, float, float], DraftBounds] | None = None
 
     @property
     def max_tree_depth(self) -> int:
@@ -135,7 +135,7 @@ class SuffixDecodingCache:
             if req_id in self._active:
                 raise _refused(req_id, "is already active", "an id that is not active")
             session = self._namespace.open_session(prompt_token_ids)
-            self._active[req_id] = _Request(session)
+            self._active[req_id] = session
             if self._max_cached_requests == 0:
                 session.retract()
                 return
@@ -150,16 +150,12 @@ class SuffixDecodingCache:
         Raises:
             ValueError: the request is not active, or these are no token ids. Nothing was changed.
         """
-        request = self._require_active(req_id)
+        session = self._require_active(req_id)
         if isinstance(token_ids, (int, np.integer)):
             token_ids = [int(token_ids)]
-        tokens = as_token_array(token_ids)
-        if not len(tokens):
-            return
-        proposed, request.proposed = request.proposed, Draft.empty()
-        source = DraftSource(int(proposed.sources[0])) if len(proposed) else DraftSource.NONE
-        sent = Verified(1 + len(proposed), _agreeing(proposed, tokens.tolist()), source)
-        request.session.step(tokens, max_draft_tokens=0, verified=sent)
+        tokens = as_token_array(token_ids, checked=False)
+        if len(tokens):
+            session.step(tokens, max_draft_tokens=0)
 
     def stop_request(self, req_id: Hashable) -> None:
         """End a request. Its response stays cached.
@@ -168,8 +164,8 @@ class SuffixDecodingCache:
             ValueError: the request is not active. StoreError: its response could not be kept; it is active
             still.
         """
-        request = self._require_active(req_id)
-        output_id = request.session.close(commit=req_id in self._cached)
+        session = self._require_active(req_id)
+        output_id = session.close(commit=req_id in self._cached)
         with self._lock:
             self._active.pop(req_id, None)
             if req_id in self._cached:
@@ -191,7 +187,7 @@ class SuffixDecodingCache:
             if output_id is not None:
                 self._forget(output_id)
             elif req_id in self._active:
-                self._active[req_id].session.retract()
+                self._active[req_id].retract()
 
     # ----------------------------------------------------------------------------------------- drafting
 
@@ -222,30 +218,23 @@ class SuffixDecodingCache:
         Raises:
             ValueError: the request is not active, or an argument makes no sense.
         """
-        request = self._require_active(req_id)
-        tokens = as_token_array(context, "context")
+        session = self._require_active(req_id)
+        tokens = as_token_array(context, "context", checked=False)
         most = self._max_tree_depth if max_spec_tokens is None else max_spec_tokens
         most = _integer("max_spec_tokens", most, 0, InvalidInputError)
-        factor = _finite("max_spec_factor", max_spec_factor)
-        offset = _finite("max_spec_offset", max_spec_offset)
-        least = _finite("min_token_prob", min_token_prob)
-        request.proposed = Draft.empty()
+        bounds = self._bounds(max_spec_factor, max_spec_offset, min_token_prob)
         if not len(tokens) or not most:
+            session.forget_draft()
             return SuffixDecodingDraft()
-        draft = request.session.draft_after(tokens, most, self._verify_cost, tree=bool(use_tree_spec))
+        draft = session.draft_after(tokens, most, self._verify_cost, bool(use_tree_spec), bounds)
         if not len(draft):
             return SuffixDecodingDraft()
-        match_len = int(draft.match_lens[0])
-        longest = min(most, _behind_match(match_len * factor + offset))
-        paths = _path_probabilities(draft)
-        n = 0
-        while n < min(len(paths), longest) and paths[n] >= least:
-            n += 1
-        request.proposed = _first(draft, n)
-        if n == 0:
-            return SuffixDecodingDraft()
+        parents = draft.parents.tolist()
+        paths: list[float] = []
+        for parent, p in zip(parents, draft.probs.tolist(), strict=True):
+            paths.append(p if parent < 0 else p * paths[parent])
         return SuffixDecodingDraft(
-            draft.token_ids[:n].tolist(), draft.parents[:n].tolist(), paths[:n], sum(paths[:n]), match_len
+            draft.token_ids.tolist(), parents, paths, sum(paths), int(draft.match_lens[0])
         )
 
     # ----------------------------------------------------------------------------------------- its end
@@ -253,8 +242,8 @@ class SuffixDecodingCache:
     def close(self) -> None:
         """Free the engine, unless it was handed in. What active requests wrote is not kept. Idempotent."""
         with self._lock:
-            for request in self._active.values():
-                request.session.close(commit=False)
+            for session in self._active.values():
+                session.close(commit=False)
             self._active.clear()
         if self._owned is not None:
             self._owned.close()
@@ -269,11 +258,20 @@ class SuffixDecodingCache:
 
     # ------------------------------------------------------------------------------------------- internal
 
-    def _require_active(self, req_id: Hashable) -> _Request:
-        request = self._active.get(req_id)
-        if request is None:
+    def _bounds(self, factor: float, offset: float, least: float) -> DraftBounds:
+        """Most callers ask for the same in every step."""
+        if not type(factor) is type(offset) is type(least) is float:
+            return _checked_bounds(factor, offset, least)
+        asked, last = (factor, offset, least), self._last_bounds
+        if last is None or last[0] != asked:
+            self._last_bounds = last = asked, _checked_bounds(*asked)
+        return last[1]
+
+    def _require_active(self, req_id: Hashable) -> Session:
+        session = self._active.get(req_id)
+        if session is None:
             raise _refused(req_id, "is not active", "the id of a started request")
-        return request
+        return session
 
     def _make_room(self) -> None:
         """Evict the oldest finished responses until one more fits."""
@@ -289,40 +287,18 @@ class SuffixDecodingCache:
             self._namespace.forget(output_id)
 
 
-def _behind_match(bound: float) -> int:
-    """The longest draft that Arctic's bound on the match allows here: one token more than there.
-
-    Arctic bounds drafts because its ratios of counts promise 1.0 after a single occurrence. Here the token at
-    the bound is cheap to be wrong about: its probability is known, and so is what it costs.
-    """
-    whole = math.floor(min(bound, 1e9) + 1e-6)  # the tolerance makes 0.1 * 30 three
-    return whole + 1 if whole > 0 else 0
-
-
-def _path_probabilities(draft: Draft) -> list[float]:
-    """P(path) of every token. Drafts come best path first, so they fall from left to right."""
-    paths: list[float] = []
-    for parent, p in zip(draft.parents.tolist(), draft.probs.tolist(), strict=True):
-        paths.append(p if parent < 0 else p * paths[parent])
-    return paths
-
-
-def _agreeing(draft: Draft, truth: list[int]) -> int:
-    """Tokens of the longest path of a draft that came true."""
-    agreed, node = 0, -1
-    for i, (token, parent) in enumerate(zip(draft.token_ids.tolist(), draft.parents.tolist(), strict=True)):
-        if agreed < len(truth) and parent == node and token == truth[agreed]:
-            node, agreed = i, agreed + 1
-    return agreed
-
-
-def _first(draft: Draft, n: int) -> Draft:
-    return Draft(
-        draft.token_ids[:n], draft.parents[:n], draft.probs[:n], draft.sources[:n], draft.match_lens[:n]
+def _checked_bounds(factor: float, offset: float, least: float) -> DraftBounds:
+    return DraftBounds(
+        _finite("min_token_prob", least),
+        _finite("max_spec_factor", factor),
+        _finite("max_spec_offset", offset),
+        _BEYOND,
     )
 
 
 def _integer(name: str, value: int, least: int, error: type[InvalidInputError] = InvalidConfigError) -> int:
+    if type(value) is int and value >= least:
+        return value
     try:
         number = operator.index(value)
     except TypeError:

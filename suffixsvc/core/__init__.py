@@ -15,6 +15,7 @@ try:
     from suffixsvc.core._ext import (
         Curve,
         Desk,
+        DraftBounds,
         Index,
         IndexStats,
         Learner,
@@ -31,9 +32,11 @@ except ImportError as error:  # pragma: no cover - only in a broken installation
 from suffixsvc.core.start import new_learner, pack_weights
 
 __all__ = [
+    "UNBOUNDED",
     "WIRE_SOURCES",
     "Curve",
     "Desk",
+    "DraftBounds",
     "Index",
     "IndexStats",
     "Learner",
@@ -54,6 +57,8 @@ __all__ = [
 _SOURCES = np.array([DraftSource.SESSION, DraftSource.NAMESPACE], dtype=np.uint8)
 #: the same as a byte string, for steps
 WIRE_SOURCES = _SOURCES.tobytes()
+#: drafts that only their cost and their length bound
+UNBOUNDED = DraftBounds()
 _LOOKUP = np.array([DraftSource.PROMPT_LOOKUP, DraftSource.NAMESPACE], dtype=np.uint8)
 
 
@@ -66,6 +71,7 @@ class StepStatus(enum.IntEnum):
     CLOSED = 4
     FAILED = 5
     NOT_TOKENS = 6
+    ELSEWHERE = 7
 
 
 def draft_from(
@@ -74,10 +80,11 @@ def draft_from(
     curve: npt.NDArray[np.float64],
     *,
     tree: bool = False,
+    bounds: DraftBounds = UNBOUNDED,
     names: npt.NDArray[np.uint8] = _SOURCES,
 ) -> Draft:
     """What a native session drafts; ``names`` maps its source numbers to DraftSource."""
-    tokens, parents, probs, sources, match_lens = session.draft(max_tokens, curve, tree)
+    tokens, parents, probs, sources, match_lens = session.draft(max_tokens, curve, tree, bounds)
     if len(tokens) == 0:
         return Draft.empty()
     return Draft(tokens, parents, probs, names[sources], match_lens)

@@ -40,6 +40,15 @@ class Learner:
     def load(self, data: bytes) -> bool: ...
     def generalise(self) -> None: ...
 
+class DraftBounds:
+    def __init__(
+        self,
+        least_path: float = 0.0,
+        match_factor: float = 0.0,
+        match_offset: float = ...,
+        beyond: int = 0,
+    ) -> None: ...
+
 class Session:
     def __init__(
         self, own: Index | None, reads: list[Index], learner: Learner, writer: int, tail_tokens: int
@@ -48,7 +57,7 @@ class Session:
     def append(self, tokens: npt.NDArray[np.int32], learns: bool) -> None: ...
     def account(self, step_cost: float, tokens: int) -> None: ...
     def draft(
-        self, max_tokens: int, cost: npt.NDArray[np.float64], tree: bool
+        self, max_tokens: int, cost: npt.NDArray[np.float64], tree: bool, bounds: DraftBounds = ...
     ) -> tuple[
         npt.NDArray[np.int32],
         npt.NDArray[np.int32],
@@ -65,8 +74,6 @@ class Session:
     def output_runs(self) -> list[tuple[int, int]]: ...
     def retract(self) -> None: ...
     def __len__(self) -> int: ...
-    @property
-    def last_width(self) -> int: ...
     @property
     def gain(self) -> float: ...
     @property
@@ -111,6 +118,25 @@ class Stepper:
         tree: bool,
         width: int,
         accepted: int,
+        sources: bytes,
+    ) -> (
+        tuple[
+            npt.NDArray[np.int32],
+            npt.NDArray[np.int32],
+            npt.NDArray[np.float32],
+            npt.NDArray[np.uint8],
+            npt.NDArray[np.int32],
+        ]
+        | Refusal
+        | None
+    ): ...
+    def draft_after(
+        self,
+        after: npt.NDArray[np.int32],
+        max_tokens: int,
+        curve: Curve,
+        tree: bool,
+        bounds: DraftBounds,
         sources: bytes,
     ) -> (
         tuple[

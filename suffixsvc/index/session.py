@@ -25,16 +25,14 @@ from suffixsvc.errors import (
     SuffixError,
 )
 from suffixsvc.index.namespace import NamespaceIndex, require_ngram_length
+from suffixsvc.index.terms import TermsMemo
 from suffixsvc.index.texts import next_writer, texts_of
 from suffixsvc.types import Draft, Labels, NewOutput, OutputId, TokenArray, TokenIds, Verified, VerifyCost
-from suffixsvc.values import CostMemo, as_token_array, as_tree, as_verified, not_tokens
+from suffixsvc.values import as_cost_curve, as_token_array, as_verified, not_tokens
 
 __all__ = ["Abandoned", "Plan", "Session", "step_together"]
 
 log = structlog.get_logger(__name__)
-
-#: with "auto", trees up to this cost of a drafted token: above it branches rarely pay for themselves
-_AUTO_TREE_COST = 0.1
 
 #: hands an output to the store; the future holds its id once it is durable. LimitExceededError: no room
 Commit = Callable[[NewOutput], Future[list[OutputId]]]
@@ -45,7 +43,6 @@ Plan = tuple[core.Stepper, bytes, int, int, core.Curve, bool, int, int, str, int
 
 #: as good as any position beyond every text, and an int64
 _FAR = 1 << 62
-_ONE_STEP = (np.ones(1), core.Curve(np.ones(1)))
 
 
 class Session:
@@ -79,8 +76,7 @@ class Session:
         self._pending: tuple[NewOutput, Future[list[OutputId]]] | None = None  # a commit under way
         self._settling: weakref.finalize[..., Session] | None = None  # says that it is settled in the index
         self._output_id: OutputId | None = None
-        self._costs = CostMemo()
-        self._last_curves = (_ONE_STEP, _ONE_STEP)
+        self._terms = TermsMemo(limits.max_draft_tokens)
         self._writer = next_writer()
         self._native = core.Session(
             namespace.index, self._reads, namespace.learner, self._writer, PROMPT_TAIL_TOKENS
@@ -131,17 +127,15 @@ class Session:
             AppendConflict: ``at`` overlaps tokens that differ; AppendGap: it leaves tokens out.
             SessionClosedError, LimitExceededError.
         """
-        tokens = as_token_array(new_token_ids, "new_token_ids")
-        width = self._draft_limit(max_draft_tokens)
-        costs, curve = self._curve(verify_cost, width)
-        as_a_tree = tree if type(tree) is bool else self._use_tree(as_tree(tree), costs)
+        tokens = as_token_array(new_token_ids, "new_token_ids", checked=False)
+        width, curve, as_a_tree = self._terms.of(max_draft_tokens, verify_cost, tree)
         sent, accepted = (0, 0) if verified is None else _told(verified)
         place = -1 if at is None else _position(at)
         answer = self._stepper.step(tokens, place, width, curve, as_a_tree, sent, accepted, core.WIRE_SOURCES)
         if answer is None:
             return Draft.empty()
         if isinstance(answer, core.Refusal):
-            raise self._refused(answer, at)
+            raise self._refused(answer, at, tokens.tobytes())
         return Draft(*answer)
 
     def plan(
@@ -166,9 +160,7 @@ class Session:
         Raises:
             InvalidCostError, InvalidInputError.
         """
-        width = min(max_draft_tokens, self._limits.max_draft_tokens)
-        costs, curve = self._curve(verify_cost, width)
-        as_a_tree = tree if type(tree) is bool else self._use_tree(as_tree(tree), costs)
+        width, curve, as_a_tree = self._terms.of(max_draft_tokens, verify_cost, tree)
         sent, accepted = verified or (0, 0)
         place = -1 if at is None else min(at, _FAR)
         return self._stepper, token_bytes, place, width, curve, as_a_tree, sent, accepted, session_id, seq
@@ -188,6 +180,7 @@ class Session:
         max_draft_tokens: int = 16,
         verify_cost: VerifyCost = 0.02,
         tree: bool | str = False,
+        bounds: core.DraftBounds = core.UNBOUNDED,
     ) -> Draft:
         """Draft what follows ``context``, the end of this session's text or another text.
 
@@ -195,16 +188,22 @@ class Session:
         behind this session's own for the one draft, which takes as long as opening a session of that length;
         where its beginning is the end of this session's text, it continues it.
 
+        Args:
+            bounds: what the draft must keep to whatever it costs.
+
         Raises:
             What :meth:`step` raises.
         """
-        tokens = as_token_array(context, "context")
-        have = len(self._native)
-        if len(tokens) <= have and self._native.first_difference(have - len(tokens), tokens) < 0:
-            return self.step([], max_draft_tokens, verify_cost, tree)
-        width = self._draft_limit(max_draft_tokens)
-        curve = self._costs.curve(verify_cost, width)
-        as_a_tree = self._use_tree(as_tree(tree), curve)
+        tokens = as_token_array(context, "context", checked=False)
+        width, curve, as_a_tree = self._terms.of(max_draft_tokens, verify_cost, tree)
+        answer = self._stepper.draft_after(tokens, width, curve, as_a_tree, bounds, core.WIRE_SOURCES)
+        if answer is None:
+            return Draft.empty()
+        if not isinstance(answer, core.Refusal):
+            return Draft(*answer)
+        if answer.status != core.StepStatus.ELSEWHERE:
+            raise self._refused(answer, None, b"")
+        tokens = as_token_array(tokens, "context")
         with self._lock:
             self._require_open()
             self._require_room(len(tokens))
@@ -214,7 +213,12 @@ class Session:
             )
             scratch.append_context(np.concatenate([text, tokens[_overlap(text, tokens) :]]))
             self._stepper.forget_draft()
-            return core.draft_from(scratch, width, curve, tree=as_a_tree)
+            costs = as_cost_curve(verify_cost, width)
+            return core.draft_from(scratch, width, costs, tree=as_a_tree, bounds=bounds)
+
+    def forget_draft(self) -> None:
+        """The last draft was not sent to the target: what comes next says nothing about it."""
+        self._stepper.forget_draft()
 
     def retract(self) -> None:
         """Take what this session wrote back from its siblings, for good: what it writes from now on is seen
@@ -230,7 +234,7 @@ class Session:
 
     def whole_curve(self, verify_cost: VerifyCost) -> core.Curve:
         """A cost as the core takes it, to the longest draft the engine makes. InvalidCostError."""
-        return self._curve(verify_cost, self._limits.max_draft_tokens)[1]
+        return self._terms.of(self._limits.max_draft_tokens, verify_cost, False)[1]
 
     # --------------------------------------------------------------------------------------- its end
 
@@ -348,20 +352,11 @@ class Session:
 
     # -------------------------------------------------------------------------------------- internal
 
-    def _curve(self, cost: VerifyCost, width: int) -> tuple[npt.NDArray[np.float64], core.Curve]:
-        """A cost as numbers and as the core takes it; the last two are kept, as drafts and tokens without one
-        may take turns."""
-        costs = self._costs.curve(cost, width)
-        last, before = self._last_curves
-        if last[0] is costs:
-            return last
-        found = before if before[0] is costs else (costs, core.Curve(costs))
-        self._last_curves = found, last
-        return found
-
-    def _refused(self, refusal: core.Refusal, at: int | None) -> SuffixError:
-        """Why a step was not taken."""
+    def _refused(self, refusal: core.Refusal, at: int | None, token_bytes: bytes) -> SuffixError:
+        """Why a step of such tokens was not taken."""
         match refusal.status:
+            case core.StepStatus.NOT_TOKENS:
+                return not_tokens(token_bytes, "new_token_ids")
             case core.StepStatus.CLOSED:
                 return _closed_error()
             case core.StepStatus.GAP:
@@ -389,24 +384,6 @@ class Session:
             got=tokens,
             remedy="Open it with a shorter prompt, or raise the limit.",
         )
-
-    def _draft_limit(self, max_draft_tokens: int) -> int:
-        if (
-            isinstance(max_draft_tokens, bool)
-            or not isinstance(max_draft_tokens, (int, np.integer))
-            or max_draft_tokens < 0
-        ):
-            raise InvalidInputError(
-                "max_draft_tokens makes no sense", expected="an int >= 0", got=repr(max_draft_tokens)[:80]
-            )
-        return min(int(max_draft_tokens), self._limits.max_draft_tokens)
-
-    def _use_tree(self, tree: bool | str, curve: npt.NDArray[np.float64]) -> bool:
-        if isinstance(tree, bool):
-            return tree
-        if len(curve) < 2:
-            return False
-        return float((curve[1:] - curve[0]).min() / len(curve[1:])) <= _AUTO_TREE_COST
 
     def _output(self, incomplete: bool) -> NewOutput | None:
         runs = [(first, last) for first, last in self._native.output_runs() if last > first]
@@ -439,9 +416,7 @@ def step_together(steps: Sequence[tuple[Session, Plan]]) -> list[bytes | Excepti
 
 def _not_taken(session: Session, plan: Plan, refusal: core.Refusal) -> Exception:
     try:
-        if refusal.status == core.StepStatus.NOT_TOKENS:
-            return not_tokens(plan[1], "new_token_ids")
-        return session._refused(refusal, plan[2])
+        return session._refused(refusal, plan[2], plan[1])
     except RuntimeError as defect:
         return defect
 

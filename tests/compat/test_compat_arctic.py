@@ -367,6 +367,28 @@ def test_another_context_than_the_text_drafts_too() -> None:
         cache.stop_request("b")
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint16])
+def test_a_context_is_taken_in_every_form(dtype: type) -> None:
+    with SuffixDecodingCache() as cache:
+        wrote(cache, "a", SQL)
+        cache.start_request("b", np.array(PROMPT, dtype))
+        cache.add_active_response("b", np.array(SQL[:9], dtype))
+        spread = np.zeros(18, dtype)
+        spread[::2] = SQL[:9]
+        answers = [
+            cache.speculate("b", context)
+            for context in (
+                np.array(SQL[:9], dtype),
+                spread[::2],
+                tuple(SQL[:9]),
+                SQL[:9],
+                [*PROMPT, *SQL[:9]],
+            )
+        ]
+        assert answers[0].token_ids[:3] == SQL[9:12]
+        assert all(answer == answers[0] for answer in answers)
+
+
 def test_the_engine_counts_what_was_accepted() -> None:
     with SuffixCache() as engine, SuffixDecodingCache(cache=engine) as cache:
         wrote(cache, "a", SQL)
@@ -376,6 +398,10 @@ def test_the_engine_counts_what_was_accepted() -> None:
         cache.add_active_response("b", [*draft.token_ids[:2], 999])
         stats = engine.namespace("arctic").stats()
         assert (stats.num_steps, stats.num_drafts, stats.num_accepted_tokens) == (1, 1, 2)
+        draft = cache.speculate("b", [999], max_spec_factor=9.0, min_token_prob=0.0)
+        assert cache.speculate("b", [999], max_spec_tokens=0) == SuffixDecodingDraft()  # and none is sent
+        cache.add_active_response("b", [*draft.token_ids, 1000])
+        assert engine.namespace("arctic").stats().num_accepted_tokens == 2
 
 
 @pytest.mark.parametrize(
@@ -404,6 +430,8 @@ def test_settings_that_make_no_sense(make: Any, error: type[Exception]) -> None:
         {"max_spec_offset": "much"},
         {"min_token_prob": None},
         {"context": [-1]},
+        {"context": np.array([7, -1], np.int32)},
+        {"max_spec_factor": np.array([1.0, 2.0])},
         {"context": [2**31]},
         {"context": "text"},
         {"context": [[1]]},

@@ -193,6 +193,7 @@ def test_offsets_make_appends_idempotent(cache: SuffixCache) -> None:
         [None],
         [2**70],
         np.array([1, -5], np.int64),
+        np.array([1, -5], np.int32),
         5,
         {"a": 1},
     ],
@@ -505,6 +506,21 @@ def test_feedback_prices_what_was_really_sent(cache: SuffixCache) -> None:
         unused.step(SQL[i : i + 2], verify_cost=expensive, verified=Verified(1, 0))
     # The same tokens at a lower price: more gained per cost, so the bar for a drafted token is higher.
     assert unused._native.gain > used._native.gain
+
+
+def test_tokens_told_without_a_draft_are_steps_of_one_token(cache: SuffixCache) -> None:
+    """However long the draft was that an earlier step sent."""
+
+    def gain(path: str, verified: Verified | None) -> float:
+        for _ in range(4):
+            write(cache, SQL * 3, path)
+        session = cache.namespace(path).open_session([1])
+        assert len(session.step(SQL[:8], verify_cost=0.0)) > 8
+        session.step(SQL[8:12], max_draft_tokens=0)
+        session.step(SQL[12:20], max_draft_tokens=0, verified=verified)
+        return session._native.gain
+
+    assert gain("acme/plain", None) == gain("acme/told", Verified(1, 0))
 
 
 def test_sessions_step_concurrently_with_writers_and_removals(cache: SuffixCache) -> None:

@@ -5,6 +5,8 @@ It is told nothing that Arctic's interface has no argument for: no cost of verif
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from suffixsvc.compat.arctic import SuffixDecodingCache
@@ -30,6 +32,7 @@ class DropIn(Method):
         self._cache = SuffixDecodingCache(_DEPTH, cache=self._engine, namespace=_NAMESPACE)
         self._request = -1
         self._context = np.empty(0, np.int32)
+        self._seconds = 0.0
 
     def begin(self, prompt: TokenArray, agent: str) -> None:
         self._request += 1
@@ -37,9 +40,11 @@ class DropIn(Method):
         self._context = np.ascontiguousarray(prompt[-_DEPTH:])
 
     def draft(self) -> Draft:
+        started = time.perf_counter()
         found = self._cache.speculate(
             self._request, self._context, max_spec_tokens=self._width, max_spec_factor=1.0
         )
+        self._seconds = time.perf_counter() - started
         n = len(found.token_ids)
         if n == 0:
             return Draft.empty()
@@ -56,8 +61,14 @@ class DropIn(Method):
         )
 
     def accept(self, token_ids: TokenArray, accepted: int) -> None:
+        started = time.perf_counter()
         self._cache.add_active_response(self._request, token_ids)
+        self._seconds += time.perf_counter() - started
         self._context = np.ascontiguousarray(np.concatenate([self._context, token_ids])[-_DEPTH:])
+
+    def own_seconds(self) -> float:
+        """The calls of the class alone, as of Arctic's: what an engine would wait for."""
+        return self._seconds
 
     def end(self) -> None:
         self._cache.stop_request(self._request)

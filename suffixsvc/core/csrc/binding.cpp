@@ -168,6 +168,16 @@ NB_MODULE(_ext, m) {
             [](Learner& self, nb::bytes data) { return self.load(std::string(data.c_str(), data.size())); },
             "data"_a);
 
+    nb::class_<DraftBounds>(m, "DraftBounds")
+        .def(
+            "__init__",
+            [](DraftBounds* self, double least_path, double match_factor, double match_offset,
+               std::size_t beyond) {
+                new (self) DraftBounds{least_path, match_factor, match_offset, beyond};
+            },
+            "least_path"_a = DraftBounds().least_path, "match_factor"_a = DraftBounds().match_factor,
+            "match_offset"_a = DraftBounds().match_offset, "beyond"_a = DraftBounds().beyond);
+
     nb::class_<Session>(m, "Session")
         .def(nb::init<std::shared_ptr<Index>, std::vector<std::shared_ptr<Index>>, std::shared_ptr<Learner>,
                       std::uint32_t, std::uint32_t>(),
@@ -190,16 +200,16 @@ NB_MODULE(_ext, m) {
              nb::call_guard<nb::gil_scoped_release>())
         .def(
             "draft",
-            [](Session& self, std::size_t max_tokens, Costs cost, bool tree) {
+            [](Session& self, std::size_t max_tokens, Costs cost, bool tree, const DraftBounds& bounds) {
                 std::vector<DraftToken> draft;
                 {
                     nb::gil_scoped_release release;
                     const CostCurve curve(cost.data(), cost.data() + cost.shape(0));
-                    draft = self.draft(max_tokens, curve, tree ? Shape::tree : Shape::chain);
+                    draft = self.draft(max_tokens, curve, tree ? Shape::tree : Shape::chain, bounds);
                 }
                 return draft_arrays(draft);
             },
-            "max_tokens"_a, "cost"_a, "tree"_a)
+            "max_tokens"_a, "cost"_a, "tree"_a, "bounds"_a = DraftBounds())
         .def(
             "first_difference",
             [](const Session& self, std::size_t at, Tokens tokens) {
@@ -251,7 +261,6 @@ NB_MODULE(_ext, m) {
         .def("output_runs", &Session::output_runs, nb::call_guard<nb::gil_scoped_release>())
         .def("retract", &Session::retract, nb::call_guard<nb::gil_scoped_release>())
         .def("__len__", &Session::length, nb::call_guard<nb::gil_scoped_release>())
-        .def_prop_ro("last_width", &Session::last_width, nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("gain", &Session::gain, nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("index_bytes", &Session::index_bytes, nb::call_guard<nb::gil_scoped_release>());
     bind_steps(m);

@@ -1,6 +1,7 @@
 #include "session.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <queue>
@@ -21,6 +22,14 @@ constexpr std::size_t kFollowed = 256;    // longer additions are not followed t
 constexpr std::size_t kTreeChildren = 4;  // branches of one node at most
 
 }  // namespace
+
+std::size_t DraftBounds::longest(std::uint32_t match_len, std::size_t most) const {
+    constexpr double kRounding = 1e-6;  // 0.1 * 30 is three
+    const double bound = std::floor(match_factor * match_len + match_offset + kRounding);
+    if (!(bound >= 1.0)) return 0;
+    if (bound >= static_cast<double>(most)) return most;
+    return std::min(most, static_cast<std::size_t>(bound) + beyond);
+}
 
 Session::Session(std::shared_ptr<Index> own, std::vector<std::shared_ptr<Index>> reads,
                  std::shared_ptr<Learner> learner, std::uint32_t writer, std::uint32_t tail_tokens)
@@ -73,7 +82,6 @@ void Session::append_context(std::span<const Token> tokens) {
     in_output_ = false;
     proposed_.clear();
     root_known_ = false;
-    last_width_ = 1;
     view_.run.fill(0);
     view_.last = tokens.back();
     drop_recoveries(view_);
@@ -159,17 +167,17 @@ void Session::learn_proposed(std::span<const Token> truth) {
     }
 }
 
-std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& cost, Shape shape) {
+std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& cost, Shape shape,
+                                       const DraftBounds& bounds) {
     std::scoped_lock lock(mutex_);
     proposed_.clear();
-    last_width_ = 1;
     if (cost.empty() || max_tokens == 0) return {};
-    const std::size_t most = std::min(max_tokens, cost.size() - 1);
+    std::size_t most = std::min(max_tokens, cost.size() - 1);
     if (most == 0) return {};
     price(cost, most);
     const double gain = kThrift * tokens_ / cost_;
     // A token whose path is less likely than the cheapest step of the curve can never pay.
-    const double floor = std::max(0.005, gain * slope_);
+    const double floor = std::max({0.005, gain * slope_, bounds.least_path});
 
     struct Open {
         double path;
@@ -217,6 +225,8 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
 
     expand(view_, 1.0, -1, -1, 0, root_);
     root_known_ = true;
+    if (!open.empty())
+        most = bounds.longest(candidate_of[static_cast<std::size_t>(open.top().proposed)].match_len, most);
     while (!open.empty() && chosen.size() < most) {
         const Open best = open.top();
         open.pop();
@@ -259,7 +269,6 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
     std::vector<DraftToken> out;
     out.reserve(take);
     for (std::size_t i = 0; i < take; ++i) out.push_back(chosen[i].out);
-    last_width_ = take + 1;
     return out;
 }
 
@@ -279,6 +288,11 @@ std::int64_t Session::first_difference(std::size_t at, std::span<const Token> to
     for (std::size_t i = 0; i < tokens.size() && at + i < text_.size(); ++i)
         if (text_[at + i] != tokens[i]) return static_cast<std::int64_t>(at + i);
     return -1;
+}
+
+bool Session::ends_with(std::span<const Token> tokens) const {
+    std::scoped_lock lock(mutex_);
+    return tokens.size() <= text_.size() && std::equal(tokens.rbegin(), tokens.rend(), text_.rbegin());
 }
 
 std::size_t Session::length() const {
@@ -305,11 +319,6 @@ void Session::ngrams(std::uint32_t n, std::vector<Token>& tokens, std::vector<st
     std::scoped_lock lock(mutex_);
     local_.settle();
     local_.ngrams(n, tokens, counts);
-}
-
-std::size_t Session::last_width() const {
-    std::scoped_lock lock(mutex_);
-    return last_width_;
 }
 
 double Session::gain() const {

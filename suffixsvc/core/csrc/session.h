@@ -5,6 +5,7 @@
 // only while a token is inserted.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -27,6 +28,19 @@ struct DraftToken {
 
 enum class Shape { chain, tree };
 
+// What a caller bounds a draft with beside its cost. A match is the context that the evidence of the
+// likeliest first token agreed on.
+struct DraftBounds {
+    double least_path = 0.0;  // no token whose path is less likely to be accepted
+    // At most `beyond` tokens more than floor(factor * match + offset); none where that is below 1.
+    double match_factor = 0.0;
+    double match_offset = std::numeric_limits<double>::infinity();
+    std::size_t beyond = 0;
+
+    // How many tokens a draft may have, of `most`.
+    std::size_t longest(std::uint32_t match_len, std::size_t most) const;
+};
+
 // The relative cost of a target step of w tokens; cost[w - 1], w = 1 .. size().
 using CostCurve = std::vector<double>;
 
@@ -46,18 +60,19 @@ class Session {
     void append(std::span<const Token> tokens, bool learns);
     // What the step before this append cost and gave: called once a step, before append.
     void account(double step_cost, std::size_t tokens);
-    std::vector<DraftToken> draft(std::size_t max_tokens, const CostCurve& cost, Shape shape);
+    std::vector<DraftToken> draft(std::size_t max_tokens, const CostCurve& cost, Shape shape,
+                                  const DraftBounds& bounds = {});
 
     // Position of the first token that differs from `tokens` laid at `at`, or -1; what lies behind the
     // end does not differ.
     std::int64_t first_difference(std::size_t at, std::span<const Token> tokens) const;
+    bool ends_with(std::span<const Token> tokens) const;
     std::size_t length() const;
     std::vector<Token> text(std::size_t from, std::size_t to) const;
     // Runs of output, each [first, last) in the text.
     std::vector<std::pair<std::size_t, std::size_t>> output_runs() const;
     // All n-grams of the session's whole text with their counts, flat: n tokens each.
     void ngrams(std::uint32_t n, std::vector<Token>& tokens, std::vector<std::uint64_t>& counts);
-    std::size_t last_width() const;
     double gain() const;
     std::size_t index_bytes() const;
 
@@ -109,7 +124,6 @@ class Session {
     View view_;
     std::vector<std::uint64_t> epochs_;  // of namespaces_, that view_ is valid for
     std::vector<Proposed> proposed_;
-    std::size_t last_width_ = 1;
     std::uint32_t cost_class_ = kNoCostClass;
     double slope_ = 0.0;                // the least that a drafted token can cost
     double tokens_ = 1.0, cost_ = 1.0;  // decayed sums: their ratio is the running gain

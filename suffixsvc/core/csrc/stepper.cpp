@@ -47,6 +47,10 @@ StepOutcome Stepper::take(const StepArguments& arguments) {
         return out;
     };
     if (closed_) return refuse(StepStatus::closed);
+    if (!arguments.after.empty() && !session_.ends_with(arguments.after))
+        return refuse(StepStatus::elsewhere);
+    for (const Token token : arguments.tokens)
+        if (token < 0) return refuse(StepStatus::not_tokens);
     const std::size_t have = session_.length();
     out.length = have;
     std::span<const Token> fresh = arguments.tokens;
@@ -71,7 +75,7 @@ StepOutcome Stepper::take(const StepArguments& arguments) {
     if (!fresh.empty()) {
         const bool told = arguments.width > 0;
         accepted = told ? static_cast<std::size_t>(arguments.accepted) : agreeing(fresh);
-        const std::size_t sent = told ? static_cast<std::size_t>(arguments.width) : session_.last_width();
+        const std::size_t sent = told ? static_cast<std::size_t>(arguments.width) : last_.size() + 1;
         // A caller that did not ask in every step says nothing of what the others cost.
         session_.account((*last_cost_)[std::min(sent, last_cost_->size()) - 1], std::min(fresh.size(), sent));
         session_.append(fresh, true);
@@ -82,8 +86,8 @@ StepOutcome Stepper::take(const StepArguments& arguments) {
         last_cost_ = plain_step();
         return out;
     }
-    last_ =
-        session_.draft(arguments.max_tokens, *arguments.cost, arguments.tree ? Shape::tree : Shape::chain);
+    last_ = session_.draft(arguments.max_tokens, *arguments.cost, arguments.tree ? Shape::tree : Shape::chain,
+                           arguments.bounds);
     last_cost_ = arguments.cost;
     counters_->steps.fetch_add(1, std::memory_order_relaxed);
     counters_->drafts.fetch_add(!last_.empty(), std::memory_order_relaxed);
@@ -100,6 +104,7 @@ void Stepper::set_closed(bool closed) {
 void Stepper::forget_draft() {
     const std::scoped_lock lock(mutex_);
     last_.clear();
+    last_cost_ = plain_step();
 }
 
 // Tokens of the longest path of the last draft that came true.

@@ -28,17 +28,20 @@ struct StepCounters {
 };
 
 struct StepArguments {
-    std::span<const Token> tokens;          // checked: >= 0
+    std::span<const Token> tokens;
     std::int64_t at = -1;                   // position of tokens[0]; -1 = next
     std::size_t max_tokens = 0;             // 0 only appends
     std::shared_ptr<const CostCurve> cost;  // never null, at least one entry
     bool tree = false;
+    DraftBounds bounds;
+    // What the text has to end with before `tokens`, or nothing is done; empty = anything.
+    std::span<const Token> after;
     // What was really sent to the target; width 0 = our own last draft, whole.
     std::int32_t width = 0;
     std::int32_t accepted = 0;
 };
 
-enum class StepStatus : int { done, gap, conflict, full, closed, failed, not_tokens };
+enum class StepStatus : int { done, gap, conflict, full, closed, failed, not_tokens, elsewhere };
 
 struct StepOutcome {
     StepStatus status = StepStatus::done;

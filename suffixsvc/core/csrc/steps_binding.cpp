@@ -60,6 +60,16 @@ nb::object columns(const std::vector<DraftToken>& draft, std::string_view source
     return nb::make_tuple(array(tokens), array(parents), array(probs), array(names), array(match_lens));
 }
 
+nb::object taken(Stepper& stepper, const StepArguments& arguments, const nb::bytes& sources) {
+    StepOutcome o;
+    {
+        nb::gil_scoped_release release;
+        o = stepper.step(arguments);
+    }
+    if (o.status != StepStatus::done) return nb::cast(refusal(o));
+    return columns(o.draft, view(sources));
+}
+
 // What one session's step is answered with on the wire.
 struct Address {
     std::string session_id;
@@ -86,9 +96,7 @@ nb::list step_batch(nb::list plans, nb::bytes sources) {
         if constexpr (std::endian::native == std::endian::big)
             for (Token& t : tokens[i])
                 t = static_cast<Token>(__builtin_bswap32(static_cast<std::uint32_t>(t)));
-        bool right = data.size() % sizeof(Token) == 0;
-        for (const Token t : tokens[i]) right &= t >= 0;
-        if (!right) continue;
+        if (data.size() % sizeof(Token) != 0) continue;
         StepArguments a;
         a.tokens = tokens[i];
         a.at = nb::cast<std::int64_t>(plan[2]);
@@ -167,15 +175,22 @@ void bind_steps(nb::module_& m) {
                 a.tree = tree;
                 a.width = width;
                 a.accepted = accepted;
-                StepOutcome o;
-                {
-                    nb::gil_scoped_release release;
-                    o = self.step(a);
-                }
-                if (o.status != StepStatus::done) return nb::cast(refusal(o));
-                return columns(o.draft, view(sources));
+                return taken(self, a, sources);
             },
             "tokens"_a, "at"_a, "max_tokens"_a, "curve"_a, "tree"_a, "width"_a, "accepted"_a, "sources"_a)
+        .def(
+            "draft_after",
+            [](Stepper& self, Tokens after, std::size_t max_tokens, const Curve& curve, bool tree,
+               const DraftBounds& bounds, nb::bytes sources) -> nb::object {
+                StepArguments a;
+                a.after = {after.data(), after.shape(0)};
+                a.max_tokens = max_tokens;
+                a.cost = curve.cost;
+                a.tree = tree;
+                a.bounds = bounds;
+                return taken(self, a, sources);
+            },
+            "after"_a, "max_tokens"_a, "curve"_a, "tree"_a, "bounds"_a, "sources"_a)
         .def("set_closed", &Stepper::set_closed, "closed"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("forget_draft", &Stepper::forget_draft, nb::call_guard<nb::gil_scoped_release>());
 
