@@ -24,6 +24,7 @@ from suffixsvc.errors import (
     SessionClosedError,
     SuffixError,
 )
+from suffixsvc.index.commitment import Commit, Commitment
 from suffixsvc.index.namespace import NamespaceIndex, require_ngram_length
 from suffixsvc.index.terms import TermsMemo
 from suffixsvc.index.texts import next_writer, texts_of
@@ -34,8 +35,6 @@ __all__ = ["Abandoned", "Plan", "Session", "step_together"]
 
 log = structlog.get_logger(__name__)
 
-#: hands an output to the store; the future holds its id once it is durable. LimitExceededError: no room
-Commit = Callable[[NewOutput], Future[list[OutputId]]]
 #: sessions that nobody closed before they were collected: their native halves and namespaces
 Abandoned = deque[tuple[core.Session, NamespaceIndex]]
 #: a step that the core takes: see steps_binding.cpp
@@ -69,12 +68,10 @@ class Session:
         self._reads = [r.index for r in reads]
         self._labels = dict(labels)
         self._limits = limits
-        self._commit = commit
         self._on_close = on_close
         self._lock = threading.Lock()
         self._closed = False
-        self._pending: tuple[NewOutput, Future[list[OutputId]]] | None = None  # a commit under way
-        self._settling: weakref.finalize[..., Session] | None = None  # says that it is settled in the index
+        self._commitment = Commitment(namespace, commit)
         self._output_id: OutputId | None = None
         self._terms = TermsMemo(limits.max_draft_tokens)
         self._writer = next_writer()
@@ -260,60 +257,27 @@ class Session:
             try:
                 return self._close(commit, incomplete=incomplete, wait=wait)
             finally:
-                self._stepper.set_closed(self._closed or self._pending is not None)
+                self._stepper.set_closed(self._closed or self._commitment.made is not None)
 
     def _close(self, commit: bool, *, incomplete: bool, wait: bool) -> OutputId | None:
-        if self._pending is None:
-            output = self._output(incomplete) if commit else None
-            stored = None if output is None else self._admitted(output)
-            if output is None or stored is None:
+        made = self._commitment.made
+        if made is None:
+            written = self._output(incomplete) if commit else None
+            made = None if written is None else self._commitment.begin(written)
+            if made is None:
                 self._native.retract()
                 self._end()
                 return None
-            self._pending = output, stored
-        kept, stored = self._pending
+        output, stored = made
         if wait:
-            self._output_id = self._wait_for_commit(stored)[0]
+            self._output_id = self._commitment.wait(stored)
         else:
             stored.add_done_callback(_log_failure)
-        self._settle_index(kept)
-        self._namespace.note_commit(kept, self._writer, stored)
-        self._end_commit()
-        self._end(kept if wait else None)
+        self._settle_index(output)
+        self._namespace.note_commit(output, self._writer, stored)
+        self._commitment.settled()
+        self._end(output if wait else None)
         return self._output_id
-
-    def _admitted(self, output: NewOutput) -> Future[list[OutputId]] | None:
-        """The commit under way; None where the limits refuse the output."""
-        self._begin_commit()
-        try:
-            return self._commit(output)
-        except LimitExceededError as error:
-            self._end_commit()
-            if self._namespace.count_refused():
-                log.warning("outputs are not kept", namespace=self._namespace.path, why=str(error))
-            return None
-
-    def _begin_commit(self) -> None:
-        """From here to :meth:`_end_commit` the log may hold what the index does not hold as it will stay, so
-        that it cannot be sealed yet."""
-        self._end_commit()
-        number = self._namespace.commits.begin()
-        self._settling = weakref.finalize(self, self._namespace.commits.end, number)
-        self._settling.atexit = False
-
-    def _end_commit(self) -> None:
-        if self._settling is not None:
-            self._settling()
-
-    def _wait_for_commit(self, pending: Future[list[OutputId]]) -> list[OutputId]:
-        """An interrupt leaves the commit under way: the next close() waits for the same one."""
-        try:
-            return pending.result()
-        except BaseException:
-            if pending.done() and pending.exception() is not None:
-                self._pending = None  # nothing was kept; the session is open again
-                self._end_commit()
-            raise
 
     def _settle_index(self, output: NewOutput) -> None:
         if len(output.segment_lens) > 1:
@@ -370,7 +334,7 @@ class Session:
         raise RuntimeError(f"the core failed: {refusal.reason}")
 
     def _require_open(self) -> None:
-        if self._closed or self._pending is not None:
+        if self._closed or self._commitment.made is not None:
             raise _closed_error()
 
     def _require_room(self, more: int) -> None:

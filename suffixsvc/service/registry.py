@@ -17,9 +17,8 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 import xxhash
@@ -32,7 +31,6 @@ from suffixsvc.errors import (
     LimitExceededError,
     ServiceUnavailableError,
     SessionClosedError,
-    StepSequenceError,
     SuffixError,
     UnknownOutputError,
     UnknownSessionError,
@@ -40,6 +38,7 @@ from suffixsvc.errors import (
 from suffixsvc.index import step_together
 from suffixsvc.service import converters
 from suffixsvc.service.converters import AppendArgs, OpenArgs, StepArgs
+from suffixsvc.service.entries import Closed, Entry, Left
 from suffixsvc.types import FloatArray, OutputId, TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
@@ -51,7 +50,6 @@ __all__ = ["SessionRegistry"]
 
 log = structlog.get_logger(__name__)
 
-DEFAULT_COST = 0.02
 #: closed sessions whose result is remembered for a repeated close
 RECENTLY_CLOSED = 4096
 #: closes that wait for the disk side by side when the service drains: group commit takes them together
@@ -59,85 +57,6 @@ DRAIN_WORKERS = 32
 
 _NOT_ANSWERED = RuntimeError("a step was not answered")
 _by_id = itemgetter(0)
-
-Answer = TypeVar("Answer", bytes, pb.AppendContextReply)
-
-
-@dataclass(slots=True)
-class _Entry:
-    """One live session. ``lock`` guards everything else; ``session`` is None before and after its life."""
-
-    session_id: str
-    identity: tuple[str, str]
-    seat: Seat = field(default_factory=Seat)
-    lock: Seat = field(init=False)  #: the turn of the seat
-    session: Session | None = None
-    cost: float | FloatArray = DEFAULT_COST
-    #: to the seat's last ``seq``, if that was no step; a step's answer is in the seat
-    context_answer: pb.AppendContextReply | None = None
-    #: what an expired session of this id left in the log; ours replaces it if it goes on from there
-    left: _Left | None = None
-
-    def __post_init__(self) -> None:
-        self.lock = self.seat
-
-    @property
-    def touched(self) -> float:
-        """When it was last used, by ``time.monotonic``; read without the lock."""
-        return self.seat.touched
-
-    @touched.setter
-    def touched(self, now: float) -> None:
-        self.seat.touched = now
-
-    def repeated_step(self, seq: int) -> bytes | None:
-        """The answer already given to a step, serialised; None when it is new. StepSequenceError when it is
-        older, or was another question."""
-        return self._last(seq, self.seat.answer) if 0 < seq <= self.seat.seq else None
-
-    def repeated_append(self, seq: int) -> pb.AppendContextReply | None:
-        """The same for context."""
-        return self._last(seq, self.context_answer) if 0 < seq <= self.seat.seq else None
-
-    def _last(self, seq: int, answer: Answer | None) -> Answer:
-        if seq == self.seat.seq and answer is not None:
-            return answer
-        raise StepSequenceError(
-            f"session {self.session_id} has answered this sequence number already",
-            expected=f"more than {self.seat.seq}",
-            got=seq,
-            remedy="Number the steps of a session upwards; only the last one can be asked again.",
-        )
-
-    def answered(self, seq: int, step: bytes | None, context: pb.AppendContextReply | None = None) -> None:
-        if seq:
-            self.seat.set_answer(seq, step)
-            self.context_answer = context
-
-
-@dataclass(frozen=True, slots=True)
-class _Left:
-    """An incomplete output, and the session's whole text when it was committed: its length and digest."""
-
-    identity: tuple[str, str]
-    output_id: OutputId
-    length: int
-    digest: int
-
-    def continued_by(self, identity: tuple[str, str], text: TokenArray) -> bool:
-        """Whether a session with this text resumed the one that left the output."""
-        if identity != self.identity or len(text) < self.length:
-            return False
-        return xxhash.xxh3_64_intdigest(text[: self.length].tobytes()) == self.digest
-
-
-@dataclass(frozen=True, slots=True)
-class _Closed:
-    """How a session ended. ``left`` is for the client of an expired one to take back."""
-
-    output_id: OutputId | None
-    expired: bool
-    left: _Left | None = None
 
 
 class SessionRegistry:
@@ -149,8 +68,8 @@ class SessionRegistry:
         self._lock = threading.Lock()
         #: answers plain steps without Python; knows the seats of the live sessions
         self.desk = Desk(limits.max_draft_tokens, WIRE_SOURCES)
-        self._entries: dict[str, _Entry] = {}
-        self._recent: OrderedDict[str, _Closed] = OrderedDict()
+        self._entries: dict[str, Entry] = {}
+        self._recent: OrderedDict[str, Closed] = OrderedDict()
         self._draining = False
 
     def __len__(self) -> int:
@@ -175,7 +94,7 @@ class SessionRegistry:
                 entry.touched = time.monotonic()
                 return session_id, session.length
 
-    def _entry_to_open(self, session_id: str, identity: tuple[str, str]) -> _Entry:
+    def _entry_to_open(self, session_id: str, identity: tuple[str, str]) -> Entry:
         with self._lock:
             self._refuse_while_draining()
             entry = self._entries.get(session_id)
@@ -187,7 +106,7 @@ class SessionRegistry:
                         got=len(self._entries) + 1,
                         remedy="Close sessions that are done, or serve with a larger --max-sessions.",
                     )
-                entry = self._entries[session_id] = _Entry(session_id, identity)
+                entry = self._entries[session_id] = Entry(session_id, identity)
             elif entry.identity != identity:
                 raise InvalidInputError(
                     f"session id {session_id} is in use with another namespace or prompt",
@@ -196,7 +115,7 @@ class SessionRegistry:
                 )
             return entry
 
-    def _open_engine_session(self, entry: _Entry, args: OpenArgs) -> Session | None:
+    def _open_engine_session(self, entry: Entry, args: OpenArgs) -> Session | None:
         """Open under the entry's lock; None when the entry has left the table meanwhile."""
         if self._entries.get(entry.session_id) is not entry:
             return None
@@ -263,7 +182,7 @@ class SessionRegistry:
         """Answer what is asked, in place. The seats whose turns are taken are added to ``held``."""
         now = time.monotonic()
         steps: list[tuple[Session, Plan]] = []
-        stepping: list[tuple[int, _Entry, StepArgs, float | FloatArray]] = []
+        stepping: list[tuple[int, Entry, StepArgs, float | FloatArray]] = []
         for session_id, place, args in asked:
             entry = self._entries.get(session_id)  # one look at a dict needs no lock
             try:
@@ -329,7 +248,7 @@ class SessionRegistry:
             with self._use(session_id) as (entry, session):
                 left = self._replaced(entry, session)
                 output_id = session.close(commit, incomplete=incomplete, wait=wait)
-                self._retire(entry, _Closed(output_id, expired=False))
+                self._retire(entry, Closed(output_id, expired=False))
                 if left is not None and (output_id is not None or not (commit and wait)):
                     self._forget_left(left)
                 return output_id
@@ -339,13 +258,13 @@ class SessionRegistry:
                 raise
             return closed.output_id
 
-    def _closed(self, session_id: str) -> _Closed | None:
+    def _closed(self, session_id: str) -> Closed | None:
         """How the last session of this id ended; None while the id names a live one, or was never seen."""
         with self._lock:
             return None if session_id in self._entries else self._recent.get(session_id)
 
     @contextmanager
-    def _use(self, session_id: str) -> Iterator[tuple[_Entry, Session]]:
+    def _use(self, session_id: str) -> Iterator[tuple[Entry, Session]]:
         """The live session of this id, locked for the caller."""
         with self._lock:
             entry = self._entries.get(session_id)
@@ -389,7 +308,7 @@ class SessionRegistry:
         with ThreadPoolExecutor(DRAIN_WORKERS, thread_name_prefix="drain") as pool:
             return sum(pool.map(self._commit_incomplete, live))
 
-    def _commit_incomplete(self, entry: _Entry, touched_before: float | None = None) -> bool:
+    def _commit_incomplete(self, entry: Entry, touched_before: float | None = None) -> bool:
         with entry.lock:
             if entry.session is None or (touched_before is not None and entry.touched > touched_before):
                 return False
@@ -403,26 +322,26 @@ class SessionRegistry:
             if output_id is not None:
                 text = session.token_ids()
                 digest = xxhash.xxh3_64_intdigest(text.tobytes())
-                left = _Left(entry.identity, output_id, len(text), digest)
-            self._retire(entry, _Closed(output_id, expired=True, left=left))
+                left = Left(entry.identity, output_id, len(text), digest)
+            self._retire(entry, Closed(output_id, expired=True, left=left))
             if replaced is not None and output_id is not None:
                 self._forget_left(replaced)
             return True
 
-    def _replaced(self, entry: _Entry, session: Session) -> _Left | None:
+    def _replaced(self, entry: Entry, session: Session) -> Left | None:
         """The incomplete output that this session's own replaces, as it contains it."""
         left = entry.left
         return left if left is not None and left.continued_by(entry.identity, session.token_ids()) else None
 
-    def _discard_left(self, session_id: str, left: _Left) -> None:
+    def _discard_left(self, session_id: str, left: Left) -> None:
         """Take back what an expired session left. Raises what the store says: it can be tried again."""
         with contextlib.suppress(UnknownOutputError):  # by another call, or by its time to live
             self._cache.namespace(left.identity[0]).forget(left.output_id)
         with self._lock:
             if session_id in self._recent:
-                self._recent[session_id] = _Closed(None, expired=False)
+                self._recent[session_id] = Closed(None, expired=False)
 
-    def _forget_left(self, left: _Left) -> None:
+    def _forget_left(self, left: Left) -> None:
         """The resumed session has been acknowledged: what its first part left is worth a line in the log."""
         try:
             self._cache.namespace(left.identity[0]).forget(left.output_id)
@@ -431,7 +350,7 @@ class SessionRegistry:
         except SuffixError as error:
             log.warning("incomplete output not forgotten", output=left.output_id, error=str(error))
 
-    def _retire(self, entry: _Entry, closed: _Closed) -> None:
+    def _retire(self, entry: Entry, closed: Closed) -> None:
         """Take a closed entry out of the tables, under its own lock."""
         entry.session = None
         entry.seat.leave()

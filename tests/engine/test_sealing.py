@@ -211,7 +211,7 @@ def test_live_text_is_not_sealed_and_a_commit_under_way_holds_it_back(tmp_path: 
 def test_a_close_that_was_interrupted_and_dropped_does_not_hold_sealing_back_for_ever(tmp_path: Path) -> None:
     with open_cache(tmp_path / "d") as cache:
         session = cache.namespace(NS).open_session([1])
-        session._begin_commit()
+        session._commitment._hold_sealing_back()
         fill(cache, 3)
         assert cache.seal() == 0
         del session

@@ -1,0 +1,99 @@
+"""What the registry keeps of a session: alive, after it closed, and what an expired one left behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+import xxhash
+
+from suffixsvc.core import Seat
+from suffixsvc.errors import StepSequenceError
+from suffixsvc.types import FloatArray, OutputId, TokenArray
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+
+if TYPE_CHECKING:
+    from suffixsvc.engine import Session
+
+__all__ = ["Closed", "Entry", "Left"]
+
+_DEFAULT_COST = 0.02
+
+Answer = TypeVar("Answer", bytes, pb.AppendContextReply)
+
+
+@dataclass(slots=True)
+class Entry:
+    """One live session. ``lock`` guards everything else; ``session`` is None before and after its life."""
+
+    session_id: str
+    identity: tuple[str, str]
+    seat: Seat = field(default_factory=Seat)
+    lock: Seat = field(init=False)  #: the turn of the seat
+    session: Session | None = None
+    cost: float | FloatArray = _DEFAULT_COST
+    #: to the seat's last ``seq``, if that was no step; a step's answer is in the seat
+    context_answer: pb.AppendContextReply | None = None
+    #: what an expired session of this id left in the log; ours replaces it if it goes on from there
+    left: Left | None = None
+
+    def __post_init__(self) -> None:
+        self.lock = self.seat
+
+    @property
+    def touched(self) -> float:
+        """When it was last used, by ``time.monotonic``; read without the lock."""
+        return self.seat.touched
+
+    @touched.setter
+    def touched(self, now: float) -> None:
+        self.seat.touched = now
+
+    def repeated_step(self, seq: int) -> bytes | None:
+        """The answer already given to a step, serialised; None when it is new. StepSequenceError when it is
+        older, or was another question."""
+        return self._last(seq, self.seat.answer) if 0 < seq <= self.seat.seq else None
+
+    def repeated_append(self, seq: int) -> pb.AppendContextReply | None:
+        """The same for context."""
+        return self._last(seq, self.context_answer) if 0 < seq <= self.seat.seq else None
+
+    def _last(self, seq: int, answer: Answer | None) -> Answer:
+        if seq == self.seat.seq and answer is not None:
+            return answer
+        raise StepSequenceError(
+            f"session {self.session_id} has answered this sequence number already",
+            expected=f"more than {self.seat.seq}",
+            got=seq,
+            remedy="Number the steps of a session upwards; only the last one can be asked again.",
+        )
+
+    def answered(self, seq: int, step: bytes | None, context: pb.AppendContextReply | None = None) -> None:
+        if seq:
+            self.seat.set_answer(seq, step)
+            self.context_answer = context
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """An incomplete output, and the session's whole text when it was committed: its length and digest."""
+
+    identity: tuple[str, str]
+    output_id: OutputId
+    length: int
+    digest: int
+
+    def continued_by(self, identity: tuple[str, str], text: TokenArray) -> bool:
+        """Whether a session with this text resumed the one that left the output."""
+        if identity != self.identity or len(text) < self.length:
+            return False
+        return xxhash.xxh3_64_intdigest(text[: self.length].tobytes()) == self.digest
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """How a session ended. ``left`` is for the client of an expired one to take back."""
+
+    output_id: OutputId | None
+    expired: bool
+    left: Left | None = None
