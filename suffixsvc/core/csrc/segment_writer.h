@@ -41,10 +41,12 @@ class SegmentWriter {
   private:
     bool fail(const char* what, int error);
     void unmap();
+    void send(std::uint64_t more);
 
     std::string path_;
     std::string temporary_;
     int fd_ = -1;
+    std::uint64_t unsent_ = 0;  // bytes written that the disk was not asked to take yet
     void* mapped_ = nullptr;
     std::size_t mapped_bytes_ = 0;
     SegmentFault fault_;
