@@ -27,7 +27,7 @@ from suffixsvc.engine.segment_checker import check_segments
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, LimitExceededError
 from suffixsvc.index import Abandoned, NamespaceIndex, NamespaceStats, Session
 from suffixsvc.policies import Policies
-from suffixsvc.types import Labels, NamespaceRecord, NewOutput, Store, TokenArray
+from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, Store, TokenArray
 
 __all__ = ["CacheStats", "SuffixCache"]
 
@@ -141,6 +141,12 @@ class SuffixCache:
         """All namespaces, ordered by path."""
         with self._lifetime.while_open():
             return self._catalog.records()
+
+    def _add_outputs(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> list[OutputId]:
+        """See ``Namespace.add_outputs``."""
+        if self._maintenance is not None:
+            self._maintenance.relieve(index)
+        return self._outputs.add(index, outputs)
 
     # ------------------------------------------------------------------------------------ maintenance
 

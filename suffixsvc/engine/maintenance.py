@@ -28,8 +28,10 @@ _LOOK_EVERY_SECONDS: Final = 1.0
 #: after a failure; doubled up to the longest
 _FIRST_PAUSE_SECONDS: Final = 1.0
 _LONGEST_PAUSE_SECONDS: Final = 300.0
-#: all namespaces together may have so many seals' tokens hot
+#: all namespaces together may have so many seals' tokens hot, and one before those who write to it must help
 _HOT_BATCHES: Final = 4
+#: a writer waits no longer for its turn to help
+_LONGEST_WAIT_SECONDS: Final = 5.0
 #: for that, smaller segments than this share of a seal are not made
 _SMALLEST_SHARE: Final = 64
 #: forgotten texts that are settled at a time
@@ -96,6 +98,24 @@ class Maintenance:
         for index in indexes:
             self._tend(index)
         self._seal_the_largest(indexes)
+
+    def relieve(self, index: NamespaceIndex) -> None:
+        """Seal in the caller's thread where the hot index holds more than it should, as a bulk load is faster
+        than sealing. Called before a write; what goes wrong is no error of that write."""
+        much = index.hot_tokens > _HOT_BATCHES * self._batch_tokens
+        if not much or self._paused(index) or not self._thread.is_alive():
+            return
+        if not self._work.acquire(timeout=_LONGEST_WAIT_SECONDS):
+            return  # a long merge is under way
+        try:
+            if not self._stopping:
+                self.sealer.seal(index)
+        except (SegmentCancelledError, StoreClosedError):
+            return
+        except Exception as error:
+            self._pause(index, error)
+        finally:
+            self._work.release()
 
     def _tend(self, index: NamespaceIndex) -> None:
         if self._paused(index):

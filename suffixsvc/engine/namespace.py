@@ -95,7 +95,7 @@ class Namespace:
             LimitExceededError: one is too long, or the namespace's limit has no room for them.
             StoreError: nothing was kept.
         """
-        return self._cache._outputs.add(self._index, outputs)
+        return self._cache._add_outputs(self._index, outputs)
 
     def forget(self, output_id: OutputId) -> None:
         """Delete one output from log and index. UnknownOutputError if it is not there."""

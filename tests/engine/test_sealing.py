@@ -9,11 +9,14 @@ import weakref
 from pathlib import Path
 
 import pytest
+import structlog
 from sealing_testing import LIMITS, NS, files, ngram_oracle, ngrams, open_cache, output
 
 from suffixsvc import Limits, SuffixCache
+from suffixsvc.engine.maintenance import Maintenance
+from suffixsvc.engine.sealing import Sealer
 from suffixsvc.engine.tiering import MOST_SEGMENTS
-from suffixsvc.errors import SessionClosedError, UnknownNamespaceError, UnknownOutputError
+from suffixsvc.errors import SessionClosedError, StoreFullError, UnknownNamespaceError, UnknownOutputError
 from suffixsvc.store import LmdbStore
 
 SQL = list(range(100, 130))
@@ -217,6 +220,33 @@ def test_a_close_that_was_interrupted_and_dropped_does_not_hold_sealing_back_for
         del session
         gc.collect()
         assert cache.seal() == 3
+
+
+def test_a_load_that_is_faster_than_sealing_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the hot index would hold all of it."""
+    monkeypatch.setattr(Maintenance, "look", lambda self: None)  # a thread that never comes to it
+    with open_cache(tmp_path / "d", background=True) as cache:
+        batch = LIMITS.seal_tokens
+        for i in range(20):
+            cache.namespace(NS).add_outputs([output([i] * batch)])
+            assert cache.stats().hot_tokens <= 5 * batch
+        assert cache.stats().segments == 15
+        cache.check()
+
+
+def test_a_load_goes_on_where_sealing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Sealer, index: object) -> int:
+        raise StoreFullError("no space left")
+
+    monkeypatch.setattr(Maintenance, "look", lambda self: None)
+    monkeypatch.setattr(Sealer, "seal", full)
+    with open_cache(tmp_path / "d", background=True) as cache:
+        with structlog.testing.capture_logs() as lines:
+            for i in range(10):
+                cache.namespace(NS).add_outputs([output([i] * LIMITS.seal_tokens)])
+        assert [line["event"] for line in lines] == ["sealing failed; it is tried again"], "and not each time"
+        assert cache.stats().outputs == 10
+        cache.check()
 
 
 def test_namespaces_are_sealed_apart(tmp_path: Path) -> None:
