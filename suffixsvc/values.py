@@ -28,6 +28,8 @@ __all__ = [
 
 #: the largest token id: tokens are int32 and negative ids mean nothing
 MAX_TOKEN_ID = 2**31 - 1
+#: what the first entry of a measured curve may be off by
+_NOT_ONE: Final = 1e-3
 #: up to so many numbers, Python checks a list faster than numpy does
 _FEW = 32
 
@@ -75,21 +77,12 @@ def as_cost_curve(cost: VerifyCost, max_draft_tokens: int) -> npt.NDArray[np.flo
     """A verify cost as float64[w]: entry i is the relative cost of a target step of i + 1 tokens.
 
     A float a becomes 1 + a * i up to ``max_draft_tokens`` drafted tokens. A curve c is c[1:], not made
-    longer: past its end nothing is drafted. It need not be monotone.
+    longer: past its end nothing is drafted. c[1] is 1. It need not be monotone.
 
     Raises:
-        InvalidCostError: NaN, infinite, negative, an empty curve, or not numbers.
+        InvalidCostError: NaN, infinite, negative, an empty curve, one that is not relative, or not numbers.
     """
-    if isinstance(cost, (bool, str, bytes, complex)) or getattr(cost, "dtype", np.dtype(float)).kind == "c":
-        raise InvalidCostError(
-            "verify_cost is not a cost", expected="a number or a curve of numbers", got=repr(cost)[:80]
-        )
-    try:
-        curve = np.asarray(cost, dtype=np.float64)
-    except (ValueError, TypeError, OverflowError):
-        raise InvalidCostError(
-            "verify_cost is not a cost", expected="a number or a curve of numbers", got=repr(cost)[:80]
-        ) from None
+    curve = _numbers(cost)
     if curve.ndim == 0:
         per_token = float(curve)
         if not (np.isfinite(per_token) and per_token >= 0):
@@ -111,7 +104,27 @@ def as_cost_curve(cost: VerifyCost, max_draft_tokens: int) -> npt.NDArray[np.flo
         raise InvalidCostError(
             "verify_cost is not a curve", expected="finite numbers >= 0", got=float(used[~right][0])
         )
+    if abs(used[0] - 1) > _NOT_ONE:
+        raise InvalidCostError(
+            "verify_cost is not a relative curve",
+            expected="entry 1, a step of one token, is 1",
+            got=float(used[0]),
+            remedy="Divide the curve by its entry 1.",
+        )
     return np.ascontiguousarray(used)
+
+
+def _numbers(cost: VerifyCost) -> npt.NDArray[np.float64]:
+    try:
+        given = np.asarray(cost)
+        mixed = given.dtype.kind == "O"
+        if given.dtype.kind in "iuf" or (mixed and not any(isinstance(x, (bool, str)) for x in given.flat)):
+            return given.astype(np.float64)
+    except (ValueError, TypeError, OverflowError):
+        pass
+    raise InvalidCostError(
+        "verify_cost is not a cost", expected="a number or a curve of numbers", got=repr(cost)[:80]
+    )
 
 
 def cost_key(cost: VerifyCost) -> object:

@@ -224,7 +224,13 @@ def test_edge_token_ids_and_dtypes_are_taken(cache: SuffixCache) -> None:
 
 
 @pytest.mark.parametrize(
-    "cost", [float("nan"), float("inf"), -0.1, [], [1.0], [0, 1, float("nan")], "x", "0.02", 1j, True]
+    "cost",
+    [
+        *(float("nan"), float("inf"), -0.1, [], [1.0], [0, 1, float("nan")], "x", "0.02", 1j, True),
+        *(["0", "1", "2"], [True, True], np.array([0, 1, True], object), np.datetime64(1, "s"), [0, [1, 2]]),
+        *([0, 0, 0], [0, 29.5, 40.0], [0, 1e308, 1e308]),
+    ],
+    ids=repr,
 )
 def test_costs_that_make_no_sense_are_refused(cache: SuffixCache, cost: object) -> None:
     session = cache.namespace("acme/m").open_session([1])
@@ -516,11 +522,55 @@ def test_tokens_told_without_a_draft_are_steps_of_one_token(cache: SuffixCache) 
             write(cache, SQL * 3, path)
         session = cache.namespace(path).open_session([1])
         assert len(session.step(SQL[:8], verify_cost=0.0)) > 8
-        session.step(SQL[8:12], max_draft_tokens=0)
+        session.step([7, 8], max_draft_tokens=0)
         session.step(SQL[12:20], max_draft_tokens=0, verified=verified)
         return session._native.gain
 
     assert gain("acme/plain", None) == gain("acme/told", Verified(1, 0))
+
+
+@pytest.mark.parametrize("parts", [[1] * 6, [3, 3], [2, 1, 3], [1] * 4, [3, 1], [1, 3], [1]])
+def test_a_step_may_be_told_in_parts(cache: SuffixCache, parts: list[int]) -> None:
+    """What agrees with the last draft, and one more token, are one step of the target however they come."""
+    draft, accepted = 5, sum(parts) - 1
+
+    def outcome(path: str, parts: list[int]) -> tuple[float, int, bytes]:
+        namespace = cache.namespace(path)
+        for _ in range(4):
+            write(cache, SQL * 3, path)
+        session = namespace.open_session([1])
+        assert len(session.step(SQL[:8], draft, verify_cost=0.0)) == draft
+        truth = [*SQL[8 : 8 + accepted], 7]
+        for n in parts:
+            session.step(truth[:n], 0)
+            truth = truth[n:]
+        session.step([9, 10], 0)
+        weights = namespace.learned_weights()
+        return session._native.gain, namespace.stats().num_accepted_tokens, weights
+
+    assert outcome("acme/parts", parts) == outcome("acme/whole", [accepted + 1])
+    assert cache.namespace("acme/parts").stats().num_accepted_tokens == accepted
+
+
+def test_feedback_counts_no_more_than_was_written(cache: SuffixCache) -> None:
+    session = cache.namespace("acme/m").open_session([1])
+    session.step([2], verified=(2**31 - 1, 2**31 - 2, 1))
+    assert cache.namespace("acme/m").stats().num_accepted_tokens == 1
+
+
+def test_one_session_cannot_spoil_what_others_gain(cache: SuffixCache) -> None:
+    """With whatever curve: their gain is shared, and saved."""
+    for _ in range(3):
+        write(cache, SQL)
+    namespace = cache.namespace("acme/m")
+    for curve in ([0, 1, 1e300, 1.0], [0, 1, 0, 0], [0, 1.0005, 1e300]):
+        odd = namespace.open_session([1])
+        for token in SQL * 20:
+            odd.step([token], verify_cost=curve, verified=(9, 0, 1))
+    assert namespace.learned_weights()
+    later = namespace.open_session([1])
+    later.step(SQL[:9], verify_cost=[0, 1, 1, 1.5, 2])
+    assert 1e-3 < later._native.gain < 1e3
 
 
 def test_sessions_step_concurrently_with_writers_and_removals(cache: SuffixCache) -> None:

@@ -38,6 +38,7 @@ constexpr float kFinalRate = 0.008f;    // at 0.004 drafts were 0.2 % better, an
 constexpr float kFeatureLimit = 200.f;  // counters halve here: what was true long ago counts half
 constexpr float kSoftLimit = 8.f;       // of the counters that other namespaces start with
 constexpr float kMostLogit = 9.2f;
+constexpr float kMostGained = 1e9f;
 constexpr char kMagic[8] = {'S', 'F', 'X', 'L', 'R', 'N', '0', '2'};
 
 std::uint32_t match_bucket(std::uint32_t n) {
@@ -184,8 +185,13 @@ std::pair<double, double> Learner::gain(std::uint32_t cost_class) const {
 
 void Learner::learn_gain(std::uint32_t cost_class, double tokens, double cost) {
     Counter& c = gains_[cost_class];
-    put(c.right, static_cast<float>(get(c.right) * kGainDecay + tokens));
-    put(c.seen, static_cast<float>(get(c.seen) * kGainDecay + cost));
+    put(c.right, std::min(kMostGained, static_cast<float>(get(c.right) * kGainDecay + tokens)));
+    put(c.seen, std::min(kMostGained, static_cast<float>(get(c.seen) * kGainDecay + cost)));
+}
+
+void Learner::learn_more_gain(std::uint32_t cost_class, double tokens) {
+    Counter& c = gains_[cost_class];
+    put(c.right, std::min(kMostGained, static_cast<float>(get(c.right) + tokens)));
 }
 
 // -------------------------------------------------------------------------------------------- bytes
@@ -222,8 +228,8 @@ bool Learner::load(const std::string& bytes) {
     }
     for (Counter& c : gains_) {
         const float tokens = *x++, cost = *x++;
-        put(c.seen, std::clamp(cost, 0.f, 1e9f));
-        put(c.right, std::clamp(tokens, 0.f, 1e9f));
+        put(c.seen, std::clamp(cost, 0.f, kMostGained));
+        put(c.right, std::clamp(tokens, 0.f, kMostGained));
     }
     for (auto* table : {&weights_, &final_})
         for (auto& w : *table) put(w, std::clamp(*x++, -20.f, 20.f));

@@ -118,6 +118,8 @@ class Learner {
     static std::uint32_t cost_class(double slope);
     std::pair<double, double> gain(std::uint32_t cost_class) const;  // (1, 1) where nothing is known
     void learn_gain(std::uint32_t cost_class, double tokens, double cost);
+    // More tokens of the step that was learned last.
+    void learn_more_gain(std::uint32_t cost_class, double tokens);
     static constexpr double kGainDecay = 0.998;  // per step
 
     // Little-endian floats behind a small header; load returns false and changes nothing where the

@@ -18,6 +18,9 @@ namespace {
 constexpr double kThrift = 1.2;
 constexpr int kChainWidth = 2;  // candidates considered per context
 constexpr int kTreeWidth = 3;
+// What a step is taken to cost at least and at most: the gain is shared with other sessions, whatever one of
+// them was told.
+constexpr double kLeastStepCost = 1e-3, kMostStepCost = 256.0;
 constexpr std::size_t kFollowed = 256;    // longer additions are not followed token by token
 constexpr std::size_t kTreeChildren = 4;  // branches of one node at most
 
@@ -113,8 +116,10 @@ void Session::insert(Token token) {
 
 void Session::append(std::span<const Token> tokens, bool learns) {
     std::scoped_lock lock(mutex_);
-    if (learns) learn_proposed(tokens);
-    proposed_.clear();
+    if (learns)
+        learn_proposed(tokens);
+    else
+        proposed_.clear();
     for (Token token : tokens) {
         if (learns) {
             const Reading reading;
@@ -137,10 +142,17 @@ void Session::append(std::span<const Token> tokens, bool learns) {
 
 void Session::account(double step_cost, std::size_t tokens) {
     std::scoped_lock lock(mutex_);
+    step_cost = std::clamp(step_cost, kLeastStepCost, kMostStepCost);
     tokens_ = tokens_ * Learner::kGainDecay + static_cast<double>(tokens);
     cost_ = cost_ * Learner::kGainDecay + step_cost;
     if (cost_class_ != kNoCostClass)
         learner_->learn_gain(cost_class_, static_cast<double>(tokens), step_cost);
+}
+
+void Session::account_more(std::size_t tokens) {
+    std::scoped_lock lock(mutex_);
+    tokens_ += static_cast<double>(tokens);
+    if (cost_class_ != kNoCostClass) learner_->learn_more_gain(cost_class_, static_cast<double>(tokens));
 }
 
 // A session that drafts for the first time goes on from the gain of others who pay as much.
@@ -155,22 +167,24 @@ void Session::price(const CostCurve& cost, std::size_t most) {
 }
 
 void Session::learn_proposed(std::span<const Token> truth) {
-    // A proposed token is judged where everything before it in its path came true.
-    std::vector<std::int32_t> depth(proposed_.size(), -1);  // tokens of the path up to here that came true
-    for (std::size_t i = 0; i < proposed_.size(); ++i) {
-        const Proposed& p = proposed_[i];
-        const std::int32_t before = p.parent < 0 ? 0 : depth[static_cast<std::size_t>(p.parent)];
-        if (before < 0 || static_cast<std::size_t>(before) >= truth.size()) continue;
-        const bool right = truth[static_cast<std::size_t>(before)] == p.token;
+    // A proposed token is judged where everything before it in its path came true, once.
+    const std::size_t end = since_ + truth.size();
+    for (Proposed& p : proposed_) {
+        const std::int32_t before = p.parent < 0 ? 0 : proposed_[static_cast<std::size_t>(p.parent)].depth;
+        const auto at = static_cast<std::size_t>(before);
+        if (before < 0 || at < since_ || at >= end) continue;
+        const bool right = truth[at - since_] == p.token;
         learner_->learn_final(p.set, p.logits, p.p, right);
-        if (right) depth[i] = before + 1;
+        if (right) p.depth = before + 1;
     }
+    since_ = end;
 }
 
 std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& cost, Shape shape,
                                        const DraftBounds& bounds) {
     std::scoped_lock lock(mutex_);
     proposed_.clear();
+    since_ = 0;
     if (cost.empty() || max_tokens == 0) return {};
     std::size_t most = std::min(max_tokens, cost.size() - 1);
     if (most == 0) return {};

@@ -60,6 +60,8 @@ class Session {
     void append(std::span<const Token> tokens, bool learns);
     // What the step before this append cost and gave: called once a step, before append.
     void account(double step_cost, std::size_t tokens);
+    // The same step gave more tokens: it is told in parts.
+    void account_more(std::size_t tokens);
     std::vector<DraftToken> draft(std::size_t max_tokens, const CostCurve& cost, Shape shape,
                                   const DraftBounds& bounds = {});
 
@@ -100,6 +102,7 @@ class Session {
         std::uint32_t set;
         Logits logits;
         float p;
+        std::int32_t depth = -1;  // tokens of the path up to here; -1: it did not come true, or not yet
     };
 
     void catch_up(std::span<const Token> added);
@@ -124,6 +127,7 @@ class Session {
     View view_;
     std::vector<std::uint64_t> epochs_;  // of namespaces_, that view_ is valid for
     std::vector<Proposed> proposed_;
+    std::size_t since_ = 0;  // tokens written since they were proposed
     std::uint32_t cost_class_ = kNoCostClass;
     double slope_ = 0.0;                // the least that a drafted token can cost
     double tokens_ = 1.0, cost_ = 1.0;  // decayed sums: their ratio is the running gain

@@ -71,21 +71,14 @@ StepOutcome Stepper::take(const StepArguments& arguments) {
     out.length = have + fresh.size();
     if (fresh.size() > most_ || have > most_ - fresh.size()) return refuse(StepStatus::full);
 
-    std::size_t accepted = 0;
     if (!fresh.empty()) {
-        const bool told = arguments.width > 0;
-        accepted = told ? static_cast<std::size_t>(arguments.accepted) : agreeing(fresh);
-        const std::size_t sent = told ? static_cast<std::size_t>(arguments.width) : last_.size() + 1;
-        // A caller that did not ask in every step says nothing of what the others cost.
-        session_.account((*last_cost_)[std::min(sent, last_cost_->size()) - 1], std::min(fresh.size(), sent));
+        const std::size_t accepted = price(arguments, fresh);
         session_.append(fresh, true);
         counters_->accepted.fetch_add(accepted, std::memory_order_relaxed);
     }
-    last_.clear();
-    if (arguments.max_tokens == 0) {
-        last_cost_ = plain_step();
-        return out;
-    }
+    if (arguments.max_tokens == 0) return out;
+    agreed_ = 0;
+    agreed_at_ = -1;
     last_ = session_.draft(arguments.max_tokens, *arguments.cost, arguments.tree ? Shape::tree : Shape::chain,
                            arguments.bounds);
     last_cost_ = arguments.cost;
@@ -103,20 +96,51 @@ void Stepper::set_closed(bool closed) {
 
 void Stepper::forget_draft() {
     const std::scoped_lock lock(mutex_);
-    last_.clear();
-    last_cost_ = plain_step();
+    forget_last();
 }
 
-// Tokens of the longest path of the last draft that came true.
-std::size_t Stepper::agreeing(std::span<const Token> truth) const {
-    std::size_t at = 0;
-    std::int32_t node = -1;
-    for (std::size_t i = 0; i < last_.size() && at < truth.size(); ++i)
-        if (last_[i].parent == node && last_[i].token == truth[at]) {
-            node = static_cast<std::int32_t>(i);
-            ++at;
+// How many more tokens of the last draft came true; where one did not, there is no last draft any more.
+std::size_t Stepper::agree(std::span<const Token> truth) {
+    std::size_t n = 0;
+    for (auto i = static_cast<std::size_t>(agreed_at_ + 1); i < last_.size() && n < truth.size(); ++i)
+        if (last_[i].parent == agreed_at_ && last_[i].token == truth[n]) {
+            agreed_at_ = static_cast<std::int32_t>(i);
+            ++n;
         }
-    return at;
+    agreed_ += n;
+    if (n < truth.size()) forget_last();
+    return n;
+}
+
+// Accounts for the step that wrote these tokens; returns how many of them had been drafted.
+std::size_t Stepper::price(const StepArguments& arguments, std::span<const Token> fresh) {
+    const auto cost = last_cost_;  // forget_last() lets go of it
+    const auto costs = [&](std::size_t width) { return (*cost)[std::min(width, cost->size()) - 1]; };
+    if (arguments.width > 0) {
+        const auto sent = static_cast<std::size_t>(arguments.width);
+        session_.account(costs(sent), std::min(fresh.size(), sent));
+        forget_last();
+        return std::min(static_cast<std::size_t>(arguments.accepted), fresh.size());
+    }
+    const bool goes_on = agreed_ > 0;
+    const std::size_t width = last_.size() + 1;
+    const double step_cost = costs(width);
+    const std::size_t drafted = agree(fresh);
+    const std::size_t written = std::min(fresh.size(), width);
+    if (goes_on)
+        session_.account_more(std::min(written, drafted + 1));
+    else
+        session_.account(step_cost, written);
+    return drafted;
+}
+
+// What comes next is a step without a draft: a caller that did not ask for one in every step says nothing of
+// what the others cost.
+void Stepper::forget_last() {
+    last_.clear();
+    agreed_ = 0;
+    agreed_at_ = -1;
+    last_cost_ = plain_step();
 }
 
 void step_all(std::vector<PlannedStep>& steps) {

@@ -3,6 +3,9 @@
 //   step:  place the tokens ──> price the last draft ──> append, learn ──> draft
 //            │ gap, conflict, full, closed: nothing was applied
 //
+// What a step of the target gave may be told in parts: as long as it is the beginning of what was drafted,
+// the next tokens are taken to be of the same step.
+//
 // Threads: steps of one session take turns (a mutex of its own); everything else is the session's own
 // business. step_all uses helper threads that live as long as the process.
 #pragma once
@@ -68,14 +71,20 @@ class Stepper {
 
   private:
     StepOutcome take(const StepArguments& arguments);
-    std::size_t agreeing(std::span<const Token> truth) const;
+    std::size_t agree(std::span<const Token> truth);
+    void forget_last();
+    std::size_t price(const StepArguments& arguments, std::span<const Token> fresh);
 
     std::mutex mutex_;
     Session& session_;
     std::shared_ptr<StepCounters> counters_;
     std::size_t most_;
     bool closed_ = false;
+    // The last draft, while what was written since is its beginning: `agreed_` tokens, up to node
+    // `agreed_at_`.
     std::vector<DraftToken> last_;
+    std::size_t agreed_ = 0;
+    std::int32_t agreed_at_ = -1;
     std::shared_ptr<const CostCurve> last_cost_;
 };
 
