@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from suffixsvc.config import Limits
 from suffixsvc.core import DraftBounds
 from suffixsvc.engine import Session, SuffixCache
-from suffixsvc.errors import InvalidConfigError, InvalidInputError, UnknownOutputError
+from suffixsvc.errors import InvalidConfigError, InvalidInputError, SessionClosedError, UnknownOutputError
 from suffixsvc.types import OutputId, TokenIds, VerifyCost
 from suffixsvc.values import as_cost_curve, as_token_array
 
@@ -36,6 +37,8 @@ __all__ = ["SuffixDecodingCache", "SuffixDecodingDraft"]
 #: because its ratios of counts promise 1.0 after a single occurrence. Here the token at the bound is cheap to
 #: be wrong about: its probability is known, and so is what it costs.
 _BEYOND = 1
+#: of an engine of our own: Arctic's classes have none
+_LIMITS = Limits(max_sessions=1 << 20, max_session_tokens=1 << 26, max_draft_tokens=4096)
 
 
 @dataclass
@@ -93,7 +96,7 @@ class SuffixDecodingCache:
         self._max_cached_requests = _integer("max_cached_requests", max_cached_requests, -1)
         as_cost_curve(verify_cost, 0)
         self._verify_cost = verify_cost
-        engine = SuffixCache() if cache is None else cache
+        engine = SuffixCache(limits=_LIMITS) if cache is None else cache
         self._owned = engine if cache is None else None
         self._namespace = engine.namespace(namespace, tokenizer)
         self._lock = threading.RLock()
@@ -130,19 +133,25 @@ class SuffixDecodingCache:
 
         Raises:
             ValueError: the request is active, or the prompt holds no token ids. Nothing was changed.
+            StoreError: a response could not be evicted; the request is not active.
+            LimitExceededError: the engine has as many sessions, or tokens of one, as it may.
         """
         with self._lock:
             if req_id in self._active:
                 raise _refused(req_id, "is already active", "an id that is not active")
             session = self._namespace.open_session(prompt_token_ids)
+            try:
+                if self._max_cached_requests == 0:
+                    session.retract()
+                else:
+                    if req_id in self._cached:
+                        self.evict_cached_response(req_id)
+                    self._make_room()
+                    self._cached[req_id] = None
+            except BaseException:
+                session.close(commit=False)
+                raise
             self._active[req_id] = session
-            if self._max_cached_requests == 0:
-                session.retract()
-                return
-            if req_id in self._cached:
-                self.evict_cached_response(req_id)
-            self._make_room()
-            self._cached[req_id] = None
 
     def add_active_response(self, req_id: Hashable, token_ids: TokenIds | int) -> None:
         """Append what the model wrote: one token or several. Others can be drafted from it at once.
@@ -152,10 +161,13 @@ class SuffixDecodingCache:
         """
         session = self._require_active(req_id)
         if isinstance(token_ids, (int, np.integer)):
-            token_ids = [int(token_ids)]
+            token_ids = [token_ids]
         tokens = as_token_array(token_ids, checked=False)
-        if len(tokens):
-            session.step(tokens, max_draft_tokens=0)
+        try:
+            if len(tokens):
+                session.step(tokens, max_draft_tokens=0)
+        except SessionClosedError:
+            raise _not_active(req_id) from None
 
     def stop_request(self, req_id: Hashable) -> None:
         """End a request. Its response stays cached.
@@ -165,9 +177,11 @@ class SuffixDecodingCache:
             still.
         """
         session = self._require_active(req_id)
-        output_id = session.close(commit=req_id in self._cached)
+        output_id = session.close()
         with self._lock:
-            self._active.pop(req_id, None)
+            if self._active.get(req_id) is not session:
+                return  # somebody else stopped it meanwhile
+            del self._active[req_id]
             if req_id in self._cached:
                 self._cached[req_id] = output_id
             elif output_id is not None:  # evicted while it was being kept
@@ -178,16 +192,19 @@ class SuffixDecodingCache:
         goes on for itself.
 
         Raises:
-            ValueError: no response of this request is cached.
+            ValueError: no response of this request is cached. StoreError: it could not be forgotten and is
+            cached still.
         """
         with self._lock:
             if req_id not in self._cached:
                 raise _refused(req_id, "is not cached", "the id of a cached response")
-            output_id = self._cached.pop(req_id)
+            output_id = self._cached[req_id]
             if output_id is not None:
                 self._forget(output_id)
             elif req_id in self._active:
-                self._active[req_id].retract()
+                with contextlib.suppress(SessionClosedError):  # whoever stops it finds it evicted
+                    self._active[req_id].retract()
+            del self._cached[req_id]
 
     # ----------------------------------------------------------------------------------------- drafting
 
@@ -226,7 +243,10 @@ class SuffixDecodingCache:
         if not len(tokens) or not most:
             session.forget_draft()
             return SuffixDecodingDraft()
-        draft = session.draft_after(tokens, most, self._verify_cost, bool(use_tree_spec), bounds)
+        try:
+            draft = session.draft_after(tokens, most, self._verify_cost, bool(use_tree_spec), bounds)
+        except SessionClosedError:
+            raise _not_active(req_id) from None
         if not len(draft):
             return SuffixDecodingDraft()
         parents = draft.parents.tolist()
@@ -270,7 +290,7 @@ class SuffixDecodingCache:
     def _require_active(self, req_id: Hashable) -> Session:
         session = self._active.get(req_id)
         if session is None:
-            raise _refused(req_id, "is not active", "the id of a started request")
+            raise _not_active(req_id)
         return session
 
     def _make_room(self) -> None:
@@ -310,12 +330,16 @@ def _integer(name: str, value: int, least: int, error: type[InvalidInputError] =
 
 def _finite(name: str, value: float) -> float:
     try:
-        number = float(value)
+        number = math.nan if isinstance(value, (str, bytes, bool)) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
         raise InvalidInputError(f"{name} makes no sense", expected="a finite number", got=repr(value)[:80])
     return number
+
+
+def _not_active(req_id: Hashable) -> InvalidInputError:
+    return _refused(req_id, "is not active", "the id of a started request")
 
 
 def _refused(req_id: Hashable, why: str, expected: str) -> InvalidInputError:

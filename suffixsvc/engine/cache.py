@@ -17,13 +17,13 @@ from suffixsvc import store as stores
 from suffixsvc.config import Limits, validate_namespace
 from suffixsvc.core import new_learner
 from suffixsvc.engine.catalog import Catalog
+from suffixsvc.engine.checker import check_hot, check_segments
 from suffixsvc.engine.lifetime import Lifetime
 from suffixsvc.engine.maintenance import Maintenance
 from suffixsvc.engine.namespace import Namespace
 from suffixsvc.engine.outputs import Outputs
 from suffixsvc.engine.room import predicted_bytes
 from suffixsvc.engine.sealing import Hook, Sealer
-from suffixsvc.engine.segment_checker import check_segments
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, LimitExceededError
 from suffixsvc.index import Abandoned, NamespaceIndex, NamespaceStats, Session
 from suffixsvc.policies import Policies
@@ -261,6 +261,8 @@ class SuffixCache:
             folder = self._store.segment_folder
             for index in self._indexes.values():
                 index.check()
+                with self._outputs.forgetting:
+                    check_hot(index, self._store)
                 if folder is not None:
                     check_segments(index, self._store, folder)
 

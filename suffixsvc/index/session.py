@@ -71,6 +71,7 @@ class Session:
         self._on_close = on_close
         self._lock = threading.Lock()
         self._closed = False
+        self._retracted = False
         self._commitment = Commitment(namespace, commit)
         self._output_id: OutputId | None = None
         self._terms = TermsMemo(limits.max_draft_tokens)
@@ -219,9 +220,10 @@ class Session:
 
     def retract(self) -> None:
         """Take what this session wrote back from its siblings, for good: what it writes from now on is seen
-        by itself only. Closing does not change that; close with ``commit=False``. Idempotent."""
+        by itself only, and closing keeps nothing. Idempotent."""
         with self._lock:
             self._require_open()
+            self._retracted = True
             self._native.retract()
 
     def sit(self, seat: core.Seat, verify_cost: VerifyCost) -> None:
@@ -243,9 +245,10 @@ class Session:
             wait: return after the output is durable. False returns None at once.
 
         Returns:
-            The output's id; None when nothing was written, ``commit=False`` or ``wait=False``, and when the
-            limits leave no room for the output (``stats().refused_outputs`` counts them: a limit is never an
-            error of the generation that meets it). A second call returns the same.
+            The output's id; None when nothing was written or it was retracted, ``commit=False`` or
+            ``wait=False``, and when the limits leave no room for the output (``stats().refused_outputs``
+            counts them: a limit is never an error of the generation that meets it). A second call returns
+            the same.
 
         Raises:
             StoreError: the output could not be stored; the session stays open.
@@ -262,7 +265,7 @@ class Session:
     def _close(self, commit: bool, *, incomplete: bool, wait: bool) -> OutputId | None:
         made = self._commitment.made
         if made is None:
-            written = self._output(incomplete) if commit else None
+            written = self._output(incomplete) if commit and not self._retracted else None
             made = None if written is None else self._commitment.begin(written)
             if made is None:
                 self._native.retract()

@@ -6,6 +6,7 @@ import inspect
 import itertools
 import math
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,14 @@ from hypothesis import strategies as st
 
 from suffixsvc import SuffixCache
 from suffixsvc.compat.arctic import SuffixDecodingCache, SuffixDecodingDraft
-from suffixsvc.errors import InvalidConfigError, InvalidCostError, InvalidInputError, InvalidTokensError
+from suffixsvc.engine import Namespace, Session
+from suffixsvc.errors import (
+    InvalidConfigError,
+    InvalidCostError,
+    InvalidInputError,
+    InvalidTokensError,
+    StoreFullError,
+)
 
 SQL = list(range(100, 160))
 PROMPT = [1, 2, 3, 4, 5]
@@ -404,6 +412,96 @@ def test_the_engine_counts_what_was_accepted() -> None:
         assert engine.namespace("arctic").stats().num_accepted_tokens == 2
 
 
+def test_a_response_that_cannot_be_evicted_stays_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    with SuffixDecodingCache(max_cached_requests=1) as cache:
+        wrote(cache, "a", SQL)
+
+        def full(self: object, output_id: int) -> None:
+            raise StoreFullError("no space left")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(Namespace, "forget", full)
+            for attempt in (
+                lambda: cache.evict_cached_response("a"),
+                lambda: cache.start_request("a", PROMPT),
+                lambda: cache.start_request("b", PROMPT),
+            ):
+                with pytest.raises(StoreFullError):
+                    attempt()
+                assert (list(cache.active_requests), list(cache.cached_requests)) == ([], ["a"])
+        wrote(cache, "b", SQL[5:])
+        assert list(cache.cached_requests) == ["b"]
+
+
+def test_a_late_stop_does_not_end_the_next_request_of_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    with SuffixDecodingCache() as cache:
+        cache.start_request("a", PROMPT)
+        cache.add_active_response("a", SQL)
+        close = Session.close
+
+        def slow(self: Session, *args: Any, **more: Any) -> int | None:
+            found = close(self, *args, **more)
+            monkeypatch.setattr(Session, "close", close)
+            cache.stop_request("a")  # another thread's
+            cache.start_request("a", PROMPT)
+            return found
+
+        monkeypatch.setattr(Session, "close", slow)
+        cache.stop_request("a")
+        cache.add_active_response("a", SQL[:9])
+        assert list(cache.active_requests) == ["a"]
+        cache.stop_request("a")
+        assert drafted(cache, [9], SQL[:5])[:3] == SQL[5:8]
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_threads_that_do_everything_at_once(tmp_path: Path, folder: bool) -> None:
+    """Nothing but what is out of turn is refused, and in the end log, index and requests agree."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    others: list[BaseException] = []
+    with (
+        SuffixCache(tmp_path / "d" if folder else None) as engine,
+        SuffixDecodingCache(24, 5, cache=engine) as cache,
+    ):
+
+        def work(n: int) -> None:
+            rng = random.Random(seed + n)
+            for _ in range(400):
+                i, text = rng.randrange(8), [rng.randrange(6) for _ in range(rng.randrange(1, 12))]
+                act = rng.choice(
+                    [
+                        lambda i=i, text=text: cache.start_request(i, text),
+                        lambda i=i, text=text: cache.add_active_response(i, text),
+                        lambda i=i, text=text: cache.add_active_response(i, text[0]),
+                        lambda i=i, text=text: cache.speculate(i, text, 8, 2.0),
+                        lambda i=i: cache.stop_request(i),
+                        lambda i=i: cache.evict_cached_response(i),
+                    ]
+                )
+                try:
+                    act()
+                except ValueError:
+                    pass  # out of turn
+                except BaseException as error:
+                    others.append(error)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert others == []
+        for i in list(cache.active_requests):
+            cache.stop_request(i)
+        engine.check()
+        assert engine.stats().outputs == sum(output is not None for output in cache._cached.values())
+        for i in list(cache.cached_requests):
+            cache.evict_cached_response(i)
+        stats = engine.stats()
+        assert (stats.outputs, stats.tokens, stats.held_bytes, stats.index_nodes) == (0, 0, 0, 1)
+
+
 @pytest.mark.parametrize(
     ("make", "error"),
     [
@@ -428,6 +526,8 @@ def test_settings_that_make_no_sense(make: Any, error: type[Exception]) -> None:
         {"max_spec_factor": math.nan},
         {"max_spec_factor": math.inf},
         {"max_spec_offset": "much"},
+        {"max_spec_factor": "1"},
+        {"min_token_prob": True},
         {"min_token_prob": None},
         {"context": [-1]},
         {"context": np.array([7, -1], np.int32)},
@@ -451,7 +551,7 @@ def test_bad_tokens_change_nothing() -> None:
             cache.start_request("a", [-1])
         assert (list(cache.active_requests), list(cache.cached_requests)) == ([], ["a"])
         cache.start_request("b", PROMPT)
-        for bad in (-1, 2**31, [1, -5], [0.5], np.array([[1]])):
+        for bad in (-1, True, 2**31, [1, -5], [0.5], np.array([[1]])):
             with pytest.raises(InvalidTokensError):
                 cache.add_active_response("b", bad)  # type: ignore[arg-type] # on purpose
         cache.add_active_response("b", [])

@@ -17,6 +17,7 @@ from suffixsvc import DraftSource, Limits, SuffixCache, Verified
 from suffixsvc.errors import (
     AppendConflict,
     AppendGap,
+    IndexCorruptError,
     InvalidConfigError,
     InvalidCostError,
     InvalidInputError,
@@ -108,6 +109,29 @@ def test_siblings_see_live_text_at_once_and_retraction_takes_it_back(cache: Suff
     late.close(commit=False)
     assert namespace.stats().tokens == 0
     assert namespace.stats().index_nodes == 1
+
+
+def test_what_was_retracted_is_not_kept(cache: SuffixCache) -> None:
+    namespace = cache.namespace("acme/m")
+    session = namespace.open_session([1])
+    session.step(SQL, 0)
+    session.retract()
+    session.step(SQL[:5], 0)
+    assert session.close() is None
+    stats = cache.stats()
+    assert (stats.outputs, stats.tokens, stats.held_bytes) == (0, 0, 0)
+
+
+def test_check_finds_what_the_index_lacks(tmp_path: Path) -> None:
+    with SuffixCache() as cache:
+        kept = write(cache, SQL[:20])
+        lost = write(cache, SQL[30:])
+        cache.check()
+        index = cache._catalog.index_of("acme/m")
+        assert index.index.remove(np.array([1, 2, 3, *SQL[30:]], np.int32), 3)
+        with pytest.raises(IndexCorruptError, match=f"output {lost} is in the log, not in the index"):
+            cache.check()
+        assert kept != lost
 
 
 def test_forget_removes_from_drafts_and_log(cache: SuffixCache) -> None:

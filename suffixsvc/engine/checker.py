@@ -1,4 +1,4 @@
-"""Whether a namespace's segments are what log and manifest say."""
+"""Whether a namespace's index and segments are what log and manifest say."""
 
 from __future__ import annotations
 
@@ -6,9 +6,24 @@ from pathlib import Path
 
 from suffixsvc.errors import IndexCorruptError
 from suffixsvc.index import NamespaceIndex
+from suffixsvc.index.texts import texts_of
 from suffixsvc.types import Store
 
-__all__ = ["check_segments"]
+__all__ = ["check_hot", "check_segments"]
+
+
+def check_hot(index: NamespaceIndex, store: Store) -> None:
+    """What no segment stands for is in the hot index; IndexCorruptError. Not while outputs are forgotten or
+    change their place."""
+    last = index.commits.settled(store.stats().last_lsn)
+    index.index.settle()
+    for first, end in index.hot_ranges(last):
+        for stored in store.scan(index.path, from_lsn=first):
+            if stored.output_id > end:
+                break
+            for text, context in texts_of(stored.output):
+                if index.index.count(text[context:][-index.index.max_context :]) == 0:
+                    raise _broken(index.path, f"output {stored.output_id} is in the log, not in the index")
 
 
 def check_segments(index: NamespaceIndex, store: Store, folder: Path) -> None:
