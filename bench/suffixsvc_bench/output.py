@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from suffixsvc.errors import InvalidInputError
 
-__all__ = ["Told", "require_place"]
+__all__ = ["Told", "require_folder", "require_place"]
 
 
 class Told:
@@ -52,3 +52,9 @@ def require_place(report: Path | None) -> None:
         raise InvalidInputError(
             f"cannot write the report {report}", expected="a file in a folder that can be written to"
         )
+
+
+def require_folder(folder: Path | None) -> None:
+    """Raises InvalidInputError where nothing could be made in this folder; None: none is wanted."""
+    if folder is not None and not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise InvalidInputError(f"cannot work in {folder}", expected="a folder that can be written to")

@@ -188,7 +188,9 @@ def segment_grid(results: Mapping[str, Any]) -> Grid:
     """A column a size."""
     sizes = results["sizes"]
     grid = Grid(["a sealed segment", *(f"{at['tokens'] / 1e6:g}M tokens" for at in sizes)])
-    grid.rows += [[label, *(form.format(at[key]) for at in sizes)] for label, key, form in _ROWS]
+    grid.rows += [
+        [label, *(form.format(at[key]) if at[key] else "-" for at in sizes)] for label, key, form in _ROWS
+    ]
     return grid
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -56,8 +57,12 @@ def run_bench_train(
 
 
 def _prepare(out: Path, *, folder: bool) -> None:
+    place = out if folder else out.parent
     try:
-        (out if folder else out.parent).mkdir(parents=True, exist_ok=True)
+        place.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=place).close()
+        if not folder and out.is_dir():
+            raise IsADirectoryError("it is a folder")
     except OSError as error:
         raise InvalidInputError(f"cannot write {out}", got=str(error)) from None
 

@@ -14,7 +14,10 @@ __all__ = ["bench_index"]
 
 def bench_index(
     sizes: Annotated[
-        str, typer.Option(help="Tokens in the index at which it is measured, e.g. 1M,10M,100M.")
+        str,
+        typer.Option(
+            help="Tokens in the index at which it is measured, e.g. 1M,10M,100M; 100 outputs at least."
+        ),
     ] = "1M",
     kind: Annotated[
         list[str] | None,
@@ -57,10 +60,11 @@ def bench_index(
     10M tokens). Texts are synthetic and reproducible from --seed; "realistic" repeats phrases as agents do.
     """
     from suffixsvc_bench.index_bench import KINDS, IndexBenchOptions, run_index_bench
-    from suffixsvc_bench.output import Told, require_place
+    from suffixsvc_bench.output import Told, require_folder, require_place
     from suffixsvc_bench.replay.inputs import read_encoder
 
     require_place(report)
+    require_folder(folder)
     options = IndexBenchOptions(
         sizes=tuple(_tokens(part) for part in sizes.split(",")),
         kinds=tuple(kind) if kind else tuple(KINDS),

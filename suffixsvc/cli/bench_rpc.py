@@ -61,9 +61,10 @@ def rpc(
 def _run(options: RpcOptions) -> RpcReport:
     from suffixsvc_bench.output import Told
     from suffixsvc_bench.rpc_bench import run_rpc_bench
+    from suffixsvc_bench.stopping import stop_on_signals
 
-    with Told() as told:
-        return run_rpc_bench(options, lambda what, done, total: told.share(what, done / total))
+    with stop_on_signals(), Told() as told:
+        return run_rpc_bench(options, told.share)
 
 
 def _print(report: RpcReport) -> None:

@@ -489,7 +489,8 @@ def test_the_same_request_gives_the_same_figures() -> None:
         (["empty.jsonl"], "an empty log"),
         (["texts.jsonl"], "--tokenizer"),
         (["ids.jsonl", "--method", "nonsense"], "ours-linear"),
-        (["ids.jsonl", "--agent", "nobody"], "sql (3 calls)"),
+        (["ids.jsonl", "--agent", "nobody"], "a call of nobody with a response; got calls of sql (3 calls)"),
+        (["ids.jsonl", "--cost-curve", "milliseconds.json"], "Divide the curve by its entry 1"),
         (["ids.jsonl", "--report", "nowhere/out.html"], "a file in a folder that can be"),
         (["ids.jsonl", "--report", "."], "report"),
         (["ids.jsonl", "--cost-curve", "nan.json"], "nan.json"),
@@ -506,6 +507,7 @@ def test_mistakes_are_one_message_and_write_nothing(arguments: list[str], says: 
     write_log(tmp_path / "ids.jsonl", records("sql", "sql", "sql"))
     write_log(tmp_path / "texts.jsonl", [{"response": "abc"}])
     (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "milliseconds.json").write_text("[0, 29.5, 44.1]")
     (tmp_path / "nan.json").write_text("[0, 1, NaN]")
     (tmp_path / "short.json").write_text("[]")
     before = sorted(path.name for path in tmp_path.iterdir())

@@ -191,3 +191,19 @@ def test_growth_is_drawn_and_the_page_needs_nothing_else(tmp_path: Path) -> None
     assert "src=" not in text
     assert "href=" not in text
     assert not re.findall(r"@[A-Z_]+@", text)  # no mark was left
+
+
+def test_what_cannot_work_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    said: list[str] = []
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(InvalidInputError, match="nothing to ingest"):
+        run_index_bench(
+            dataclasses.replace(SMALL, log=tmp_path / "empty.jsonl"), lambda what, share: said.append(what)
+        )
+    assert said == []
+    app = typer.Typer()
+    app.command()(bench_index)
+    for folder in (tmp_path / "empty.jsonl", tmp_path / "nothing"):
+        error = CliRunner().invoke(app, ["--sizes", "50k", "--folder", str(folder)]).exception
+        assert isinstance(error, InvalidInputError)
+        assert "cannot work in" in str(error)

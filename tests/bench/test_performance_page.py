@@ -157,6 +157,9 @@ def test_what_cannot_be_read_is_named(measured: Path, tmp_path: Path) -> None:
         assert not page.exists()
     with pytest.raises(InvalidInputError, match="cannot write the page"):
         publish(measured, tmp_path / "bad" / "replay.json" / "page.md")
+    for place in (tmp_path, tmp_path / "page"):
+        with pytest.raises(InvalidInputError, match="cannot write the page"):
+            publish(measured, place)
 
 
 def test_markdown_tables() -> None:

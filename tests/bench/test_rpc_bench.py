@@ -20,12 +20,17 @@ SMALL = RpcOptions(batches=(1, 3), calls=12, rounds=2, pause_ms=0.1, outputs=20)
 
 
 def test_every_configuration_is_measured() -> None:
-    seen: list[tuple[str, int, int]] = []
-    report = run_rpc_bench(SMALL, lambda what, done, total: seen.append((what, done, total)))
+    seen: list[tuple[str, float]] = []
+    report = run_rpc_bench(SMALL, lambda what, share: seen.append((what, share)))
     measured = [(t.transport, t.kind, t.batch, t.mode) for t in report.timings]
     assert measured == SMALL.configurations()
     assert len(measured) == len(set(measured)) == 2 * (2 + 1) * 2
-    assert [done for _, done, _ in seen] == list(range(len(measured) + 1))
+    assert list(dict.fromkeys(what for what, _ in seen)) == [
+        "{}, {}, batch {}, {}".format(*m) for m in measured
+    ]
+    shares = [share for _, share in seen]
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0.0, 1.0)
     for timing in report.timings:
         assert timing.calls == 12
         for found in (timing.step, timing.echo, timing.engine):
@@ -79,6 +84,7 @@ def test_texts_are_reproducible_and_repeat_themselves() -> None:
         {"kinds": ()},
         {"modes": ("warm",)},
         {"batches": (0,)},
+        {"batches": (1, 4097)},
         {"rounds": 0},
         {"rounds": 13},
         {"pause_ms": -1.0},

@@ -51,5 +51,9 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     only = log(tmp_path / "one.jsonl", 10)
     with pytest.raises(InvalidInputError, match="too few logs"):
         run("train", only, "--out", tmp_path / "folder", "--leave-one-out")
+    (tmp_path / "folder").mkdir()
+    for place in ("folder", "one.jsonl/x/weights.bin"):  # before anything is learned
+        with pytest.raises(InvalidInputError, match="cannot write"):
+            run("train", only, "--out", tmp_path / place)
     with pytest.raises(InvalidInputError, match="starting weights"):
         run("replay", only, "--starting-weights", tmp_path, "--method", "ours-linear")

@@ -256,8 +256,10 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be opened") as caught:
         Segment(tmp_path / "nothing.seg")
     assert caught.value.got == os.strerror(errno.ENOENT)
-    with pytest.raises(StoreForeignError, match="regular file"):
-        Segment(tmp_path)
+    os.mkfifo(tmp_path / "pipe.seg")  # opening it to read would wait for a writer
+    for other in (tmp_path, tmp_path / "pipe.seg"):
+        with pytest.raises(StoreForeignError, match="regular file"):
+            Segment(other)
     with pytest.raises(InvalidInputError):
         Segment("a\0b")
 

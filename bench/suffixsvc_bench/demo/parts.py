@@ -13,15 +13,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Final, Self
 
 from suffixsvc.errors import ServiceError, ServiceUnavailableError
 
-__all__ = ["Child", "Children", "stop_on_signals"]
+__all__ = ["Child", "Children"]
 
 STOP_SECONDS: Final = 8.0
 POLL_SECONDS: Final = 0.05
@@ -132,40 +132,3 @@ def _holds(ready: Callable[[], bool]) -> bool:
         return ready()
     except (ServiceError, OSError):
         return False
-
-
-@contextmanager
-def stop_on_signals() -> Iterator[Callable[[], None]]:
-    """SIGINT, SIGTERM and SIGHUP end the block by a KeyboardInterrupt, so that its `with` blocks are left in
-    order. What is ignored stays so: nohup and shells that start a job in the background mean it.
-
-    Yields:
-        A function to call now and then: it raises if a signal came. An exception that is raised while the
-        interpreter runs a callback of a C library or a finalizer is printed and lost.
-    """
-    came = False
-
-    def check() -> None:
-        if came:
-            raise KeyboardInterrupt
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal came
-        came = True
-        check()
-
-    numbers = [
-        n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN
-    ]
-    before = [signal.signal(number, interrupt) for number in numbers]
-    try:
-        yield check
-        check()
-    except Exception as error:
-        # Children hear the signal as well: that one of them is gone may be known before the signal is.
-        if came:
-            raise KeyboardInterrupt from error
-        raise
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

@@ -21,12 +21,12 @@ from suffixsvc_driver.exactness import Exactness, check_exactness
 from suffixsvc_bench.demo import agents, database, report, show
 from suffixsvc_bench.demo.brain import Answer
 from suffixsvc_bench.demo.paired import Interval, Pairing, median_ratio
-from suffixsvc_bench.demo.parts import stop_on_signals
 from suffixsvc_bench.demo.pipeline import Call, answer_question
 from suffixsvc_bench.demo.questions import AFTER_RESTART, FIRST_MATCH, Question, passes
 from suffixsvc_bench.demo.recording import Recorder
 from suffixsvc_bench.demo.rig import Rig
 from suffixsvc_bench.demo.setup import Chosen, check_output_file, choose_models, physical_cores
+from suffixsvc_bench.stopping import stop_on_signals
 
 __all__ = ["DemoOptions", "run_demo"]
 

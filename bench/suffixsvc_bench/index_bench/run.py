@@ -86,6 +86,7 @@ def run_index_bench(options: IndexBenchOptions, progress: Progress | None = None
     if options.log is not None:
         log = options.log
         sources[log.name] = lambda seed: from_log(log, options.encode, seed)
+        next(sources[log.name](options.seed))  # one that holds nothing is refused before hours are spent
     texts: dict[str, Any] = {}
     parts = len(sources) + bool(options.restart)
     for i, (name, source) in enumerate(sources.items()):
@@ -199,7 +200,7 @@ class _Text:
 
     def _at(self, ours: measure.Filled, peer: ArcticTree | None, size: int) -> dict[str, Any]:
         options = self._options
-        self._tell(f"steps at {size / 1e6:.0f}M", size / options.sizes[-1] * 0.95)
+        self._tell(f"steps at {size / 1e6:g}M", size / options.sizes[-1] * 0.95)
         new = list(itertools.islice(self._outputs, options.step_outputs))
         known = self._kept[: options.step_outputs]
         prompt = measure.concatenated(self._outputs, options.prompt_tokens)

@@ -58,6 +58,8 @@ def publish(measured: Path, page: Path) -> list[Path]:
 
 
 def _write(page: Path, parts: Sequence[Part]) -> list[Path]:
+    if page.is_dir() or not page.suffix:
+        raise InvalidInputError(f"cannot write the page {page}", expected="a file with an ending, as .md")
     folder = page.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.svg"):

@@ -77,9 +77,12 @@ def load_trace(path: Path, encode: Encode | None, selection: Selection) -> Trace
     calls = _limited(path, encode, agents, selection)
     if not calls:
         found = count_agents(path)
+        whose = f" of {' or '.join(agents)}" if agents else ""
         names = ", ".join(f"{agent or '(unnamed)'} ({n} calls)" for agent, n in sorted(found.items())[:20])
         raise InvalidInputError(
-            f"{path} has no call to replay", expected="a call with a response", got=names or "an empty log"
+            f"{path} has no call to replay",
+            expected=f"a call{whose} with a response",
+            got=f"calls of {names}" if names else "an empty log",
         )
     cut = int(len(calls) * selection.train)
     return Trace(name, path, kind_of(c.text for c in calls), calls[cut:], calls[:cut], agents or ())

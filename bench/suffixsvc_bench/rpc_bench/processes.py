@@ -47,7 +47,10 @@ def echo_process(folder: Path) -> Iterator[Addresses]:
 def _process(arguments: list[str], ready: Path, folder: Path) -> Iterator[Addresses]:
     log = folder / f"{ready.stem}.log"
     with log.open("wb") as output:
-        process = subprocess.Popen([sys.executable, *arguments], stdout=output, stderr=output)
+        # a group of its own: a Ctrl-C reaches the benchmark alone, which then ends what it started
+        process = subprocess.Popen(
+            [sys.executable, *arguments], stdout=output, stderr=output, start_new_session=True
+        )
         try:
             deadline = time.monotonic() + _PATIENCE_S
             while not ready.exists():

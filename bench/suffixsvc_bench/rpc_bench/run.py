@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from suffixsvc_client import SuffixClient
 
-from suffixsvc import SuffixCache
+from suffixsvc import Limits, SuffixCache
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc_bench.provenance import provenance
 from suffixsvc_bench.rpc_bench.processes import Addresses, echo_process, service_process
@@ -68,8 +68,11 @@ class RpcOptions:
             chosen = getattr(self, name)
             if not chosen or not set(chosen) <= known:
                 raise InvalidConfigError(f"{name} makes no sense", expected=f"of {sorted(known)}", got=chosen)
-        if not self.batches or min(self.batches) < 1:
-            raise InvalidConfigError("batches makes no sense", expected="numbers >= 1", got=self.batches)
+        most = Limits().max_sessions
+        if not self.batches or min(self.batches) < 1 or max(self.batches) > most:
+            raise InvalidConfigError(
+                "batches makes no sense", expected=f"numbers of sessions, 1 .. {most}", got=self.batches
+            )
         if not 1 <= self.rounds <= self.calls:
             raise InvalidConfigError("rounds makes no sense", expected="1 .. calls", got=self.rounds)
         if self.pause_ms < 0 or self.max_draft_tokens < 1 or self.outputs < 1:
@@ -87,12 +90,12 @@ class RpcOptions:
 
 
 def run_rpc_bench(
-    options: RpcOptions | None = None, progress: Callable[[str, int, int], None] | None = None
+    options: RpcOptions | None = None, progress: Callable[[str, float], None] | None = None
 ) -> RpcReport:
     """Start both servers, measure every configuration, stop them.
 
     Args:
-        progress: called with (what is measured now, configurations done, configurations in all).
+        progress: called with (what is measured now, the share of all that is done).
 
     Raises:
         InvalidConfigError, ServiceError: a server did not start or a step was not answered.
@@ -100,7 +103,7 @@ def run_rpc_bench(
     chosen = options or RpcOptions()
     where = provenance()
     configurations = chosen.configurations()
-    timings = []
+    timings: list[Timing] = []
     workload = Workload(chosen.seed)
     with (
         tempfile.TemporaryDirectory(prefix="sfx-") as name,
@@ -112,12 +115,14 @@ def run_rpc_bench(
         engine.namespace(NAMESPACE).add_outputs(known)
         with SuffixClient(service.unix) as client:
             client.namespace(NAMESPACE).add_outputs(known)
-        for done, configuration in enumerate(configurations):
-            if progress is not None:
-                progress("{}, {}, batch {}, {}".format(*configuration), done, len(configurations))
-            timings.append(_measure(configuration, chosen, workload, service, echo, engine))
-        if progress is not None:
-            progress("done", len(configurations), len(configurations))
+        for configuration in configurations:
+
+            def tell(share: float, name: str = "{}, {}, batch {}, {}".format(*configuration)) -> None:
+                if progress is not None:
+                    progress(name, (len(timings) + share) / len(configurations))
+
+            tell(0.0)
+            timings.append(_measure(configuration, chosen, workload, service, echo, engine, tell))
     return RpcReport(where, asdict(chosen), timings)
 
 
@@ -128,6 +133,7 @@ def _measure(
     service: Addresses,
     echo: Addresses,
     cache: SuffixCache,
+    tell: Callable[[float], None],
 ) -> Timing:
     transport, kind, batch, mode = configuration
     target, echo_target = getattr(service, transport), getattr(echo, transport)
@@ -155,6 +161,7 @@ def _measure(
             step_s += _timed(step, calls, pause_s)
             echo_s += _timed(bare, calls, pause_s)
             engine_s += _timed(engine, calls, pause_s)
+            tell(len(step_s) / options.calls)
     finally:
         engine.close()
         bare.close()

@@ -41,7 +41,8 @@ std::string nonsense(const SegmentHeader& h) {
 }  // namespace
 
 std::unique_ptr<Segment> Segment::open(const std::string& path, SegmentFault& fault) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    // What is no file may keep who opens it waiting: a named pipe does.
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
         fault = fault_of(SegmentFault::Kind::io, path, "cannot be opened", "", std::strerror(errno));
         return nullptr;
