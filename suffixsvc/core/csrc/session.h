@@ -130,6 +130,7 @@ class Session {
     std::size_t since_ = 0;  // tokens written since they were proposed
     std::uint32_t cost_class_ = kNoCostClass;
     double slope_ = 0.0;                // the least that a drafted token can cost
+    double thrift_ = 1.0;               // see kThrift
     double tokens_ = 1.0, cost_ = 1.0;  // decayed sums: their ratio is the running gain
 
     static constexpr std::uint32_t kNoCostClass = 0xFFFFFFFFu;
