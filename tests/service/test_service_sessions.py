@@ -383,7 +383,7 @@ class TestCosts:
     ) -> None:
         limits = Limits(max_draft_tokens=4)
         handlers = Handlers(cache, limits, durable=False, version="test")
-        curve = 1 + np.arange(100_000, dtype=np.float32) / 100
+        curve = 1 + np.arange(-1, 99_999, dtype=np.float32) / 100
         cost = types_pb2.VerifyCost(curve=types_pb2.CostCurve(cost=curve.tobytes()))
         opening = pb.OpenSessionRequest(namespace="a", prompt_token_ids=tokens(1), session_id="s")
         request = step("s", *[5, 6, 7, 8] * 4)
