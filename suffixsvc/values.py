@@ -28,6 +28,7 @@ __all__ = [
 
 #: the largest token id: tokens are int32 and negative ids mean nothing
 MAX_TOKEN_ID = 2**31 - 1
+_NOT_NUMBERS: Final = (bool, np.bool_, str, bytes)
 #: what the first entry of a measured curve may be off by
 _NOT_ONE: Final = 1e-3
 #: up to so many numbers, Python checks a list faster than numpy does
@@ -118,7 +119,7 @@ def _numbers(cost: VerifyCost) -> npt.NDArray[np.float64]:
     try:
         given = np.asarray(cost)
         mixed = given.dtype.kind == "O"
-        if given.dtype.kind in "iuf" or (mixed and not any(isinstance(x, (bool, str)) for x in given.flat)):
+        if given.dtype.kind in "iuf" or (mixed and not any(isinstance(x, _NOT_NUMBERS) for x in given.flat)):
             return given.astype(np.float64)
     except (ValueError, TypeError, OverflowError):
         pass

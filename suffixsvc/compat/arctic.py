@@ -261,12 +261,15 @@ class SuffixDecodingCache:
 
     def close(self) -> None:
         """Free the engine, unless it was handed in. What active requests wrote is not kept. Idempotent."""
-        with self._lock:
+        with (
+            self._lock,
+            contextlib.ExitStack() as stack,
+        ):  # what cannot be closed keeps the others from nothing
+            if self._owned is not None:
+                stack.callback(self._owned.close)
             for session in self._active.values():
-                session.close(commit=False)
+                stack.callback(session.close, commit=False)
             self._active.clear()
-        if self._owned is not None:
-            self._owned.close()
 
     def __enter__(self) -> SuffixDecodingCache:
         return self

@@ -26,6 +26,7 @@ from suffixsvc.engine.room import predicted_bytes
 from suffixsvc.engine.sealing import Hook, Sealer
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, LimitExceededError
 from suffixsvc.index import Abandoned, NamespaceIndex, NamespaceStats, Session
+from suffixsvc.interrupts import uninterrupted
 from suffixsvc.policies import Policies
 from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, Store, TokenArray
 
@@ -182,12 +183,16 @@ class SuffixCache:
         outputs = 0
         for index in self._chosen(namespace):
             while True:
-                with self._quiet() as sealer:
-                    more = 0 if sealer is None else sealer.seal(index)
+                more = self._with_sealer(lambda sealer, index=index: sealer.seal(index))  # type: ignore[misc]  # a bound default
                 if not more:
                     break
                 outputs += more
         return outputs
+
+    def _with_sealer(self, work: Callable[[Sealer], int]) -> int:
+        """What a folder's sealer does, or 0. An interrupt waits: half a move would stay half till the end."""
+        with self._quiet() as sealer:
+            return 0 if sealer is None else uninterrupted(lambda: work(sealer))
 
     def compact(
         self, namespace: str | None = None, *, progress: Callable[[int, int], None] | None = None
@@ -212,8 +217,7 @@ class SuffixCache:
             if progress is not None:
                 progress(done, len(chosen))
             self.seal(index.path)
-            with self._quiet() as sealer:
-                segments += 0 if sealer is None else sealer.merge_all(index)
+            segments += self._with_sealer(lambda sealer, index=index: sealer.merge_all(index))  # type: ignore[misc]  # a bound default
         if progress is not None:
             progress(len(chosen), len(chosen))
         return segments

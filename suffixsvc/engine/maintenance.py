@@ -28,10 +28,11 @@ _LOOK_EVERY_SECONDS: Final = 1.0
 #: after a failure; doubled up to the longest
 _FIRST_PAUSE_SECONDS: Final = 1.0
 _LONGEST_PAUSE_SECONDS: Final = 300.0
-#: all namespaces together may have so many seals' tokens hot, and one before those who write to it must help
+#: all namespaces together may have so many seals' tokens hot; one that has more makes its writers wait
 _HOT_BATCHES: Final = 4
-#: a writer waits no longer for its turn to help
+#: a write waits no longer for sealing, and after that in vain no write waits for so long
 _LONGEST_WAIT_SECONDS: Final = 5.0
+_RELIEF_PAUSE_SECONDS: Final = 60.0
 #: for that, smaller segments than this share of a seal are not made
 _SMALLEST_SHARE: Final = 64
 #: forgotten texts that are settled at a time
@@ -56,6 +57,8 @@ class Maintenance:
         self._pid = os.getpid()
         self._work = threading.RLock()
         self._wake = threading.Event()
+        self._sealed = threading.Condition()
+        self._no_relief_before = 0.0
         self._stopping = False
         self._merged: dict[str, list[tuple[str, int]]] = {}  # path -> nothing to do with these
         self._pauses: dict[str, tuple[float, float]] = {}  # path -> (not before, the pause)
@@ -76,6 +79,8 @@ class Maintenance:
         self._stopping = True
         self.sealer.cancel()
         self._wake.set()
+        with self._sealed:
+            self._sealed.notify_all()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
         with self._work:  # whoever works in another thread has noticed, too
@@ -84,6 +89,7 @@ class Maintenance:
     def _run(self) -> None:
         while not self._stopping:
             self._wake.wait(_LOOK_EVERY_SECONDS)
+            self._wake.clear()
             try:
                 self.look()
             except (SegmentCancelledError, StoreClosedError):
@@ -100,22 +106,22 @@ class Maintenance:
         self._seal_the_largest(indexes)
 
     def relieve(self, index: NamespaceIndex) -> None:
-        """Seal in the caller's thread where the hot index holds more than it should, as a bulk load is faster
-        than sealing. Called before a write; what goes wrong is no error of that write."""
-        much = index.hot_tokens > _HOT_BATCHES * self._batch_tokens
-        if not much or self._paused(index) or not self._thread.is_alive():
+        """Wait a little for sealing where the hot index of a namespace holds more than it should, as a bulk
+        load is faster: called before a write. Where waiting does not help, nobody waits for a while."""
+        if not self._much(index) or self._paused(index) or not self._thread.is_alive():
             return
-        if not self._work.acquire(timeout=_LONGEST_WAIT_SECONDS):
-            return  # a long merge is under way
-        try:
-            if not self._stopping:
-                self.sealer.seal(index)
-        except (SegmentCancelledError, StoreClosedError):
+        now = time.monotonic()
+        if now < self._no_relief_before:
             return
-        except Exception as error:
-            self._pause(index, error)
-        finally:
-            self._work.release()
+        with self._sealed:
+            self._wake.set()
+            if not self._sealed.wait_for(
+                lambda: self._stopping or self._paused(index) or not self._much(index), _LONGEST_WAIT_SECONDS
+            ):
+                self._no_relief_before = now + _RELIEF_PAUSE_SECONDS
+
+    def _much(self, index: NamespaceIndex) -> bool:
+        return index.hot_tokens > _HOT_BATCHES * self._batch_tokens
 
     def _tend(self, index: NamespaceIndex) -> None:
         if self._paused(index):
@@ -146,7 +152,10 @@ class Maintenance:
 
     def _do_seal(self, index: NamespaceIndex) -> int:
         with self.work() as sealer:
-            return 0 if self._stopping else sealer.seal(index)
+            sealed = 0 if self._stopping else sealer.seal(index)
+        with self._sealed:
+            self._sealed.notify_all()
+        return sealed
 
     def _do_merge(self, index: NamespaceIndex) -> bool:
         """Whether something was merged. Planned again only when segments or what is left of them changed."""
@@ -185,6 +194,8 @@ class Maintenance:
         before = self._pauses.get(index.path, (0.0, _FIRST_PAUSE_SECONDS / 2))[1]
         pause = min(2 * before, _LONGEST_PAUSE_SECONDS)
         self._pauses[index.path] = time.monotonic() + pause, pause
+        with self._sealed:
+            self._sealed.notify_all()
         say = log.warning if isinstance(error, StoreFullError) else log.error
         say(
             "sealing failed; it is tried again",

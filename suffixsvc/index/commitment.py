@@ -41,7 +41,7 @@ class Commitment:
         """Hand an output to the store; None where the limits refuse it.
 
         From here to :meth:`settled` the log may hold what the index does not hold as it will stay, so that it
-        cannot be sealed yet. A session that is dropped in between is settled by that.
+        cannot be sealed yet. A session that is dropped in between holds sealing back no longer.
         """
         self._hold_sealing_back()
         try:
@@ -50,6 +50,9 @@ class Commitment:
             self.settled()
             if self._namespace.count_refused():
                 log.warning("outputs are not kept", namespace=self._namespace.path, why=str(error))
+        except BaseException:
+            self.settled()
+            raise
         return self.made
 
     def _hold_sealing_back(self) -> None:

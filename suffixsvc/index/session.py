@@ -28,6 +28,7 @@ from suffixsvc.index.commitment import Commit, Commitment
 from suffixsvc.index.namespace import NamespaceIndex, require_ngram_length
 from suffixsvc.index.terms import TermsMemo
 from suffixsvc.index.texts import next_writer, texts_of
+from suffixsvc.interrupts import uninterrupted
 from suffixsvc.types import Draft, Labels, NewOutput, OutputId, TokenArray, TokenIds, Verified, VerifyCost
 from suffixsvc.values import as_cost_curve, as_token_array, as_verified, not_tokens
 
@@ -276,11 +277,15 @@ class Session:
             self._output_id = self._commitment.wait(stored)
         else:
             stored.add_done_callback(_log_failure)
+        uninterrupted(lambda: self._settle(output, stored, kept=wait))
+        return self._output_id
+
+    def _settle(self, output: NewOutput, stored: Future[list[OutputId]], *, kept: bool) -> None:
+        """Once: twice, it would count and index the output again."""
         self._settle_index(output)
         self._namespace.note_commit(output, self._writer, stored)
         self._commitment.settled()
-        self._end(output if wait else None)
-        return self._output_id
+        self._end(output if kept else None)
 
     def _settle_index(self, output: NewOutput) -> None:
         if len(output.segment_lens) > 1:

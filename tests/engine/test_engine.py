@@ -576,6 +576,38 @@ def test_a_step_may_be_told_in_parts(cache: SuffixCache, parts: list[int]) -> No
     assert cache.namespace("acme/parts").stats().num_accepted_tokens == accepted
 
 
+def test_the_last_part_of_a_step_may_come_with_feedback(cache: SuffixCache) -> None:
+    def outcome(path: str, parts: list[tuple[int, Verified | None]]) -> tuple[float, int]:
+        for _ in range(4):
+            write(cache, SQL * 3, path)
+        session = cache.namespace(path).open_session([1])
+        assert len(session.step(SQL[:8], 4, verify_cost=0.1)) == 4
+        truth = [*SQL[8:12], 7]
+        for n, verified in parts:
+            session.step(truth[:n], 0, verified=verified)
+            truth = truth[n:]
+        return session._native.gain, cache.namespace(path).stats().num_accepted_tokens
+
+    whole = outcome("acme/whole", [(5, None)])
+    assert whole[1] == 4
+    for i, parts in enumerate(
+        ([(5, Verified(5, 4))], [(1, None), (4, Verified(5, 4))], [(4, None), (1, None)])
+    ):
+        assert outcome(f"acme/{i}", parts) == whole
+
+
+def test_a_huge_step_counts_as_one(cache: SuffixCache) -> None:
+    namespace = cache.namespace("acme/m")
+    for _ in range(3):
+        write(cache, SQL)
+    session = namespace.open_session([1])
+    session.step(SQL[:8], 8)
+    session.step([7] * 100_000, 0, verified=(2**31 - 1, 0, 2))
+    session.step([7] * 100_000, 0, verified=(2**31 - 1, 2**31 - 2, 2))
+    assert session._native.gain < 5
+    assert len(namespace.open_session([1]).step(SQL[:8], 8)) == 8
+
+
 def test_feedback_counts_no_more_than_was_written(cache: SuffixCache) -> None:
     session = cache.namespace("acme/m").open_session([1])
     session.step([2], verified=(2**31 - 1, 2**31 - 2, 1))

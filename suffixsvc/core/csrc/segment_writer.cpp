@@ -83,15 +83,15 @@ bool SegmentWriter::open(const std::string& path) {
     return true;
 }
 
-// A sync of everything at the end would keep the commits of the store waiting while it lasts: at most two
-// such parts are ever on their way to the disk. Advice only: what fails here, the sync at the end reports.
+// A sync of everything at the end would keep the commits of the store waiting while it lasts: the disk is
+// asked to begin early. Only asked: to wait here would take an error away from the sync at the end.
 void SegmentWriter::send(std::uint64_t more) {
     constexpr std::uint64_t kPart = 16u << 20;
     unsent_ += more;
     if (unsent_ < kPart) return;
     unsent_ = 0;
 #ifdef __linux__
-    ::sync_file_range(fd_, 0, 0, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE);
+    ::sync_file_range(fd_, 0, 0, SYNC_FILE_RANGE_WRITE);
 #endif
 }
 

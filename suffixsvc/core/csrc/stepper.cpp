@@ -112,25 +112,27 @@ std::size_t Stepper::agree(std::span<const Token> truth) {
     return n;
 }
 
-// Accounts for the step that wrote these tokens; returns how many of them had been drafted.
+// Accounts for the step that wrote these tokens, or for more of it; returns how many of them had been
+// drafted.
 std::size_t Stepper::price(const StepArguments& arguments, std::span<const Token> fresh) {
     const auto cost = last_cost_;  // forget_last() lets go of it
-    const auto costs = [&](std::size_t width) { return (*cost)[std::min(width, cost->size()) - 1]; };
+    const std::size_t agreed = agreed_;
+    std::size_t width = last_.size() + 1;
+    std::size_t drafted = 0;  // of these tokens
     if (arguments.width > 0) {
-        const auto sent = static_cast<std::size_t>(arguments.width);
-        session_.account(costs(sent), std::min(fresh.size(), sent));
+        width = static_cast<std::size_t>(arguments.width);
+        const auto accepted = static_cast<std::size_t>(arguments.accepted);
+        drafted = std::min(accepted - std::min(accepted, agreed), fresh.size());
         forget_last();
-        return std::min(static_cast<std::size_t>(arguments.accepted), fresh.size());
+    } else {
+        drafted = agree(fresh);
     }
-    const bool goes_on = agreed_ > 0;
-    const std::size_t width = last_.size() + 1;
-    const double step_cost = costs(width);
-    const std::size_t drafted = agree(fresh);
-    const std::size_t written = std::min(fresh.size(), width);
-    if (goes_on)
-        session_.account_more(std::min(written, drafted + 1));
+    // One more is the target's own. What was told may be any number: a step writes no more than it can cost.
+    const std::size_t written = std::min({fresh.size(), drafted + 1, cost->size()});
+    if (agreed > 0)
+        session_.account_more(written);
     else
-        session_.account(step_cost, written);
+        session_.account((*cost)[std::min(width, cost->size()) - 1], written);
     return drafted;
 }
 
