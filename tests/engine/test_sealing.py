@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -248,6 +249,15 @@ def test_a_load_goes_on_where_sealing_fails(tmp_path: Path, monkeypatch: pytest.
         cache.check()
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """SIGINT interrupts, also where the tests run in the background of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("point", ["seal-built", "seal-entered", "seal-published"])
 def test_an_interrupt_does_not_cut_sealing_in_two(tmp_path: Path, point: str) -> None:
     """A real signal, wherever it comes."""
@@ -268,6 +278,7 @@ def test_an_interrupt_does_not_cut_sealing_in_two(tmp_path: Path, point: str) ->
         assert cache.stats().hot_tokens == 0
 
 
+@pytest.mark.usefixtures("heard")
 def test_an_interrupt_does_not_cut_a_commit_in_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several runs: they are indexed anew, once."""
     with open_cache(tmp_path / "d") as cache:
