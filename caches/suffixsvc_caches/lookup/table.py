@@ -74,7 +74,8 @@ class LookupTable:
 
     def orders(self) -> Int64s:
         """int64[m]: how many tokens each n-gram has."""
-        return np.count_nonzero(self.ngrams != FREE, axis=1).astype(np.int64)
+        found: Int64s = (self.ngrams != FREE).sum(axis=1, dtype=np.int64)
+        return found
 
     def sizes(self) -> Int64s:
         """int64[m]: how many different tokens followed each."""
