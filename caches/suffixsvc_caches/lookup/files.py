@@ -1,0 +1,126 @@
+"""Lookup caches on the disk: records of int32, one after the other, and nothing else.
+
+    record    :=  tokens int32[4]   oldest first, free slots -1
+                  followers int32   n >= 1
+                  (token int32, count int32) * n
+
+Little endian, as all machines that llama.cpp runs on write them (common/ngram-cache.cpp). No header, no
+count, no checksum: a manifest beside the file has what the format lacks.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from suffixsvc.errors import InvalidInputError, StoreCorruptError, StoreError, StoreFullError
+from suffixsvc_caches.lookup.faults import Harm, find_faults
+from suffixsvc_caches.lookup.table import MAX_ORDER, Int32s, Int64s, LookupTable
+
+__all__ = ["read_lookup", "read_words", "record_starts", "write_lookup"]
+
+#: words of a record before its followers
+HEAD: Final = MAX_ORDER + 1
+#: records that are laid out at a time
+_BLOCK: Final = 1 << 16
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def read_lookup(path: Path) -> LookupTable:
+    """All records of a file, in its order.
+
+    Raises:
+        StoreError: it cannot be read. StoreCorruptError: llama.cpp would abort on it, or read less than all
+            of it; the message names the byte.
+    """
+    words, rest = read_words(path)
+    starts, bad = record_starts(words)
+    for fault in find_faults(words, starts, bad, rest):
+        if fault.harm is not Harm.ODD:
+            raise StoreCorruptError(
+                f"{path} is no whole lookup cache: byte {fault.offset}: {fault.what}",
+                remedy="Export it again; `suffixsvc cache verify` lists everything that is wrong with it.",
+            )
+    heads = words[starts[:-1, None] + np.arange(HEAD)]
+    sizes = heads[:, MAX_ORDER].astype(np.int64)
+    pairs = np.ones(len(words), bool)
+    pairs[(starts[:-1, None] + np.arange(HEAD)).reshape(-1)] = False
+    followers = words[pairs].reshape(-1, 2)
+    return LookupTable(
+        heads[:, :MAX_ORDER].astype(np.int32),
+        np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        followers[:, 0].astype(np.int32),
+        followers[:, 1].astype(np.int32),
+    )
+
+
+def read_words(path: Path) -> tuple[Int32s, int]:
+    """A file as int32s, and the bytes behind the last whole one. StoreError."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"cannot read {path}", got=error.strerror) from None
+    return np.frombuffer(raw, "<i4", len(raw) // 4).astype(np.int32, copy=False), len(raw) % 4
+
+
+def record_starts(words: Int32s) -> tuple[Int64s, bool]:
+    """Where records begin, in words, and where the last whole one ends; and whether the file goes wrong
+    there."""
+    starts = [0]
+    at, end = 0, len(words)
+    view = np.ascontiguousarray(words).data
+    while at + HEAD <= end:
+        followers = view[at + MAX_ORDER]
+        after = at + HEAD + 2 * followers
+        if followers <= 0 or after > end:
+            break
+        starts.append(after)
+        at = after
+    return np.array(starts, np.int64), at != end
+
+
+def write_lookup(path: Path, table: LookupTable, *, force: bool = False) -> int:
+    """Write a table; the name appears when all of it is on the disk. Returns the size in bytes.
+
+    Raises:
+        InvalidInputError: the file exists, and not ``force``.
+        StoreFullError, StoreError: the disk; nothing is left behind.
+    """
+    if path.exists() and not force:
+        raise InvalidInputError(f"{path} exists", remedy="Give another name, or --force.")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            for first in range(0, len(table), _BLOCK):
+                file.write(_laid_out(table, first, min(first + _BLOCK, len(table))).tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+            size = file.tell()
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        kind = StoreFullError if error.errno in _FULL else StoreError
+        raise kind(f"cannot write {path}", got=error.strerror) from None
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return size
+
+
+def _laid_out(table: LookupTable, first: int, last: int) -> Int32s:
+    """Records first .. last as they stand in the file."""
+    starts = table.starts[first : last + 1]
+    sizes = np.diff(starts)
+    at = HEAD * np.arange(last - first) + 2 * (starts[:-1] - starts[0])
+    words = np.empty(HEAD * (last - first) + 2 * int(starts[-1] - starts[0]), np.int32)
+    words[at[:, None] + np.arange(MAX_ORDER)] = table.ngrams[first:last]
+    words[at + MAX_ORDER] = sizes
+    pair_at = np.repeat(HEAD * np.arange(1, last - first + 1), sizes) + 2 * np.arange(starts[-1] - starts[0])
+    words[pair_at] = table.tokens[starts[0] : starts[-1]]
+    words[pair_at + 1] = table.counts[starts[0] : starts[-1]]
+    return words if sys.byteorder == "little" else words.byteswap()

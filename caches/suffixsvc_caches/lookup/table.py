@@ -1,0 +1,150 @@
+"""n-grams and what followed them, as llama.cpp counts it, in arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from suffixsvc.errors import InvalidInputError
+from suffixsvc.values import MAX_TOKEN_ID
+
+__all__ = ["MAX_ORDER", "STATIC_ORDER", "LookupTable", "merge_tables"]
+
+#: n-grams have 1 to 4 tokens (LLAMA_NGRAM_MAX)
+MAX_ORDER: Final = 4
+#: the only ones that a static cache is asked for (LLAMA_NGRAM_STATIC)
+STATIC_ORDER: Final = 2
+#: stands in the slots that a shorter n-gram leaves free (LLAMA_TOKEN_NULL)
+FREE: Final = -1
+_MOST: Final = 2**31 - 1
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LookupTable:
+    """Records of a lookup cache, in the order of the file.
+
+    Attributes:
+        ngrams: int32[m, 4], oldest token first, free slots -1 at the end.
+        starts: int64[m + 1]; record i has ``tokens[starts[i]:starts[i + 1]]``.
+        tokens: int32[k], what followed.
+        counts: int32[k], how often, >= 1.
+    """
+
+    ngrams: Int32s
+    starts: Int64s
+    tokens: Int32s
+    counts: Int32s
+
+    def __len__(self) -> int:
+        return len(self.ngrams)
+
+    @classmethod
+    def of(cls, records: Mapping[Sequence[int], Mapping[int, int]]) -> Self:
+        """From dictionaries, for small tables.
+
+        Raises:
+            InvalidInputError: an n-gram, a token or a count that a file cannot hold.
+        """
+        ngrams = np.full((len(records), MAX_ORDER), FREE, np.int32)
+        sizes, tokens, counts = [0], list[int](), list[int]()
+        for i, (ngram, followers) in enumerate(records.items()):
+            if not 1 <= len(ngram) <= MAX_ORDER or not followers:
+                raise InvalidInputError(
+                    "that is no record of a lookup cache",
+                    expected=f"1 to {MAX_ORDER} tokens and at least one that followed",
+                    got=f"{tuple(ngram)}: {dict(followers)}"[:80],
+                )
+            _require(ngram, 0, "a token of an n-gram")
+            _require(followers.keys(), 0, "a token that followed")
+            _require(followers.values(), 1, "a count")
+            ngrams[i, : len(ngram)] = ngram
+            sizes.append(len(followers))
+            tokens += followers.keys()
+            counts += followers.values()
+        return cls(
+            ngrams, np.cumsum(sizes, dtype=np.int64), np.array(tokens, np.int32), np.array(counts, np.int32)
+        )
+
+    def orders(self) -> Int64s:
+        """int64[m]: how many tokens each n-gram has."""
+        found: Int64s = (self.ngrams != FREE).sum(axis=1, dtype=np.int64)
+        return found
+
+    def sizes(self) -> Int64s:
+        """int64[m]: how many different tokens followed each."""
+        return self.starts[1:] - self.starts[:-1]
+
+    def as_dict(self) -> dict[tuple[int, ...], dict[int, int]]:
+        """As dictionaries, as llama.cpp's loader would have them: of equal n-grams, and of equal tokens in
+        one record, the first counts."""
+        found: dict[tuple[int, ...], dict[int, int]] = {}
+        for ngram, a, b in zip(
+            self.ngrams.tolist(), self.starts[:-1].tolist(), self.starts[1:].tolist(), strict=True
+        ):
+            key = tuple(token for token in ngram if token != FREE)
+            if key not in found:
+                found[key] = {}
+                for token, count in zip(self.tokens[a:b].tolist(), self.counts[a:b].tolist(), strict=True):
+                    found[key].setdefault(token, count)
+        return found
+
+    def selected(self, keep: npt.NDArray[np.bool_]) -> LookupTable:
+        """The records where ``keep``, bool[m], is true, in their order."""
+        sizes = self.sizes()
+        pairs = np.repeat(keep, sizes)
+        starts = np.concatenate([[0], np.cumsum(sizes[keep])]).astype(np.int64)
+        return LookupTable(self.ngrams[keep], starts, self.tokens[pairs], self.counts[pairs])
+
+    def in_order(self) -> LookupTable:
+        """The same records by order, then by tokens; followers by falling count, then by token. Equal tables
+        are equal byte for byte then, whatever they were made from."""
+        record_of = np.repeat(np.arange(len(self)), self.sizes())
+        places = np.empty(len(self), np.int64)
+        by_ngram = np.lexsort((*self.ngrams.T[::-1], self.orders()))
+        places[by_ngram] = np.arange(len(self))
+        pairs = np.lexsort((self.tokens, -self.counts.astype(np.int64), places[record_of]))
+        starts = np.concatenate([[0], np.cumsum(self.sizes()[by_ngram])]).astype(np.int64)
+        return LookupTable(self.ngrams[by_ngram], starts, self.tokens[pairs], self.counts[pairs])
+
+
+def merge_tables(tables: Iterable[LookupTable]) -> LookupTable:
+    """One table with the sums of all counts, in order (:meth:`LookupTable.in_order`).
+
+    Equal n-grams within one table are added as well, which llama.cpp's loader would not do. Sums stop at the
+    largest int32.
+    """
+    given = list(tables)
+    if not given:
+        return LookupTable.of({})
+    ngrams = np.concatenate([table.ngrams for table in given])
+    offsets = np.cumsum([0, *map(len, given)])
+    record_of = np.concatenate(
+        [np.repeat(np.arange(len(t)), t.sizes()) + first for t, first in zip(given, offsets, strict=False)]
+    )
+    unique, numbers = np.unique(ngrams, axis=0, return_inverse=True)
+    keys = np.stack(
+        [numbers.reshape(-1)[record_of], np.concatenate([table.tokens for table in given]).astype(np.int64)]
+    )
+    order = np.lexsort((keys[1], keys[0]))
+    keys, counts = keys[:, order], np.concatenate([t.counts for t in given]).astype(np.int64)[order]
+    first = np.ones(keys.shape[1], bool)
+    first[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
+    sums = np.minimum(np.add.reduceat(counts, np.flatnonzero(first)), _MOST) if len(counts) else counts
+    sizes = np.bincount(keys[0, first], minlength=len(unique))
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return LookupTable(
+        unique.astype(np.int32), starts, keys[1, first].astype(np.int32), sums.astype(np.int32)
+    ).in_order()
+
+
+def _require(values: Iterable[int], least: int, what: str) -> None:
+    for value in values:
+        if isinstance(value, bool) or not least <= value <= MAX_TOKEN_ID:
+            raise InvalidInputError(f"{what} does not fit", expected=f"{least} .. {MAX_TOKEN_ID}", got=value)

@@ -1,0 +1,186 @@
+"""llama.cpp's lookup caches: byte for byte, in and out, and what is wrong with a file, by its byte."""
+
+from __future__ import annotations
+
+import random
+import resource
+import struct
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from suffixsvc_caches.lookup import Harm, LookupTable, find_faults, merge_tables, read_lookup, write_lookup
+from suffixsvc_caches.lookup.files import read_words, record_starts
+
+from suffixsvc.errors import InvalidInputError, StoreCorruptError, StoreError, StoreFullError
+
+#: the 2-grams of 10 11 12 10 11 13, records by n-gram; llama.cpp b11434 wrote 92 bytes, the first record so
+WRITTEN = bytes.fromhex(
+    "0a000000 0b000000 ffffffff ffffffff 02000000 0d000000 01000000 0c000000 01000000"
+    "0b000000 0c000000 ffffffff ffffffff 01000000 0a000000 01000000"
+    "0c000000 0a000000 ffffffff ffffffff 01000000 0b000000 01000000"
+)
+COUNTED = {(10, 11): {13: 1, 12: 1}, (11, 12): {10: 1}, (12, 10): {11: 1}}
+
+tokens_ = st.integers(0, 2**31 - 1)
+tables_ = st.dictionaries(
+    st.lists(tokens_, min_size=1, max_size=4).map(tuple),
+    st.dictionaries(tokens_, st.integers(1, 2**31 - 1), min_size=1, max_size=5),
+    max_size=12,
+)
+
+
+def record(ngram: list[int], *pairs: tuple[int, int]) -> bytes:
+    """As the struct module lays it out: our code is not asked."""
+    head = struct.pack("<5i", *ngram, *[-1] * (4 - len(ngram)), len(pairs))
+    return head + b"".join(struct.pack("<2i", *pair) for pair in pairs)
+
+
+def faults(raw: bytes, path: Path) -> list[tuple[int, Harm]]:
+    path.write_bytes(raw)
+    words, rest = read_words(path)
+    return [(fault.offset, fault.harm) for fault in find_faults(words, *record_starts(words), rest)]
+
+
+def test_bytes_are_those_of_llama_cpp(tmp_path: Path) -> None:
+    path = tmp_path / "static.bin"
+    assert write_lookup(path, LookupTable.of(COUNTED)) == len(WRITTEN) == 92
+    assert path.read_bytes() == WRITTEN
+    assert read_lookup(path).as_dict() == COUNTED
+
+
+@given(table=tables_)
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, table: dict) -> None:
+    path = tmp_path_factory.mktemp("lookup") / "cache.bin"
+    write_lookup(path, LookupTable.of(table))
+    assert path.read_bytes() == b"".join(record(list(n), *f.items()) for n, f in table.items())
+    read = read_lookup(path)
+    assert read.as_dict() == table
+    assert read.orders().tolist() == [len(ngram) for ngram in table]
+    assert faults(path.read_bytes(), path) == []
+
+
+def test_tables_larger_than_a_block(tmp_path: Path) -> None:
+    table = {(i, i + 1): {j: j + 1 for j in range(i % 3 + 1)} for i in range(70_000)}
+    write_lookup(tmp_path / "cache.bin", LookupTable.of(table))
+    assert read_lookup(tmp_path / "cache.bin").as_dict() == table
+
+
+@given(tables=st.lists(tables_, max_size=4), seed=st.integers(0, 2**32))
+def test_merging_adds_and_forgets_the_order(tables: list[dict], seed: int) -> None:
+    sums: dict[tuple[int, ...], Counter[int]] = {}
+    for table in tables:
+        for ngram, followers in table.items():
+            sums.setdefault(ngram, Counter()).update(followers)
+    capped = {n: {t: min(c, 2**31 - 1) for t, c in f.items()} for n, f in sums.items()}
+    merged = merge_tables(map(LookupTable.of, tables))
+    assert merged.as_dict() == capped
+    shuffled = [*tables]
+    random.Random(seed).shuffle(shuffled)
+    again = merge_tables(
+        LookupTable.of(dict(sorted(table.items(), key=lambda item: hash((seed, item[0])))))
+        for table in shuffled
+    )
+    for name in ("ngrams", "starts", "tokens", "counts"):
+        assert np.array_equal(getattr(merged, name), getattr(again, name))
+    assert merged.orders().tolist() == sorted(merged.orders().tolist())
+
+
+GOOD = record([1, 2], (3, 4))
+
+
+@pytest.mark.parametrize(
+    ("raw", "found"),
+    [
+        (b"", []),
+        (GOOD, []),
+        (GOOD + bytes(15), [(28, Harm.CUT)]),
+        (GOOD + bytes(3), [(28, Harm.CUT)]),
+        (GOOD + record([5], (6, 7))[:18], [(28, Harm.ABORTS)]),
+        (GOOD + record([5], (6, 7))[:-1], [(28, Harm.ABORTS)]),
+        (GOOD + record([5]), [(28 + 16, Harm.ABORTS)]),
+        (GOOD + struct.pack("<5i", 5, -1, -1, -1, -(2**31)), [(28 + 16, Harm.ABORTS)]),
+        (GOOD + struct.pack("<5i", 5, -1, -1, -1, 2**31 - 1), [(28, Harm.ABORTS)]),
+        (GOOD + record([5], (6, 0)), [(28 + 24, Harm.ABORTS)]),
+        (GOOD + record([5], (6, -7)), [(28 + 24, Harm.ABORTS)]),
+        (GOOD + record([5], (-6, 7)), [(28 + 20, Harm.ODD)]),
+        (GOOD + record([-1, 5], (6, 7)), [(28, Harm.ODD)]),
+        (GOOD + record([5, -1, 6], (6, 7)), [(28, Harm.ODD)]),
+        (GOOD + record([5, -2], (6, 7)), [(28, Harm.ODD)]),
+        (GOOD + GOOD, [(28, Harm.ODD)]),
+        (GOOD + record([5], (6, 7), (6, 8)), [(28 + 28, Harm.ODD)]),
+        (b"GGUF" + bytes(40), [(16, Harm.ABORTS)]),
+    ],
+)
+def test_faults_are_named_by_their_byte(tmp_path: Path, raw: bytes, found: list[tuple[int, Harm]]) -> None:
+    path = tmp_path / "cache.bin"
+    assert faults(raw, path) == found
+    if any(harm is not Harm.ODD for _, harm in found):
+        with pytest.raises(StoreCorruptError, match=f"byte {found[0][0]}:"):
+            read_lookup(path)
+    else:
+        read_lookup(path)
+
+
+def test_the_first_of_equal_records_counts(tmp_path: Path) -> None:
+    path = tmp_path / "cache.bin"
+    path.write_bytes(GOOD + record([1, 2], (3, 9)) + record([5], (6, 7), (6, 8)))
+    assert read_lookup(path).as_dict() == {(1, 2): {3: 4}, (5,): {6: 7}}
+
+
+@given(raw=st.binary(max_size=200))
+def test_no_file_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
+    path = tmp_path_factory.mktemp("lookup") / "cache.bin"
+    try:
+        found = faults(raw, path)
+        table = read_lookup(path)
+    except StoreCorruptError:
+        assert any(harm is not Harm.ODD for _, harm in found)
+    else:
+        size = write_lookup(path.with_suffix(".again"), table)
+        assert path.with_suffix(".again").read_bytes() == raw[:size] == raw
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {(): {1: 1}},
+        {(1, 2, 3, 4, 5): {1: 1}},
+        {(1,): {}},
+        {(-1,): {1: 1}},
+        {(1,): {2**31: 1}},
+        {(1,): {1: 0}},
+    ],
+)
+def test_what_no_file_can_hold(table: dict) -> None:
+    with pytest.raises(InvalidInputError):
+        LookupTable.of(table)
+
+
+def test_a_file_that_exists_is_kept_unless_forced(tmp_path: Path) -> None:
+    path = tmp_path / "cache.bin"
+    path.write_bytes(b"mine")
+    with pytest.raises(InvalidInputError, match="exists"):
+        write_lookup(path, LookupTable.of(COUNTED))
+    assert path.read_bytes() == b"mine"
+    write_lookup(path, LookupTable.of(COUNTED), force=True)
+    assert path.read_bytes() == WRITTEN
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    table = LookupTable.of({(i,): {1: 1} for i in range(1000)})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
+    try:
+        with pytest.raises(StoreFullError):
+            write_lookup(tmp_path / "cache.bin", table)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(StoreError):
+        write_lookup(tmp_path / "no" / "cache.bin", table)
+    with pytest.raises(StoreError):
+        read_lookup(tmp_path / "cache.bin")
