@@ -1,1 +1,1 @@
-"""Building caches offline from logs. Nothing is built yet; the package holds the name."""
+"""Building caches offline from logs. So far: llama.cpp's lookup caches, :mod:`suffixsvc_caches.lookup`."""
