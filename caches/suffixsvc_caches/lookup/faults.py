@@ -9,11 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from suffixsvc_caches.lookup.table import FREE, MAX_ORDER, Int32s, Int64s
+from suffixsvc_caches.lookup.table import FREE, HEAD, MAX_ORDER, Int32s, Int64s
 
 __all__ = ["Fault", "Harm", "find_faults"]
-
-_HEAD = MAX_ORDER + 1
 
 
 class Harm(enum.Enum):
@@ -33,7 +31,9 @@ class Fault:
     harm: Harm
 
 
-def find_faults(words: Int32s, starts: Int64s, broken: bool, rest: int) -> Iterator[Fault]:
+def find_faults(
+    words: Int32s, starts: Int64s, broken: bool, rest: int, *, odd: bool = True
+) -> Iterator[Fault]:
     """All faults of a file, those in whole records first, by place.
 
     Args:
@@ -41,8 +41,9 @@ def find_faults(words: Int32s, starts: Int64s, broken: bool, rest: int) -> Itera
         starts: int64[m + 1], where its m whole records begin, and where the last one ends.
         broken: whether something that is no whole record follows.
         rest: bytes behind the last word.
+        odd: look for what llama.cpp reads and never uses as well, which takes the longest.
     """
-    yield from sorted(_in_records(words, starts), key=lambda fault: fault.offset)
+    yield from sorted(_in_records(words, starts, odd), key=lambda fault: fault.offset)
     if broken or rest:
         yield _at_the_end(words, int(starts[-1]), rest)
 
@@ -51,30 +52,32 @@ def _at_the_end(words: Int32s, at: int, rest: int) -> Fault:
     left = 4 * (len(words) - at) + rest
     if left < 4 * MAX_ORDER:
         return Fault(4 * at, f"{left} bytes of an n-gram of {4 * MAX_ORDER}", Harm.CUT)
-    if left < 4 * _HEAD:
+    if left < 4 * HEAD:
         return Fault(4 * at, "the file ends before the number of followers", Harm.ABORTS)
     followers = int(words[at + MAX_ORDER])
     if followers <= 0:
         return Fault(4 * (at + MAX_ORDER), f"{followers} followers; there is one at least", Harm.ABORTS)
-    have = (left - 4 * _HEAD) // 8
+    have = (left - 4 * HEAD) // 8
     return Fault(4 * at, f"the file ends after {have} of {followers} followers", Harm.ABORTS)
 
 
-def _in_records(words: Int32s, starts: Int64s) -> Iterator[Fault]:
+def _in_records(words: Int32s, starts: Int64s, odd: bool) -> Iterator[Fault]:
     heads = starts[:-1]
     if not len(heads):
         return
-    ngrams = words[heads[:, None] + np.arange(MAX_ORDER)]
     sizes = words[heads + MAX_ORDER].astype(np.int64)
     record_of = np.repeat(np.arange(len(heads)), sizes)
     first_pair = np.concatenate([[0], np.cumsum(sizes)])[:-1]
-    pair_at = heads[record_of] + _HEAD + 2 * (np.arange(len(record_of)) - first_pair[record_of])
+    pair_at = heads[record_of] + HEAD + 2 * (np.arange(len(record_of)) - first_pair[record_of])
     tokens, counts = words[pair_at], words[pair_at + 1]
 
     for i in np.flatnonzero(counts <= 0):
         yield Fault(4 * int(pair_at[i] + 1), f"a count of {counts[i]}; it is one at least", Harm.ABORTS)
+    if not odd:
+        return
     for i in np.flatnonzero(tokens < 0):
         yield Fault(4 * int(pair_at[i]), f"{tokens[i]} is no token id", Harm.ODD)
+    ngrams = words[heads[:, None] + np.arange(MAX_ORDER)]
     free = ngrams == FREE
     gap = free[:, 0] | (free[:, :-1] & ~free[:, 1:]).any(axis=1) | (ngrams < FREE).any(axis=1)
     for i in np.flatnonzero(gap):

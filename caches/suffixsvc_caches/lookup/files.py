@@ -19,13 +19,11 @@ from typing import Final
 import numpy as np
 
 from suffixsvc.errors import InvalidInputError, StoreCorruptError, StoreError, StoreFullError
-from suffixsvc_caches.lookup.faults import Harm, find_faults
-from suffixsvc_caches.lookup.table import MAX_ORDER, Int32s, Int64s, LookupTable
+from suffixsvc_caches.lookup.faults import find_faults
+from suffixsvc_caches.lookup.table import HEAD, MAX_ORDER, Int32s, Int64s, LookupTable
 
 __all__ = ["read_lookup", "read_words", "record_starts", "write_lookup"]
 
-#: words of a record before its followers
-HEAD: Final = MAX_ORDER + 1
 #: records that are laid out at a time
 _BLOCK: Final = 1 << 16
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -40,12 +38,10 @@ def read_lookup(path: Path) -> LookupTable:
     """
     words, rest = read_words(path)
     starts, bad = record_starts(words)
-    for fault in find_faults(words, starts, bad, rest):
-        if fault.harm is not Harm.ODD:
-            raise StoreCorruptError(
-                f"{path} is no whole lookup cache: byte {fault.offset}: {fault.what}",
-                remedy="Export it again; `suffixsvc cache verify` lists everything that is wrong with it.",
-            )
+    for fault in find_faults(words, starts, bad, rest, odd=False):
+        raise StoreCorruptError(
+            f"{path} is no whole lookup cache: byte {fault.offset}: {fault.what}", remedy="Export it again."
+        )
     heads = words[starts[:-1, None] + np.arange(HEAD)]
     sizes = heads[:, MAX_ORDER].astype(np.int64)
     pairs = np.ones(len(words), bool)

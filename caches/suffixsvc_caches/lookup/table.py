@@ -16,6 +16,8 @@ __all__ = ["MAX_ORDER", "STATIC_ORDER", "LookupTable", "merge_tables"]
 
 #: n-grams have 1 to 4 tokens (LLAMA_NGRAM_MAX)
 MAX_ORDER: Final = 4
+#: words of a record in a file before its followers: the n-gram and their number
+HEAD: Final = MAX_ORDER + 1
 #: the only ones that a static cache is asked for (LLAMA_NGRAM_STATIC)
 STATIC_ORDER: Final = 2
 #: stands in the slots that a shorter n-gram leaves free (LLAMA_TOKEN_NULL)
