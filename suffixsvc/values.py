@@ -7,7 +7,7 @@ wherever it is made.
 from __future__ import annotations
 
 import operator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from suffixsvc.types import DraftSource, TokenArray, TokenIds, Verified, VerifyC
 __all__ = [
     "MAX_TOKEN_ID",
     "CostMemo",
+    "Few",
     "as_cost_curve",
     "as_token_array",
     "as_tree",
@@ -25,6 +26,9 @@ __all__ = [
     "cost_key",
     "not_tokens",
 ]
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 #: the largest token id: tokens are int32 and negative ids mean nothing
 MAX_TOKEN_ID = 2**31 - 1
@@ -136,14 +140,26 @@ def cost_key(cost: VerifyCost) -> object:
     return float(cost) if isinstance(cost, float) else None
 
 
+class Few(dict[K, V]):
+    """What was worked out last, by what was asked: for callers that ask for the same few things in turns.
+    Begins anew when it holds ``most``."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def put(self, key: K, value: V) -> V:
+        if len(self) >= self._most:
+            self.clear()
+        self[key] = value
+        return value
+
+
 class CostMemo:
     """:func:`as_cost_curve` for callers that mostly get the same few costs: each worked out once."""
 
-    #: a caller may take turns: a draft of some width, tokens without a draft
-    _MOST: Final = 4
-
     def __init__(self) -> None:
-        self._known: dict[tuple[object, int], npt.NDArray[np.float64]] = {}
+        self._known: Few[tuple[object, int], npt.NDArray[np.float64]] = Few(4)
 
     def curve(self, cost: VerifyCost, max_draft_tokens: int) -> npt.NDArray[np.float64]:
         """float64[w], w <= max_draft_tokens + 1: costs of a target step of 1 .. w tokens. The same array for
@@ -153,10 +169,7 @@ class CostMemo:
             return as_cost_curve(cost, max_draft_tokens)[: max_draft_tokens + 1]
         known = self._known.get(key)
         if known is None:
-            known = as_cost_curve(cost, max_draft_tokens)[: max_draft_tokens + 1]
-            if len(self._known) == self._MOST:
-                self._known = {}
-            self._known[key] = known
+            known = self._known.put(key, as_cost_curve(cost, max_draft_tokens)[: max_draft_tokens + 1])
         return known
 
 

@@ -1,6 +1,15 @@
 import numpy as np
 import numpy.typing as npt
 
+#: of a draft: token_ids, parents, probs, sources, match_lens
+_Columns = tuple[
+    npt.NDArray[np.int32],
+    npt.NDArray[np.int32],
+    npt.NDArray[np.float32],
+    npt.NDArray[np.uint8],
+    npt.NDArray[np.int32],
+]
+
 class IndexStats:
     @property
     def nodes(self) -> int: ...
@@ -58,13 +67,7 @@ class Session:
     def account(self, step_cost: float, tokens: int) -> None: ...
     def draft(
         self, max_tokens: int, cost: npt.NDArray[np.float64], tree: bool, bounds: DraftBounds = ...
-    ) -> tuple[
-        npt.NDArray[np.int32],
-        npt.NDArray[np.int32],
-        npt.NDArray[np.float32],
-        npt.NDArray[np.uint8],
-        npt.NDArray[np.int32],
-    ]: ...
+    ) -> _Columns: ...
     def first_difference(self, at: int, tokens: npt.NDArray[np.int32]) -> int: ...
     def text(self, first: int, last: int) -> npt.NDArray[np.int32]: ...
     def ngrams(self, n: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint64]]: ...
@@ -119,17 +122,7 @@ class Stepper:
         width: int,
         accepted: int,
         sources: bytes,
-    ) -> (
-        tuple[
-            npt.NDArray[np.int32],
-            npt.NDArray[np.int32],
-            npt.NDArray[np.float32],
-            npt.NDArray[np.uint8],
-            npt.NDArray[np.int32],
-        ]
-        | Refusal
-        | None
-    ): ...
+    ) -> _Columns | Refusal | None: ...
     def draft_after(
         self,
         after: npt.NDArray[np.int32],
@@ -138,17 +131,7 @@ class Stepper:
         tree: bool,
         bounds: DraftBounds,
         sources: bytes,
-    ) -> (
-        tuple[
-            npt.NDArray[np.int32],
-            npt.NDArray[np.int32],
-            npt.NDArray[np.float32],
-            npt.NDArray[np.uint8],
-            npt.NDArray[np.int32],
-        ]
-        | Refusal
-        | None
-    ): ...
+    ) -> _Columns | Refusal | None: ...
     def set_closed(self, closed: bool) -> None: ...
     def forget_draft(self) -> None: ...
 

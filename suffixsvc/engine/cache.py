@@ -182,17 +182,14 @@ class SuffixCache:
         """
         outputs = 0
         for index in self._chosen(namespace):
-            while True:
-                more = self._with_sealer(lambda sealer, index=index: sealer.seal(index))  # type: ignore[misc]  # a bound default
-                if not more:
-                    break
+            while more := self._with_sealer(Sealer.seal, index):
                 outputs += more
         return outputs
 
-    def _with_sealer(self, work: Callable[[Sealer], int]) -> int:
+    def _with_sealer(self, work: Callable[[Sealer, NamespaceIndex], int], index: NamespaceIndex) -> int:
         """What a folder's sealer does, or 0. An interrupt waits: half a move would stay half till the end."""
         with self._quiet() as sealer:
-            return 0 if sealer is None else uninterrupted(lambda: work(sealer))
+            return 0 if sealer is None else uninterrupted(lambda: work(sealer, index))
 
     def compact(
         self, namespace: str | None = None, *, progress: Callable[[int, int], None] | None = None
@@ -217,7 +214,7 @@ class SuffixCache:
             if progress is not None:
                 progress(done, len(chosen))
             self.seal(index.path)
-            segments += self._with_sealer(lambda sealer, index=index: sealer.merge_all(index))  # type: ignore[misc]  # a bound default
+            segments += self._with_sealer(Sealer.merge_all, index)
         if progress is not None:
             progress(len(chosen), len(chosen))
         return segments

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from suffixsvc import core
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.types import VerifyCost
-from suffixsvc.values import as_cost_curve, as_tree, cost_key
+from suffixsvc.values import Few, as_cost_curve, as_tree, cost_key
 
 __all__ = ["Terms", "TermsMemo"]
 
@@ -37,7 +37,7 @@ class TermsMemo:
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
-        self._known: dict[tuple[int, object, bool | str], Terms] = {}
+        self._known: Few[tuple[int, object, bool | str], Terms] = Few(_MOST)
 
     def of(self, max_draft_tokens: int, cost: VerifyCost, tree: bool | str) -> Terms:
         """Raises InvalidCostError, InvalidInputError."""
@@ -47,10 +47,7 @@ class TermsMemo:
         asked = max_draft_tokens, key, tree
         known = self._known.get(asked)
         if known is None:
-            known = self._terms(max_draft_tokens, cost, tree)
-            if len(self._known) == _MOST:
-                self._known = {}
-            self._known[asked] = known
+            known = self._known.put(asked, self._terms(max_draft_tokens, cost, tree))
         return known
 
     def _terms(self, max_draft_tokens: int, cost: VerifyCost, tree: bool | str) -> Terms:

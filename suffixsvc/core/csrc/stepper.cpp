@@ -77,8 +77,7 @@ StepOutcome Stepper::take(const StepArguments& arguments) {
         counters_->accepted.fetch_add(accepted, std::memory_order_relaxed);
     }
     if (arguments.max_tokens == 0) return out;
-    agreed_ = 0;
-    agreed_at_ = -1;
+    forget_last();
     last_ = session_.draft(arguments.max_tokens, *arguments.cost, arguments.tree ? Shape::tree : Shape::chain,
                            arguments.bounds);
     last_cost_ = arguments.cost;
