@@ -1,0 +1,29 @@
+"""What building a cache asks of a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from suffixsvc.types import TokenArray, TokenIds
+
+__all__ = ["Tokenizer"]
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back. Thread-safe."""
+
+    @property
+    def fingerprint(self) -> str:
+        """``suffixsvc.fingerprint`` of the vocabulary."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids are 0 .. vocab_size - 1."""
+
+    def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
+        """Token ids of each text, int32[n], no special tokens added; special tokens spelled out in a text
+        become their ids. Releases the GIL."""
+
+    def decode(self, token_ids: TokenIds) -> str:
+        """The text of tokens; bytes that are no whole character become U+FFFD."""
