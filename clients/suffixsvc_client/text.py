@@ -10,8 +10,10 @@ Needs the ``tokenizers`` library: pip install 'suffixsvc[text]'.
 from __future__ import annotations
 
 import functools
+import gzip
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +54,7 @@ class TextCodec:
     def load(
         cls, path: str | Path, *, bos: str | int | None = None, eos: str | int | None = None
     ) -> TextCodec:
-        """Read a tokenizer.json.
+        """Read a tokenizer.json, plain or .gz.
 
         Raises:
             MissingExtraError: the library is not installed.
@@ -63,7 +65,8 @@ class TextCodec:
         except ModuleNotFoundError:
             raise MissingExtraError("text", "tokenizers") from None
         try:
-            tokenizer = Tokenizer.from_file(str(path))
+            raw = Path(path).read_bytes()
+            tokenizer = Tokenizer.from_buffer(gzip.decompress(raw) if str(path).endswith(".gz") else raw)
         except Exception as error:
             # the library raises bare Exceptions for everything
             raise InvalidConfigError(
@@ -78,6 +81,11 @@ class TextCodec:
         ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return np.array(ids, np.int32)
 
+    def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
+        """Token ids of each text, as :meth:`encode` without special tokens added; faster than one by one."""
+        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(each.ids, np.int32) for each in encoded]
+
     def decode(self, token_ids: TokenIds, *, skip_special_tokens: bool = False) -> str:
         """The text of tokens; bytes that are no whole character become U+FFFD."""
         ids = as_token_array(token_ids).tolist()
@@ -87,6 +95,11 @@ class TextCodec:
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes a token stands for; empty for an id that is not in use."""
         return self._bytes_by_id.get(token_id, b"")
+
+    @functools.cached_property
+    def vocab_size(self) -> int:
+        """One more than the largest id in use."""
+        return max(self._bytes_by_id, default=-1) + 1
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -11,8 +11,7 @@ C++; what is here seals, merges, forgets and checks.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,6 +20,7 @@ import numpy as np
 
 from suffixsvc.core import _ext
 from suffixsvc.core._ext import SegmentJob, SegmentStats
+from suffixsvc.core.faults import path_of, typed_errors
 from suffixsvc.errors import (
     InvalidInputError,
     SegmentCancelledError,
@@ -92,23 +92,6 @@ class SegmentRung:
     ]  #: the token that followed last, and in which output; -1 where all are forgotten
 
 
-@contextmanager
-def _typed_errors() -> Iterator[None]:
-    try:
-        yield
-    except _ext.SegmentFault as fault:
-        kind, message, expected, got = fault.args
-        cls, remedy = _KINDS[kind]
-        raise cls(message, expected=expected or None, got=got or None, remedy=remedy or None) from None
-
-
-def _path_of(path: str | os.PathLike[str]) -> str:
-    raw = os.fspath(path)
-    if "\0" in raw:
-        raise InvalidInputError("a path contains a zero byte", got=repr(raw)[:80])
-    return raw
-
-
 def build_segment(
     path: str | os.PathLike[str],
     texts: Iterable[SegmentText],
@@ -148,9 +131,9 @@ def build_segment(
             got=str(error),
         ) from None
     tokens = np.concatenate(arrays) if arrays else np.empty(0, np.int32)
-    with _typed_errors():
+    with typed_errors(_KINDS):
         _ext.build_segment(
-            _path_of(path), tokens, *columns, _require_hub_min(hub_min), SegmentJob() if job is None else job
+            path_of(path), tokens, *columns, _require_hub_min(hub_min), SegmentJob() if job is None else job
         )
 
 
@@ -171,9 +154,9 @@ def merge_segments(
         SegmentCorruptError: a source is damaged.
         StoreFullError, StoreError, SegmentCancelledError: as for :func:`build_segment`.
     """
-    with _typed_errors():
+    with typed_errors(_KINDS):
         _ext.merge_segments(
-            _path_of(path),
+            path_of(path),
             [source.native for source in sources],
             _require_hub_min(hub_min),
             SegmentJob() if job is None else job,
@@ -200,8 +183,8 @@ class Segment:
     """
 
     def __init__(self, path: str | os.PathLike[str], forgotten: Iterable[OutputId] = ()) -> None:
-        with _typed_errors():
-            self.native = _ext.Segment.open(_path_of(path))
+        with typed_errors(_KINDS):
+            self.native = _ext.Segment.open(path_of(path))
         self.forget(forgotten)
 
     @property

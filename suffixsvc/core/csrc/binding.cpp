@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "binding_segment.h"
+#include "ngram_binding.h"
 #include "index.h"
 #include "segment.h"
 #include "session.h"
@@ -66,6 +67,7 @@ NB_MODULE(_ext, m) {
     m.doc() = "The native core: the hot index and drafting. Import suffixsvc.core instead.";
 
     bind_segments(m);
+    bind_ngrams(m);
 
     nb::class_<IndexStats>(m, "IndexStats")
         .def_ro("nodes", &IndexStats::nodes)

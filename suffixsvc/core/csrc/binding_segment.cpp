@@ -1,5 +1,5 @@
 // Glue between Python and sealed segments: strict array types in, plain values out, the GIL released around
-// everything that does work. Faults become suffixsvc.core._ext.SegmentFault(kind, message, expected, got),
+// everything that does work. Faults become suffixsvc.core._ext.FileFault(kind, message, expected, got),
 // which suffixsvc/core/segments.py turns into the project's errors.
 #include "binding_segment.h"
 
@@ -31,28 +31,28 @@ std::span<const T> span_of(const Array<T>& a) {
 }
 
 struct Raised {
-    SegmentFault fault;
+    FileFault fault;
 };
 
-const char* name_of(SegmentFault::Kind kind) {
+const char* name_of(FileFault::Kind kind) {
     switch (kind) {
-        case SegmentFault::Kind::invalid:
+        case FileFault::Kind::invalid:
             return "invalid";
-        case SegmentFault::Kind::corrupt:
+        case FileFault::Kind::corrupt:
             return "corrupt";
-        case SegmentFault::Kind::foreign:
+        case FileFault::Kind::foreign:
             return "foreign";
-        case SegmentFault::Kind::full:
+        case FileFault::Kind::full:
             return "full";
-        case SegmentFault::Kind::cancelled:
+        case FileFault::Kind::cancelled:
             return "cancelled";
         default:
             return "io";
     }
 }
 
-void raise_if(const SegmentFault& fault) {
-    if (fault) throw Raised{fault};
+void raise_if(const FileFault& fault) {
+    if (fault) raise_fault(fault);
 }
 
 // A rung as Python sees it: length, first entry, last entry + 1, all votes, (token, votes) of the strongest,
@@ -118,10 +118,12 @@ std::vector<double> time_drafts(const Segment& segment, std::span<const Token> t
 
 }  // namespace
 
+void raise_fault(const FileFault& fault) { throw Raised{fault}; }
+
 void bind_segments(nb::module_& m) {
     static PyObject* fault_type =
-        PyErr_NewException("suffixsvc.core._ext.SegmentFault", PyExc_Exception, nullptr);
-    m.attr("SegmentFault") = nb::borrow(fault_type);
+        PyErr_NewException("suffixsvc.core._ext.FileFault", PyExc_Exception, nullptr);
+    m.attr("FileFault") = nb::borrow(fault_type);
     nb::register_exception_translator(
         [](const std::exception_ptr& p, void*) {
             try {
@@ -158,7 +160,7 @@ void bind_segments(nb::module_& m) {
         .def_static(
             "open",
             [](const std::string& path) {
-                SegmentFault fault;
+                FileFault fault;
                 std::shared_ptr<Segment> segment;
                 {
                     nb::gil_scoped_release release;
@@ -210,7 +212,7 @@ void bind_segments(nb::module_& m) {
         "build_segment",
         [](const std::string& path, Array<Token> tokens, Array<std::uint64_t> lengths,
            Array<std::uint32_t> contexts, Array<std::uint64_t> lsns, std::uint32_t hub_min, SegmentJob& job) {
-            SegmentFault fault;
+            FileFault fault;
             {
                 nb::gil_scoped_release release;
                 fault =
@@ -225,7 +227,7 @@ void bind_segments(nb::module_& m) {
         "merge_segments",
         [](const std::string& path, const std::vector<std::shared_ptr<Segment>>& sources,
            std::uint32_t hub_min, SegmentJob& job) {
-            SegmentFault fault;
+            FileFault fault;
             {
                 nb::gil_scoped_release release;
                 std::vector<const Segment*> segments;

@@ -3,4 +3,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include "file_fault.h"
+
+// Raises a fault as suffixsvc.core._ext.FileFault(kind, message, expected, got).
+[[noreturn]] void raise_fault(const suffixsvc::FileFault& fault);
+
 void bind_segments(nanobind::module_& m);

@@ -33,8 +33,9 @@ constexpr Tables make_tables() {
 constexpr Tables kTables = make_tables();
 
 #ifdef SUFFIXSVC_HAS_SSE42
-__attribute__((target("sse4.2"))) std::uint32_t crc32c_sse42(const unsigned char* p, std::size_t size) {
-    std::uint64_t crc = 0xFFFFFFFFu;
+__attribute__((target("sse4.2"))) std::uint32_t crc32c_sse42(const unsigned char* p, std::size_t size,
+                                                             std::uint32_t before) {
+    std::uint64_t crc = ~before;
     for (; size >= 8; p += 8, size -= 8) {
         std::uint64_t word;
         std::memcpy(&word, p, 8);
@@ -48,9 +49,9 @@ __attribute__((target("sse4.2"))) std::uint32_t crc32c_sse42(const unsigned char
 
 }  // namespace
 
-std::uint32_t crc32c_portable(const void* data, std::size_t size) {
+std::uint32_t crc32c_portable(const void* data, std::size_t size, std::uint32_t before) {
     const auto* p = static_cast<const unsigned char*>(data);
-    std::uint32_t crc = 0xFFFFFFFFu;
+    std::uint32_t crc = ~before;
     for (; size >= 8; p += 8, size -= 8) {
         crc ^= static_cast<std::uint32_t>(p[0]) | static_cast<std::uint32_t>(p[1]) << 8 |
                static_cast<std::uint32_t>(p[2]) << 16 | static_cast<std::uint32_t>(p[3]) << 24;
@@ -62,12 +63,12 @@ std::uint32_t crc32c_portable(const void* data, std::size_t size) {
     return ~crc;
 }
 
-std::uint32_t crc32c(const void* data, std::size_t size) {
+std::uint32_t crc32c(const void* data, std::size_t size, std::uint32_t before) {
 #ifdef SUFFIXSVC_HAS_SSE42
     static const bool has = __builtin_cpu_supports("sse4.2") != 0;
-    if (has) return crc32c_sse42(static_cast<const unsigned char*>(data), size);
+    if (has) return crc32c_sse42(static_cast<const unsigned char*>(data), size, before);
 #endif
-    return crc32c_portable(data, size);
+    return crc32c_portable(data, size, before);
 }
 
 }  // namespace suffixsvc

@@ -7,8 +7,9 @@
 
 namespace suffixsvc {
 
-std::uint32_t crc32c(const void* data, std::size_t size);
+// `before` is the checksum of what comes before the data, 0 for nothing.
+std::uint32_t crc32c(const void* data, std::size_t size, std::uint32_t before = 0);
 // The same without the instruction, for tests and other machines.
-std::uint32_t crc32c_portable(const void* data, std::size_t size);
+std::uint32_t crc32c_portable(const void* data, std::size_t size, std::uint32_t before = 0);
 
 }  // namespace suffixsvc

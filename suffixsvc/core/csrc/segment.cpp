@@ -16,7 +16,7 @@ namespace suffixsvc {
 
 namespace {
 
-SegmentFault fault_of(SegmentFault::Kind kind, const std::string& path, const std::string& what,
+FileFault fault_of(FileFault::Kind kind, const std::string& path, const std::string& what,
                       std::string expected = "", std::string got = "") {
     return {kind, "segment file " + path + ": " + what, std::move(expected), std::move(got)};
 }
@@ -40,11 +40,11 @@ std::string nonsense(const SegmentHeader& h) {
 
 }  // namespace
 
-std::unique_ptr<Segment> Segment::open(const std::string& path, SegmentFault& fault) {
+std::unique_ptr<Segment> Segment::open(const std::string& path, FileFault& fault) {
     // What is no file may keep who opens it waiting: a named pipe does.
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
-        fault = fault_of(SegmentFault::Kind::io, path, "cannot be opened", "", std::strerror(errno));
+        fault = fault_of(FileFault::Kind::io, path, "cannot be opened", "", std::strerror(errno));
         return nullptr;
     }
     std::unique_ptr<Segment> segment(new Segment);
@@ -60,8 +60,8 @@ Segment::~Segment() {
     if (writable_) ::munmap(writable_, writable_bytes_);
 }
 
-bool Segment::map(int fd, SegmentFault& fault) {
-    using Kind = SegmentFault::Kind;
+bool Segment::map(int fd, FileFault& fault) {
+    using Kind = FileFault::Kind;
     struct stat info;
     if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
         fault = fault_of(Kind::foreign, path_, "not a regular file");
@@ -144,10 +144,10 @@ bool Segment::verify(std::uint64_t block) const {
     return true;
 }
 
-bool Segment::load_tables(SegmentFault& fault) {
+bool Segment::load_tables(FileFault& fault) {
     const SegmentCounts& c = header_.counts;
     const auto refuse = [&](const char* what) {
-        fault = fault_of(SegmentFault::Kind::corrupt, path_, what);
+        fault = fault_of(FileFault::Kind::corrupt, path_, what);
         return false;
     };
     for (Column each : {Column::alphabet, Column::buckets, Column::text_start, Column::text_context,

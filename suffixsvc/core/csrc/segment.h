@@ -113,7 +113,7 @@ class Segment : public std::enable_shared_from_this<Segment> {
   public:
     // nullptr and a fault (foreign, corrupt, io) where the file is not a whole segment of this version. Reads
     // the header, the alphabet and the table of texts; everything else on first touch.
-    static std::unique_ptr<Segment> open(const std::string& path, SegmentFault& fault);
+    static std::unique_ptr<Segment> open(const std::string& path, FileFault& fault);
     ~Segment();
     Segment(const Segment&) = delete;
     Segment& operator=(const Segment&) = delete;
@@ -216,8 +216,8 @@ class Segment : public std::enable_shared_from_this<Segment> {
     friend class SegmentSearch;
 
     Segment() = default;
-    bool map(int fd, SegmentFault& fault);
-    bool load_tables(SegmentFault& fault);
+    bool map(int fd, FileFault& fault);
+    bool load_tables(FileFault& fault);
     bool verify(std::uint64_t block) const;
     template <typename F>
     auto read(F f) const;

@@ -12,8 +12,8 @@ namespace suffixsvc {
 
 namespace {
 
-SegmentFault invalid(std::string message, std::string expected, std::string got) {
-    return {SegmentFault::Kind::invalid, std::move(message), std::move(expected), std::move(got)};
+FileFault invalid(std::string message, std::string expected, std::string got) {
+    return {FileFault::Kind::invalid, std::move(message), std::move(expected), std::move(got)};
 }
 
 // One text of the input; `age` and `rank` are those of its newest occurrence.
@@ -31,7 +31,7 @@ std::uint64_t hash_of(std::span<const Token> tokens, std::uint32_t context) {
     return h;
 }
 
-SegmentFault validate(const SegmentInput& in) {
+FileFault validate(const SegmentInput& in) {
     const std::size_t n = in.lengths.size();
     if (in.contexts.size() != n || in.lsns.size() != n)
         return invalid("the texts' columns differ in length", std::to_string(n) + " contexts and LSNs",
@@ -128,9 +128,9 @@ std::uint32_t shared_context(const std::vector<std::uint32_t>& codes, std::uint3
 
 }  // namespace
 
-SegmentFault build_segment(const std::string& path, const SegmentInput& input, const SegmentOptions& options,
+FileFault build_segment(const std::string& path, const SegmentInput& input, const SegmentOptions& options,
                            SegmentJob& job) {
-    if (SegmentFault fault = validate(input)) return fault;
+    if (FileFault fault = validate(input)) return fault;
     TextTable texts;
     const std::vector<Piece> pieces = distinct_texts(input, texts);
     IdSet set;

@@ -32,6 +32,8 @@
 #include <cstring>
 #include <string>
 
+#include "file_fault.h"
+
 namespace suffixsvc {
 
 static_assert(std::endian::native == std::endian::little, "segments are mapped: little-endian machines only");
@@ -152,16 +154,5 @@ inline std::uint32_t load_code(const std::uint8_t* column, std::uint32_t width, 
            : width == 3 ? load_code<3>(column, i)
                         : load_code<4>(column, i);
 }
-
-// Why something about a segment failed. `kind` is none where nothing did.
-struct SegmentFault {
-    enum class Kind { none, invalid, corrupt, foreign, full, io, cancelled };
-    Kind kind = Kind::none;
-    std::string message;
-    std::string expected;
-    std::string got;
-
-    explicit operator bool() const { return kind != Kind::none; }
-};
 
 }  // namespace suffixsvc

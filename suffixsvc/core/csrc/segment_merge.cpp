@@ -329,10 +329,10 @@ bool Merger::write_entries(SegmentWriter& writer, const SegmentLayout& layout, c
 
 }  // namespace
 
-SegmentFault merge_segments(const std::string& path, std::span<const Segment* const> sources,
+FileFault merge_segments(const std::string& path, std::span<const Segment* const> sources,
                             const SegmentOptions& options, SegmentJob& job) {
     const auto corrupt = [](const std::string& name) {
-        return SegmentFault{SegmentFault::Kind::corrupt, "segment file " + name + ": cannot be merged",
+        return FileFault{FileFault::Kind::corrupt, "segment file " + name + ": cannot be merged",
                             "a segment that check() accepts", "a damaged one"};
     };
     for (const Segment* s : sources)
@@ -340,7 +340,7 @@ SegmentFault merge_segments(const std::string& path, std::span<const Segment* co
     Merger merger(sources);
     merger.plan_texts();
     if (merger.positions > kSegmentMaxText)
-        return {SegmentFault::Kind::invalid, "too many tokens for one segment",
+        return {FileFault::Kind::invalid, "too many tokens for one segment",
                 "at most " + std::to_string(kSegmentMaxText), std::to_string(merger.positions)};
     const std::string first = sources.empty() ? path : sources.front()->path();
     if (!merger.plan_alphabet()) return corrupt(first);

@@ -56,16 +56,13 @@ void SegmentWriter::unmap() {
 
 bool SegmentWriter::fail(const char* what, int error) {
     if (fault_) return false;
-    fault_.kind = error == ENOSPC || error == EDQUOT || error == EFBIG ? SegmentFault::Kind::full
-                                                                       : SegmentFault::Kind::io;
-    fault_.message = std::string("cannot ") + what + " the segment file " + path_;
-    fault_.got = std::strerror(error);
+    fault_ = FileFault::of_system(std::string("cannot ") + what + " the segment file " + path_, error);
     return false;
 }
 
 bool SegmentWriter::cancel() {
     if (!fault_)
-        fault_ = {SegmentFault::Kind::cancelled, "building the segment " + path_ + " was cancelled", "", ""};
+        fault_ = {FileFault::Kind::cancelled, "building the segment " + path_ + " was cancelled", "", ""};
     return false;
 }
 

@@ -28,7 +28,7 @@ class SegmentWriter {
     SegmentWriter& operator=(const SegmentWriter&) = delete;
 
     // The first failure, of any call; later calls do nothing.
-    const SegmentFault& fault() const { return fault_; }
+    const FileFault& fault() const { return fault_; }
 
     bool open(const std::string& path);
     bool write(std::uint64_t offset, const void* data, std::size_t size);
@@ -49,7 +49,7 @@ class SegmentWriter {
     std::uint64_t unsent_ = 0;  // bytes written that the disk was not asked to take yet
     void* mapped_ = nullptr;
     std::size_t mapped_bytes_ = 0;
-    SegmentFault fault_;
+    FileFault fault_;
 };
 
 // One column, written from its first entry to its last through a buffer.

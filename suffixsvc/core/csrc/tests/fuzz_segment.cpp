@@ -104,7 +104,7 @@ struct Outcome {
 };
 
 Outcome use(const std::string& folder, std::mt19937& random, const Segment& other) {
-    SegmentFault fault;
+    FileFault fault;
     const std::unique_ptr<Segment> segment = Segment::open(folder + "/mutant.seg", fault);
     if (!segment) {
         if (!fault || fault.message.empty()) fail("open", "refused without a reason");
@@ -154,8 +154,8 @@ Outcome use(const std::string& folder, std::mt19937& random, const Segment& othe
     ask();
     SegmentJob job;
     const Segment* sources[] = {segment.get(), &other};
-    const SegmentFault merged = merge_segments(folder + "/merged.seg", sources, {2}, job);
-    if (merged && merged.kind != SegmentFault::Kind::corrupt && merged.kind != SegmentFault::Kind::invalid)
+    const FileFault merged = merge_segments(folder + "/merged.seg", sources, {2}, job);
+    if (merged && merged.kind != FileFault::Kind::corrupt && merged.kind != FileFault::Kind::invalid)
         fail("merge", merged.message + ": " + merged.got);
     const bool sound = segment->check().empty();
     if (sound && !segment->corrupt()) {
@@ -183,7 +183,7 @@ int main(int argc, char** argv) {
         corpus.push_back(read_file(folder + "/mutant.seg"));
     }
     write_file(folder + "/other.seg", corpus.back());
-    SegmentFault fault;
+    FileFault fault;
     const std::unique_ptr<Segment> other = Segment::open(folder + "/other.seg", fault);
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(std::atol(argv[2]));
     std::uint64_t mutants = 0, refused = 0, corrupt = 0, sound = 0;

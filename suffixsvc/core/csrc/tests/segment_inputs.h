@@ -76,7 +76,7 @@ inline Texts hurtful_texts(std::mt19937& random, std::uint64_t first, std::size_
 
 inline void build(const std::string& path, const Texts& texts, std::uint32_t hub_min) {
     SegmentJob job;
-    if (const SegmentFault fault = build_segment(path, texts.input(), {hub_min}, job))
+    if (const FileFault fault = build_segment(path, texts.input(), {hub_min}, job))
         fail("build", fault.message);
 }
 

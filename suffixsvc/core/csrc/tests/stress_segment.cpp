@@ -15,7 +15,7 @@ namespace {
 constexpr int kOrders[] = {1, 2, 3, 4, 5, 6, 8, 11, 16, 24};
 
 std::unique_ptr<Segment> open(const std::string& path) {
-    SegmentFault fault;
+    FileFault fault;
     std::unique_ptr<Segment> segment = Segment::open(path, fault);
     if (!segment) fail("open", fault.message);
     return segment;
@@ -43,7 +43,7 @@ void alone(const std::string& folder, std::uint32_t seed, int rounds) {
             all.lsns.insert(all.lsns.end(), texts.lsns.begin(), texts.lsns.end());
         }
         SegmentJob job;
-        if (const SegmentFault fault = merge_segments(folder + "/merged.seg", sources, {3}, job))
+        if (const FileFault fault = merge_segments(folder + "/merged.seg", sources, {3}, job))
             fail("merge", fault.message);
         build(folder + "/union.seg", all, 3);
         if (read_file(folder + "/merged.seg") != read_file(folder + "/union.seg"))
@@ -80,7 +80,7 @@ void together(const std::string& folder, std::uint32_t seed, int rounds) {
             const Segment* sources[] = {segment.get()};
             while (!stop.load()) {
                 check(*segment);
-                if (const SegmentFault fault = merge_segments(folder + "/merged.seg", sources, {4}, job))
+                if (const FileFault fault = merge_segments(folder + "/merged.seg", sources, {4}, job))
                     fail("merge", fault.message);
             }
         });

@@ -19,7 +19,7 @@ namespace {
 constexpr std::uint64_t kOutputs = 12;  // of a segment
 
 std::shared_ptr<Segment> open(const std::string& path) {
-    SegmentFault fault;
+    FileFault fault;
     std::shared_ptr<Segment> segment = Segment::open(path, fault);
     if (!segment) fail("open", fault.message);
     return segment;

@@ -1,0 +1,68 @@
+"""Which tokenizer a file is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from suffixsvc.errors import InvalidConfigError, InvalidInputError, TokenizerMismatchError
+
+if TYPE_CHECKING:
+    from suffixsvc_caches.tokenizers.base import Tokenizer
+
+__all__ = ["load_tokenizer", "require_fingerprint"]
+
+
+def load_tokenizer(
+    path: Path, *, bos: str | int | None = None, eos: str | int | None = None, expected: str = ""
+) -> Tokenizer:
+    """The tokenizer of a GGUF (vocabulary only), or of a tokenizer.json, plain or .gz.
+
+    Args:
+        bos, eos: text or id of the special tokens, for a tokenizer.json: it does not say which they are, and
+            both count in the fingerprint.
+        expected: the fingerprint it must have; "" = any.
+
+    Raises:
+        InvalidConfigError: no such file, or neither. MissingExtraError: the library for it is missing.
+        InvalidInputError: bos and eos of a GGUF, or no tokens of this tokenizer.
+        TokenizerMismatchError: another fingerprint than expected.
+    """
+    tokenizer = _load(path, bos, eos)
+    if expected:
+        require_fingerprint(tokenizer.fingerprint, expected, str(path.name))
+    return tokenizer
+
+
+def require_fingerprint(fingerprint: str, expected: str, whose: str) -> None:
+    """Refuse ids of another tokenizer. TokenizerMismatchError."""
+    if fingerprint != expected:
+        raise TokenizerMismatchError(
+            f"{whose} has another tokenizer",
+            expected=expected,
+            got=fingerprint,
+            remedy="Take the tokenizer of the model; for a tokenizer.json, --bos and --eos count too.",
+        )
+
+
+def _load(path: Path, bos: str | int | None, eos: str | int | None) -> Tokenizer:
+    if not path.is_file():
+        raise InvalidConfigError(
+            f"no tokenizer at {path}", expected="a GGUF or a tokenizer.json", got="no such file"
+        )
+    if _is_gguf(path):
+        from suffixsvc_caches.tokenizers.gguf import GgufTokenizer  # noqa: PLC0415 - loads llama.cpp
+
+        if bos is not None or eos is not None:
+            raise InvalidInputError(
+                "a GGUF names its special tokens itself", got="bos or eos", remedy="Leave --bos and --eos out."
+            )
+        return GgufTokenizer(path)
+    from suffixsvc_client.text import TextCodec  # noqa: PLC0415 - only a tokenizer.json needs it
+
+    return TextCodec.load(path, bos=bos, eos=eos)
+
+
+def _is_gguf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return path.suffix == ".gguf" or file.read(4) == b"GGUF"
