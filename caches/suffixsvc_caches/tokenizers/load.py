@@ -55,7 +55,9 @@ def _load(path: Path, bos: str | int | None, eos: str | int | None) -> Tokenizer
 
         if bos is not None or eos is not None:
             raise InvalidInputError(
-                "a GGUF names its special tokens itself", got="bos or eos", remedy="Leave --bos and --eos out."
+                "a GGUF names its special tokens itself",
+                got="bos or eos",
+                remedy="Leave --bos and --eos out.",
             )
         return GgufTokenizer(path)
     from suffixsvc_client.text import TextCodec  # noqa: PLC0415 - only a tokenizer.json needs it

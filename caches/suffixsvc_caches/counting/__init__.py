@@ -1,0 +1,23 @@
+"""Counting the n-grams of logs: out of core, on all cores or a cluster, resumable, always the same bytes.
+
+logs ─ batches ─> encode, count (workers) ─> runs in a work folder ─> merge by token ranges ─> records
+                                                   │
+                                             journal: which batches are in which run
+"""
+
+from suffixsvc_caches.counting.local import count_logs
+from suffixsvc_caches.counting.merging import merge_runs
+from suffixsvc_caches.counting.plan import Counted, CountOptions, CountPlan, Progress, ReadLog
+from suffixsvc_caches.counting.records import RecordFile, Records
+
+__all__ = [
+    "CountOptions",
+    "CountPlan",
+    "Counted",
+    "Progress",
+    "ReadLog",
+    "RecordFile",
+    "Records",
+    "count_logs",
+    "merge_runs",
+]

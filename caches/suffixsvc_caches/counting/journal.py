@@ -1,0 +1,231 @@
+"""The work folder of a build: runs, and a journal that says which batches are in which.
+
+    {"plan": key}                                    first line: what is being built
+    {"runs": [name, ..], "batches": {file: [[a, b], ..]}, "tokens": n, "calls": n}
+                                                     batches a .. b - 1 of a file are counted
+    {"run": name, "of": [name, ..]}                  a run that took the place of others
+    {"file": i, "batches": n, "tally": {..}}         a log was read to its end, it has n batches
+    {"loaded": n}                                    outputs that are in the data folder
+
+A line is added once what it speaks of is on the disk, so what the journal says is true; a line cut off by a
+crash is no line, and a run that no line names is removed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from suffixsvc.core.ngram_count import check_run
+from suffixsvc.errors import (
+    InvalidInputError,
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+    StoreLockedError,
+)
+from suffixsvc_caches.atomic import FULL
+
+__all__ = ["Journal"]
+
+_NAME: Final = "journal.jsonl"
+_RUN: Final = "*.run"
+
+
+class Journal:
+    """Opens a work folder, created where there is none. Thread-safe; one process at a time.
+
+    Args:
+        folder: the work folder.
+        key: of the plan; a folder that holds something else is refused.
+
+    Raises:
+        InvalidInputError: the folder belongs to another build, or is no work folder.
+        StoreLockedError: another process builds there. StoreError: the disk.
+    """
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._done: dict[int, set[int]] = {}
+        self._runs: list[str] = []
+        self._ends: dict[int, tuple[int, dict[str, Any]]] = {}
+        self.tokens = self.calls = self.loaded = 0
+        self._serial = 0
+        self._require_ours(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = (folder / _NAME).open("a+b")
+        except OSError as error:
+            raise StoreError(f"cannot use the work folder {folder}", got=error.strerror) from None
+        try:
+            self._open(key)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def close(self) -> None:
+        """Let the folder go."""
+        self._file.close()
+
+    @property
+    def resumed(self) -> bool:
+        """Whether an earlier start left something to go on with."""
+        return bool(self._runs or self._ends)
+
+    def runs(self) -> list[Path]:
+        """Runs that together count every batch that is done, once."""
+        with self._lock:
+            return [self.folder / name for name in self._runs]
+
+    def is_done(self, file: int, batch: int) -> bool:
+        with self._lock:
+            return batch in self._done.get(file, ())
+
+    def end_of(self, file: int) -> tuple[int, dict[str, Any]] | None:
+        """How many batches a log has and what was read of it, once all of it was."""
+        return self._ends.get(file)
+
+    def is_whole(self, file: int) -> bool:
+        """Whether all batches of a log are counted."""
+        with self._lock:
+            end = self._ends.get(file)
+            return end is not None and len(self._done.get(file, ())) == end[0]
+
+    def new_run(self) -> Path:
+        """A name for a run that is about to be written."""
+        with self._lock:
+            self._serial += 1
+            return self.folder / f"{self._serial:06d}.run"
+
+    def add_runs(
+        self, runs: Iterable[Path], batches: Iterable[tuple[int, int]], tokens: int, calls: int
+    ) -> None:
+        """Runs that together count these (file, batch) are on the disk."""
+        by_file: dict[int, list[int]] = {}
+        for file, batch in batches:
+            by_file.setdefault(file, []).append(batch)
+        entry = {
+            "runs": [run.name for run in runs],
+            "batches": {str(file): _as_ranges(numbers) for file, numbers in by_file.items()},
+            "tokens": tokens,
+            "calls": calls,
+        }
+        self._add(entry)
+
+    def replace_runs(self, run: Path, merged: Iterable[Path]) -> None:
+        """A run that holds all that others do is on the disk: those go."""
+        old = list(merged)
+        self._add({"run": run.name, "of": [each.name for each in old]})
+        for each in old:
+            each.unlink(missing_ok=True)
+
+    def add_end(self, file: int, batches: int, tally: Mapping[str, Any]) -> None:
+        """A log was read to its end."""
+        self._add({"file": file, "batches": batches, "tally": dict(tally)})
+
+    def add_loaded(self, outputs: int) -> None:
+        """So many outputs, all in all, are loaded durably."""
+        self._add({"loaded": outputs})
+
+    def _add(self, entry: dict[str, Any]) -> None:
+        line = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+        with self._lock:
+            try:
+                self._file.write(line)
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            except OSError as error:
+                kind = StoreFullError if error.errno in FULL else StoreError
+                raise kind(f"cannot write to {self.folder}", got=error.strerror) from None
+            self._take(entry)
+
+    def _take(self, entry: dict[str, Any]) -> None:
+        match entry:
+            case {"run": name, "of": old}:
+                self._runs = [run for run in self._runs if run not in old] + [name]
+            case {"runs": names, "batches": batches, "tokens": tokens, "calls": calls}:
+                self._runs += names
+                self.tokens += tokens
+                self.calls += calls
+                for file, ranges in batches.items():
+                    done = self._done.setdefault(int(file), set())
+                    for first, end in ranges:
+                        done.update(range(first, end))
+            case {"file": file, "batches": batches, "tally": tally}:
+                self._ends[file] = (batches, tally)
+            case {"loaded": outputs}:
+                self.loaded = outputs
+            case _:
+                raise StoreCorruptError(f"the journal in {self.folder} makes no sense", got=str(entry)[:80])
+
+    @staticmethod
+    def _require_ours(folder: Path) -> None:
+        if (
+            folder.exists()
+            and not (folder / _NAME).exists()
+            and (not folder.is_dir() or any(folder.iterdir()))
+        ):
+            raise InvalidInputError(
+                f"{folder} is no work folder", expected="a folder that a build left, an empty one, or none",
+                remedy="Name another with --work.",
+            )  # fmt: skip
+
+    def _open(self, key: str) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StoreLockedError(
+                f"another process builds in {self.folder}", remedy="Wait for it, or name another with --work."
+            ) from None
+        self._file.seek(0)
+        lines = self._file.read().splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith(b"\n")]
+        # What a crash cut off is no line, and nothing may be written behind it.
+        self._file.truncate(sum(map(len, whole)))
+        try:
+            entries = [json.loads(line) for line in whole]
+        except ValueError as error:
+            raise StoreCorruptError(f"the journal in {self.folder} makes no sense", got=error) from None
+        if not entries:
+            self._file.write(json.dumps({"plan": key}).encode() + b"\n")
+            self._file.flush()
+        elif entries[0].get("plan") != key:
+            raise InvalidInputError(
+                f"{self.folder} holds what is left of another build",
+                remedy="Delete it, name another folder with --work, or build with the same logs and options.",
+            )
+        for entry in entries[1:]:
+            self._take(entry)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Look at what an earlier start left: damaged runs are an error, forgotten ones go."""
+        known = set(self._runs)
+        for run in self.folder.glob(_RUN):
+            if run.name in known:
+                check_run(run)
+                known.remove(run.name)
+            else:
+                run.unlink()
+            self._serial = max(self._serial, int(run.stem) if run.stem.isdigit() else 0)
+        if known:
+            raise StoreCorruptError(
+                f"runs are missing in {self.folder}", expected=", ".join(sorted(known))[:80],
+                remedy="Delete the folder and build again.",
+            )  # fmt: skip
+
+
+def _as_ranges(numbers: Iterable[int]) -> list[list[int]]:
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and ranges[-1][1] == number:
+            ranges[-1][1] += 1
+        else:
+            ranges.append([number, number + 1])
+    return ranges

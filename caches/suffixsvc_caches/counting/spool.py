@@ -1,0 +1,84 @@
+"""Encoded calls in the work folder, a file a batch: what a corpus is loaded from, in the order of the logs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from suffixsvc.errors import StoreCorruptError
+from suffixsvc.types import TokenArray
+from suffixsvc_caches.atomic import new_file
+from suffixsvc_caches.counting.batches import Batch
+
+__all__ = ["SpooledCall", "TokenSpool"]
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledCall:
+    """One call: int32[n] tokens, n >= 1, int32[m] end of the prompt, labels."""
+
+    token_ids: TokenArray
+    prompt_tail: TokenArray
+    labels: dict[str, str]
+
+
+class TokenSpool:
+    """The calls of a build.
+
+    Args:
+        folder: created where there is none.
+        prompt_tokens: of each prompt's end are kept.
+    """
+
+    def __init__(self, folder: Path, prompt_tokens: int) -> None:
+        self._folder = folder
+        self.prompt_tokens = prompt_tokens
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, batch: Batch, responses: Sequence[TokenArray], prompts: Sequence[TokenArray]) -> None:
+        """Keep a batch; one that is there already is written again, the same. StoreError."""
+        labels = [
+            {
+                name: value
+                for name, value in (("agent", call.agent), ("session", call.session), ("model", call.model))
+                if value
+            }
+            for call in batch.calls
+        ]
+        arrays = {
+            "tokens": _joined(responses),
+            "sizes": np.array([len(each) for each in responses], np.int64),
+            "prompts": _joined(prompts),
+            "prompt_sizes": np.array([len(each) for each in prompts], np.int64),
+            "labels": np.frombuffer(json.dumps(labels).encode(), np.uint8),
+        }
+        with new_file(self._path(batch.file, batch.number), force=True) as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type] # the stub takes names for options
+
+    def read(self, file: int, batch: int) -> Iterator[SpooledCall]:
+        """The calls of a batch that have a token. StoreCorruptError: it is not there or damaged."""
+        path = self._path(file, batch)
+        try:
+            with np.load(path, allow_pickle=False) as kept:
+                arrays = {name: kept[name] for name in kept.files}
+            labels = json.loads(arrays["labels"].tobytes())
+        except (OSError, ValueError, KeyError) as error:
+            raise StoreCorruptError(
+                f"cannot read {path}", got=error, remedy="Delete the work folder and build again."
+            ) from None
+        tokens = np.split(arrays["tokens"], np.cumsum(arrays["sizes"])[:-1])
+        prompts = np.split(arrays["prompts"], np.cumsum(arrays["prompt_sizes"])[:-1])
+        for ids, prompt, each in zip(tokens, prompts, labels, strict=False):
+            if len(ids):
+                yield SpooledCall(ids, prompt, each)
+
+    def _path(self, file: int, batch: int) -> Path:
+        return self._folder / f"{file}-{batch}.npz"
+
+
+def _joined(parts: Sequence[TokenArray]) -> TokenArray:
+    return np.concatenate([np.empty(0, np.int32), *parts]).astype(np.int32, copy=False)
