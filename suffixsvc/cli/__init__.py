@@ -67,6 +67,11 @@ _EXTRA_OF: Final[dict[str, str]] = {
     "prometheus_client": "server",
     "llama_cpp": "llama",
     "tokenizers": "text",
+    "orjson": "caches",
+    "ijson": "caches",
+    "zstandard": "caches",
+    "pyarrow": "caches",
+    "pathspec": "caches",
 }
 
 

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from suffixsvc.types import TokenArray
 
-__all__ = ["LogCall"]
+__all__ = ["Content", "LogCall"]
+
+#: what was written or asked: text, or int32[n] token ids
+Content = str | TokenArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +25,8 @@ class LogCall:
         tokenizer: fingerprint of the tokenizer that the ids belong to; "" for texts, and where unknown.
     """
 
-    response: str | TokenArray
-    prompt: str | TokenArray = ""
+    response: Content
+    prompt: Content = ""
     agent: str = ""
     session: str = ""
     model: str = ""

@@ -1,0 +1,121 @@
+"""Fields of records by name: ``choices.0.message.content``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from difflib import get_close_matches
+from typing import Any, Final
+
+from suffixsvc.errors import InvalidInputError
+
+__all__ = ["Finder", "name_fields"]
+
+#: names of fields that an error lists
+_MOST_NAMES: Final = 40
+
+
+class Finder:
+    """Looks one thing up in records.
+
+    Args:
+        name: what the user calls it, such as "response_field".
+        given: the field the user named, or "".
+        usual: the fields where it usually is, the likeliest first.
+
+    Attributes:
+        given: the field the user named, or "".
+        seen: whether any record had that field.
+    """
+
+    def __init__(self, name: str, given: str, usual: Iterable[str]) -> None:
+        self.name = name
+        self.given = given
+        self.seen = False
+        self._paths = [tuple(path.split(".")) for path in ((given,) if given else usual)]
+
+    def find(self, record: dict[str, Any]) -> Any:
+        """The first value that is not null, or None."""
+        if self.given and self.given in record:  # a name with dots in it
+            self.seen = True
+            return record[self.given]
+        for first, *rest in self._paths:
+            value = record.get(first)
+            if value is None:
+                self.seen |= first in record and not rest
+                continue
+            if rest:
+                value = _walk(value, rest)
+            if value is not None:
+                self.seen = True
+                return value
+        return None
+
+    def among(self, keys: Collection[str]) -> Callable[[dict[str, Any]], Any]:
+        """:meth:`find` for records with exactly these keys."""
+        if self.given:
+            return self.find
+        paths = [path for path in self._paths if path[0] in keys]
+        if not paths:
+            return _nothing
+        if len(paths[0]) > 1 or len(paths) > 1:
+            return Finder(self.name, "", map(".".join, paths)).find
+        name = paths[0][0]
+        return lambda record: record[name]
+
+    def has(self, record: dict[str, Any]) -> bool:
+        """Whether the record has it, be it null."""
+        if self.given and self.given in record:
+            return True
+        return any(
+            path[-1] in parent
+            if isinstance(parent := _walk(record, path[:-1]), dict)
+            else _walk(record, path) is not None
+            for path in self._paths
+        )
+
+    def missing(self, record: dict[str, Any]) -> InvalidInputError:
+        """The error for a record without it: names the fields that exist and the nearest one."""
+        names = name_fields(record)
+        wanted = self.given or " or ".join(".".join(path) for path in self._paths)
+        near = get_close_matches(wanted, names, 1)
+        shown = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
+        return InvalidInputError(
+            f"no field {wanted}",
+            got=f"the fields {shown}" if shown else "a record without fields",
+            remedy=f"Did you mean {near[0]}?" if near else f"Name the field with {self.name}.",
+        )
+
+
+def _nothing(_record: dict[str, Any]) -> None:
+    return None
+
+
+def name_fields(record: dict[str, Any]) -> list[str]:
+    """Names of a record's fields, those of its objects and first list entries too, three levels deep."""
+    return list(_names(record, "", 3))
+
+
+def _names(value: Any, prefix: str, levels: int) -> Iterable[str]:
+    if levels == 0:
+        return
+    if isinstance(value, dict):
+        entries = list(value.items())
+    elif isinstance(value, list):
+        entries = [("0", one) for one in value[:1] if isinstance(one, (dict, list))]
+    else:
+        return
+    for key, inner in entries:
+        yield f"{prefix}{key}"
+        yield from _names(inner, f"{prefix}{key}.", levels - 1)
+
+
+def _walk(value: Any, steps: Iterable[str]) -> Any:
+    for step in steps:
+        if isinstance(value, dict):
+            value = value.get(step)
+        elif isinstance(value, list) and step.lstrip("-").isdecimal():
+            place = int(step)
+            value = value[place] if -len(value) <= place < len(value) else None
+        else:
+            return None
+    return value

@@ -1,0 +1,244 @@
+"""Finding logs, and telling what each one is: by its content first, by its name where that says nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from suffixsvc.errors import InvalidInputError, MissingExtraError
+from suffixsvc_caches.logs.documents import read_documents
+from suffixsvc_caches.logs.json_text import parse_json
+from suffixsvc_caches.logs.lines import split_lines
+from suffixsvc_caches.logs.options import LogFormat, ReadOptions
+from suffixsvc_caches.logs.shapes import detect_format
+from suffixsvc_caches.logs.sources import DAMAGE, open_pieces
+from suffixsvc_caches.logs.tables import is_table, read_rows
+
+if TYPE_CHECKING:
+    from pathspec import PathSpec
+
+__all__ = ["LogFile", "Storage", "find_logs"]
+
+_LINES: Final = (".jsonl", ".ndjson")
+_COMPRESSED: Final = (".gz", ".zst")
+#: what a folder is searched for where nothing else is said
+_LOGS: Final = (
+    *(f"*{name}{compressed}" for name in (*_LINES, ".json") for compressed in ("", *_COMPRESSED)),
+    "*.parquet",
+)
+#: what is left out of folders: version control, caches, what others wrote
+_EXCLUDES: Final = (
+    ".git/",
+    ".hg/",
+    ".svn/",
+    "__pycache__/",
+    ".mypy_cache/",
+    ".pytest_cache/",
+    ".ruff_cache/",
+    ".tox/",
+    ".venv/",
+    "venv/",
+    "node_modules/",
+    "*.min.js",
+    "*.min.css",
+    "*.map",
+    "*.lock",
+    "package-lock.json",
+)
+#: records that are looked at to tell a format
+_LOOK_AT: Final = 16
+
+
+class Storage(StrEnum):
+    """How a file holds its records."""
+
+    LINES = "JSON lines"
+    DOCUMENT = "a JSON document"
+    PARQUET = "Parquet"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A file to be read.
+
+    Attributes:
+        name: its path below the folder that was named, or its bare name; sessions are named by it.
+        format: what its records look like; never AUTO.
+        size: bytes, as found.
+    """
+
+    path: Path
+    name: str
+    format: LogFormat
+    storage: Storage
+    size: int
+
+    @property
+    def found(self) -> str:
+        """What the file was found to be, in words."""
+        if self.storage is Storage.TEXT:
+            return "text"
+        packed = {".gz": ", gzip", ".zst": ", zstd"}.get(self.path.suffix, "")
+        return f"{self.storage}{packed}: {self.format}"
+
+
+def find_logs(paths: Sequence[Path], options: ReadOptions) -> list[LogFile]:
+    """The logs named, folders replaced by the logs in them, each file once. Sorted inside of a folder.
+
+    Raises:
+        InvalidInputError: something named does not exist, or a folder has no log in it.
+        MissingExtraError: folders need the library ``pathspec``.
+    """
+    found: dict[Path, LogFile] = {}
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = sorted(_walk(path, options))
+            if not inside:
+                raise _no_logs(path, options)
+            named = [(path / name, name) for name in inside]
+        elif path.is_file():
+            named = [(path, path.name)]
+        else:
+            raise InvalidInputError(
+                f"cannot read the log {path}", expected="a file or a folder", got="no such file"
+            )
+        for log, name in named:
+            found.setdefault(log.resolve(), _look(log, name, options))
+    return list(found.values())
+
+
+def _no_logs(folder: Path, options: ReadOptions) -> InvalidInputError:
+    wanted = options.include or (("text",) if options.format is LogFormat.TEXT else _LOGS)
+    return InvalidInputError(
+        f"no log in the folder {folder}",
+        expected=f"files {' or '.join(wanted)}",
+        got="none",
+        remedy=""
+        if options.format is LogFormat.TEXT
+        else "For a folder of text or source code use the format text.",
+    )
+
+
+def _walk(root: Path, options: ReadOptions) -> Iterator[str]:
+    """Names of the files wanted, below a folder, with slashes."""
+    excluded = _patterns((*_EXCLUDES, *options.exclude))
+    anything = options.format is LogFormat.TEXT and not options.include
+    included = None if anything else _patterns(options.include or _LOGS)
+    for folder, folders, files in os.walk(root, onerror=_raise):
+        below = Path(folder).relative_to(root).as_posix()
+        prefix = "" if below == "." else f"{below}/"
+        folders[:] = [name for name in folders if not excluded.match_file(f"{prefix}{name}/")]
+        for name in files:
+            path = prefix + name
+            if (
+                not excluded.match_file(path)
+                and (included is None or included.match_file(path))
+                and (root / path).is_file()
+            ):
+                yield path
+
+
+def _raise(error: OSError) -> None:
+    raise InvalidInputError(f"cannot list the folder {error.filename}", got=error.strerror) from None
+
+
+def _patterns(patterns: Sequence[str]) -> PathSpec[Any]:
+    try:
+        from pathspec import PathSpec  # noqa: PLC0415 - optional
+    except ModuleNotFoundError:
+        raise MissingExtraError("caches", "pathspec") from None
+    try:
+        return PathSpec.from_lines("gitignore", patterns)
+    except ValueError as error:
+        raise InvalidInputError(
+            "a pattern is malformed", expected="patterns as in .gitignore", got=str(error)
+        ) from None
+
+
+def _look(path: Path, name: str, options: ReadOptions) -> LogFile:
+    try:
+        storage = _storage(path, options)
+        form = _format(path, storage, options)
+        size = path.stat().st_size
+    except DAMAGE:
+        # reading it will say what is wrong
+        storage, form, size = _storage_by_name(path, options), options.format, 0
+    if form is LogFormat.AUTO:
+        form = LogFormat.TEXT if storage is Storage.TEXT else LogFormat.JSONL
+    return LogFile(path, name, form, storage, size)
+
+
+def _storage(path: Path, options: ReadOptions) -> Storage:
+    if options.format is LogFormat.TEXT:
+        return Storage.TEXT
+    by_name = _storage_by_name(path, options)
+    if is_table(path):
+        return Storage.PARQUET
+    pieces = open_pieces(path, options.encoding)
+    first = next(
+        (line for _, line in split_lines(pieces, options.max_line_bytes) if line is None or line.strip()), b""
+    )
+    if first is None:
+        return by_name
+    first = first.strip()
+    if by_name is Storage.TEXT:
+        # a file of another name is a log only where its first line is a whole record
+        return Storage.LINES if _is_record(first) else Storage.TEXT
+    if first.startswith(b"[") or (
+        by_name is Storage.DOCUMENT and first.startswith(b"{") and not _is_record(first)
+    ):
+        return Storage.DOCUMENT
+    return Storage.PARQUET if by_name is Storage.PARQUET else Storage.LINES
+
+
+def _storage_by_name(path: Path, options: ReadOptions) -> Storage:
+    suffix = path.with_suffix("").suffix if path.suffix in _COMPRESSED else path.suffix
+    if options.format is LogFormat.PARQUET or suffix == ".parquet":
+        return Storage.PARQUET
+    if suffix in _LINES:
+        return Storage.LINES
+    if suffix == ".json":
+        return Storage.DOCUMENT
+    return Storage.TEXT if options.format in (LogFormat.AUTO, LogFormat.TEXT) else Storage.LINES
+
+
+def _is_record(line: bytes) -> bool:
+    try:
+        return isinstance(parse_json(line), dict)
+    except InvalidInputError:
+        return False
+
+
+def _format(path: Path, storage: Storage, options: ReadOptions) -> LogFormat:
+    if storage is Storage.TEXT:
+        return LogFormat.TEXT
+    if options.format is not LogFormat.AUTO:
+        return options.format
+    if options.response_field:
+        return LogFormat.JSONL  # the user says where it is
+    for record in islice(_first_records(path, storage, options), _LOOK_AT):
+        form = detect_format(record) if isinstance(record, dict) else None
+        if form is not None:
+            return form
+    return LogFormat.AUTO
+
+
+def _first_records(path: Path, storage: Storage, options: ReadOptions) -> Iterator[Any]:
+    if storage is Storage.PARQUET:
+        yield from (row for _, row in read_rows(path, batch_rows=_LOOK_AT))
+        return
+    pieces = open_pieces(path, options.encoding)
+    if storage is Storage.DOCUMENT:
+        yield from (record for _, record in read_documents(pieces, options.max_line_bytes))
+        return
+    for _, line in split_lines(pieces, options.max_line_bytes):
+        try:
+            yield parse_json(line or b"null")
+        except InvalidInputError:
+            yield None

@@ -1,0 +1,140 @@
+"""Chat messages as the texts that models read and write.
+
+What a model wrote is rarely what an API hands out: servers cut tool calls and reasoning out of the text.
+Here they are put back, as the chat templates of the model families have them, so that a cache built from a
+log of API answers knows the tokens that the model really emits.
+
+    {"reasoning_content": "r", "content": "c", "tool_calls": [..]}
+        ->  <think>\nr\n</think>\n\nc\n<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>
+
+Arguments that the log keeps as a string are that string, to the byte: it is the model's own JSON. Null
+content is empty. Of content parts the texts are joined and images and sounds ignored. A refusal counts where
+there is no content.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from suffixsvc.errors import InvalidInputError
+from suffixsvc_caches.logs.options import ToolFormat
+
+__all__ = ["content_text", "written_text"]
+
+#: types of content parts that are calls of tools (Anthropic) and reasoning (Anthropic, Mistral)
+_TOOL_PARTS: Final = ("tool_use", "tool_call")
+_THINKING_PARTS: Final = ("thinking", "reasoning")
+
+
+def written_text(message: dict[str, Any], tools: ToolFormat, reasoning: bool) -> str:
+    """What the model wrote to say this message of the assistant.
+
+    Raises:
+        InvalidInputError: the message is not of a form known here.
+    """
+    content = message.get("content")
+    text = content_text(content) or _string(message.get("refusal"), "refusal")
+    calls = "" if tools is ToolFormat.NONE else _calls_text(_tool_calls(message), tools)
+    body = f"{text}\n{calls}" if text and calls else text or calls
+    thoughts = _thoughts(message) if reasoning else ""
+    return f"<think>\n{thoughts}\n</think>\n\n{body}" if thoughts else body
+
+
+def content_text(content: Any) -> str:
+    """The text of a message's content: a string, null, or parts. InvalidInputError for anything else."""
+    if isinstance(content, str):
+        return content
+    if content is None:
+        return ""
+    if isinstance(content, dict):
+        content = [content]
+    if not isinstance(content, list):
+        raise InvalidInputError(
+            "the content of a message is no text",
+            expected="a string, null or a list of parts",
+            got=type(content).__name__,
+        )
+    return "".join(map(_part_text, content))
+
+
+def _part_text(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict) or part.get("type") in _THINKING_PARTS:
+        return ""
+    for key in ("text", "refusal"):
+        text = part.get(key)
+        if isinstance(text, str):
+            return text
+    return ""
+
+
+def _thoughts(message: dict[str, Any]) -> str:
+    for key in ("reasoning_content", "reasoning", "thinking"):
+        thoughts = message.get(key)
+        if isinstance(thoughts, str) and thoughts:
+            return thoughts
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    return "".join(
+        content_text(part.get("thinking", part.get("text")))
+        for part in parts
+        if isinstance(part, dict) and part.get("type") in _THINKING_PARTS
+    )
+
+
+def _tool_calls(message: dict[str, Any]) -> list[tuple[str, str]]:
+    """(name, arguments as JSON text) of each call, in order."""
+    calls = message.get("tool_calls")
+    if calls is None:
+        calls = [message["function_call"]] if message.get("function_call") else []
+    if not isinstance(calls, list):
+        raise InvalidInputError("tool_calls is no list", got=type(calls).__name__)
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    calls = calls + [part for part in parts if isinstance(part, dict) and part.get("type") in _TOOL_PARTS]
+    return [_tool_call(call) for call in calls]
+
+
+def _tool_call(call: Any) -> tuple[str, str]:
+    inner = call
+    if isinstance(call, dict):
+        inner = call.get("function") or call.get("custom") or call
+    if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
+        raise InvalidInputError("a tool call without a name", got=str(call)[:80])
+    arguments: Any = next(
+        (inner[key] for key in ("arguments", "input", "parameters", "args") if inner.get(key) is not None), {}
+    )
+    # a custom tool takes a text, not JSON
+    if not isinstance(arguments, str) or inner is call.get("custom"):
+        arguments = _dump(arguments)
+    return inner["name"], arguments or "{}"
+
+
+def _calls_text(calls: list[tuple[str, str]], tools: ToolFormat) -> str:
+    key = "parameters" if tools is ToolFormat.LLAMA3 else "arguments"
+    texts = [f'{{"name": {_dump(name)}, "{key}": {arguments}}}' for name, arguments in calls]
+    if not texts:
+        return ""
+    match tools:
+        case ToolFormat.HERMES:
+            return "\n".join(f"<tool_call>\n{text}\n</tool_call>" for text in texts)
+        case ToolFormat.LLAMA3:
+            return "; ".join(texts)
+        case ToolFormat.MISTRAL:
+            return f"[TOOL_CALLS] [{', '.join(texts)}]"
+        case _:
+            return "\n".join(texts)
+
+
+def _string(value: Any, name: str) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    raise InvalidInputError(f"{name} is no text", got=type(value).__name__)
+
+
+def _dump(value: Any) -> str:
+    """JSON as Python and the chat templates write it: a space behind commas and colons, no escapes beyond
+    those that JSON needs."""
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,293 @@
+"""How logs are to be read: frozen settings, checked once."""
+
+from __future__ import annotations
+
+import codecs
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any, Final, Self, TypeVar
+
+from suffixsvc.errors import InvalidConfigError
+from suffixsvc_caches.logs.times import parse_duration, parse_time
+
+__all__ = [
+    "ChatTemplate",
+    "LogFilter",
+    "LogFormat",
+    "ReadOptions",
+    "SessionSplit",
+    "SplitBy",
+    "ToolFormat",
+]
+
+E = TypeVar("E", bound=enum.StrEnum)
+
+#: 64 MiB: the longest prompts of today are a few MB
+_MAX_LINE_BYTES: Final = 1 << 26
+
+
+class LogFormat(enum.StrEnum):
+    """What the records of a log look like. How they are stored (lines, a JSON document, Parquet, gzip, zstd)
+    is told from the file itself."""
+
+    AUTO = "auto"
+    #: fields named by the options, or those that most logs use
+    JSONL = "jsonl"
+    #: dataset, session_id, agent, turn, prompt, response, meta
+    TRACES = "traces"
+    #: our own recordings: token ids
+    RECORDINGS = "recordings"
+    OPENAI_CHAT = "openai-chat"
+    OPENAI_RESPONSES = "openai-responses"
+    OPENAI_BATCH = "openai-batch"
+    LITELLM = "litellm"
+    LANGFUSE = "langfuse"
+    #: columns as fields
+    PARQUET = "parquet"
+    #: each file is one response
+    TEXT = "text"
+
+
+class ToolFormat(enum.StrEnum):
+    """How a model writes a tool call."""
+
+    #: <tool_call>\n{"name": .., "arguments": ..}\n</tool_call> (Qwen, Hermes)
+    HERMES = "hermes"
+    #: {"name": .., "parameters": ..} (Llama 3.1 and later)
+    LLAMA3 = "llama3"
+    #: [TOOL_CALLS] [{"name": .., "arguments": ..}] (Mistral before version 11 of its tokenizer)
+    MISTRAL = "mistral"
+    #: {"name": .., "arguments": ..}
+    JSON = "json"
+    #: tool calls are left out
+    NONE = "none"
+
+
+class ChatTemplate(enum.StrEnum):
+    """How the messages of a prompt become one text."""
+
+    #: <|im_start|>role\n .. <|im_end|>\n
+    CHATML = "chatml"
+    #: the contents, one after the other, a newline between
+    PLAIN = "plain"
+    #: no prompt
+    NONE = "none"
+
+
+class SplitBy(enum.StrEnum):
+    """What makes a session of a log's calls."""
+
+    FIELD = "field"
+    GAP = "gap"
+    LINE = "line"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSplit:
+    """How a log is split into sessions.
+
+    Attributes:
+        gap_seconds: with SplitBy.GAP, a pause longer than this begins a session.
+    """
+
+    by: SplitBy = SplitBy.FIELD
+    gap_seconds: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """ "field", "line", "file" or "gap:30m"; InvalidConfigError otherwise."""
+        name, colon, rest = text.partition(":")
+        if name == SplitBy.GAP:
+            return cls(SplitBy.GAP, parse_duration(rest, "the gap between sessions"))
+        if colon or name not in set(SplitBy):
+            raise InvalidConfigError(
+                "unknown split into sessions",
+                expected="field, line, file or gap:DURATION such as gap:30m",
+                got=repr(text)[:80],
+            )
+        return cls(SplitBy(name))
+
+
+@dataclass(frozen=True, slots=True)
+class LogFilter:
+    """Which calls are wanted. Empty means all.
+
+    Attributes:
+        agents, models, kinds: whole names, as the log writes them.
+        since, until: seconds since the epoch, since <= time < until; calls without a time are left out where
+            one of the two is set.
+        min_length, max_length: of the response, in characters, or in tokens where the log holds token ids.
+    """
+
+    agents: frozenset[str] = frozenset()
+    models: frozenset[str] = frozenset()
+    kinds: frozenset[str] = frozenset()
+    since: float | None = None
+    until: float | None = None
+    min_length: int = 0
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            raise InvalidConfigError(
+                "no time is left", expected="since < until", got=f"{self.since} and {self.until}"
+            )
+        if self.min_length < 0 or (self.max_length is not None and self.max_length < max(1, self.min_length)):
+            raise InvalidConfigError(
+                "no length is left",
+                expected="0 <= min_length <= max_length",
+                got=f"{self.min_length} and {self.max_length}",
+            )
+
+    def admits(self, agent: str, model: str, kind: str, time: float | None) -> bool:
+        """Whether a call with these labels is wanted."""
+        if self.agents and agent not in self.agents:
+            return False
+        if self.models and model not in self.models:
+            return False
+        if self.kinds and kind not in self.kinds:
+            return False
+        if self.since is None and self.until is None:
+            return True
+        return (
+            time is not None
+            and (self.since is None or time >= self.since)
+            and (self.until is None or time < self.until)
+        )
+
+    def admits_length(self, length: int) -> bool:
+        """Whether a response of this length is wanted."""
+        return length >= self.min_length and (self.max_length is None or length <= self.max_length)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How to read logs. All fields have defaults that suit most logs.
+
+    Attributes:
+        format: what the records look like; AUTO looks at the first ones.
+        prompt_field, response_field, agent_field, session_field, model_field, kind_field, time_field,
+            tokenizer_field: where a record has it: names joined by dots, numbers for places of a list
+            (``choices.0.message.content``; -1 is the last). "": the names that such logs use.
+        tool_format: how tool calls are written into responses and prompts.
+        chat_template: how messages become a prompt.
+        reasoning: whether a response begins with the reasoning that the log keeps beside it, in <think> tags.
+        want_prompt: False leaves ``LogCall.prompt`` empty and spares the work.
+        split: how a log is split into sessions.
+        filter: which calls are wanted.
+        strict: whether the first malformed line ends reading with an error.
+        encoding: of texts and lines; a byte order mark in the file wins.
+        max_line_bytes: longer lines, records and text files are malformed, and are never held in memory.
+        include, exclude: patterns as in .gitignore, for the files of folders. Without ``include``, all that
+            look like logs, or like text where the format is TEXT. ``exclude`` adds to the usual ones, and a
+            pattern that begins with ! takes one back.
+    """
+
+    format: LogFormat = LogFormat.AUTO
+    prompt_field: str = ""
+    response_field: str = ""
+    agent_field: str = ""
+    session_field: str = ""
+    model_field: str = ""
+    kind_field: str = ""
+    time_field: str = ""
+    tokenizer_field: str = ""
+    tool_format: ToolFormat = ToolFormat.HERMES
+    chat_template: ChatTemplate = ChatTemplate.CHATML
+    reasoning: bool = True
+    want_prompt: bool = True
+    split: SessionSplit = field(default_factory=SessionSplit)
+    filter: LogFilter = field(default_factory=LogFilter)
+    strict: bool = False
+    encoding: str = "utf-8"
+    max_line_bytes: int = _MAX_LINE_BYTES
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in _FIELDS:
+            path = getattr(self, name)
+            if not isinstance(path, str) or (path and "" in path.split(".")):
+                raise InvalidConfigError(
+                    f"{name} names no field", expected="names joined by dots", got=repr(path)[:80]
+                )
+        if self.max_line_bytes < 1:
+            raise InvalidConfigError("max_line_bytes is too small", expected=">= 1", got=self.max_line_bytes)
+        try:
+            codec = codecs.lookup(self.encoding)
+        except LookupError:
+            codec = None
+        if codec is None or not getattr(codec, "_is_text_encoding", True):
+            raise InvalidConfigError(
+                "unknown encoding",
+                expected="one that Python knows, such as utf-8 or latin-1",
+                got=self.encoding,
+            )
+
+    @classmethod
+    def parse(
+        cls,
+        *,
+        format: str = LogFormat.AUTO,
+        tool_format: str = ToolFormat.HERMES,
+        chat_template: str = ChatTemplate.CHATML,
+        split: str = SplitBy.FIELD,
+        agents: Iterable[str] = (),
+        models: Iterable[str] = (),
+        kinds: Iterable[str] = (),
+        since: str | float | None = None,
+        until: str | float | None = None,
+        min_length: int = 0,
+        max_length: int | None = None,
+        **others: Any,
+    ) -> Self:
+        """Options from what a command line or a TOML file gives: plain strings, numbers and lists.
+
+        Args:
+            others: further fields of this class, as they are.
+
+        Raises:
+            InvalidConfigError: a value is none of those that are known, or a name is not one of a field.
+        """
+        known = {one.name for one in fields(cls)} - {"filter"}
+        for name in others.keys() - known:
+            raise InvalidConfigError(f"unknown option {name!r}", expected=_one_of(name, sorted(known)))
+        for name in ("include", "exclude"):
+            if name in others:
+                others[name] = tuple(others[name])
+        return cls(
+            format=_choice(LogFormat, format, "format"),
+            tool_format=_choice(ToolFormat, tool_format, "tool_format"),
+            chat_template=_choice(ChatTemplate, chat_template, "chat_template"),
+            split=SessionSplit.parse(split),
+            filter=LogFilter(
+                agents=frozenset(agents),
+                models=frozenset(models),
+                kinds=frozenset(kinds),
+                since=None if since is None else parse_time(since, "since"),
+                until=None if until is None else parse_time(until, "until"),
+                min_length=min_length,
+                max_length=max_length,
+            ),
+            **others,
+        )
+
+
+_FIELDS: Final = tuple(one.name for one in fields(ReadOptions) if one.name.endswith("_field"))
+
+
+def _choice(kind: type[E], value: str, name: str) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        raise InvalidConfigError(
+            f"unknown {name}", expected=_one_of(value, [str(one) for one in kind]), got=repr(value)[:80]
+        ) from None
+
+
+def _one_of(name: str, known: list[str]) -> str:
+    near = get_close_matches(str(name), known, 1)
+    return f"{', '.join(known)}" + (f" (did you mean {near[0]}?)" if near else "")

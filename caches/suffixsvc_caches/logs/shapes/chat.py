@@ -1,0 +1,108 @@
+"""OpenAI logs: chat completions, completions, responses, batches, fine-tuning files.
+
+{"request": {"messages": [..]}, "response": {"choices": [..]}}     what a proxy keeps
+{"messages": [..], "choices": [..]}                                 the same, flat
+{"messages": [..], "response": "text"}
+{"messages": [.., {"role": "assistant", ..}, ..]}                   fine-tuning: each assistant turn is a call
+{"custom_id": .., "response": {"body": {"choices": [..]}}}          batch output
+{"custom_id": .., "body": {"messages": [..]}}                       batch input: no response
+{"instructions": .., "input": .., "output": [..]}                   Responses API, flat or as request/response
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+from suffixsvc_caches.logs.answers import answer_content, choices_of, is_messages, prompt_content, unpacked
+from suffixsvc_caches.logs.call import Content
+from suffixsvc_caches.logs.fields import Finder
+from suffixsvc_caches.logs.messages import written_text
+from suffixsvc_caches.logs.options import ReadOptions
+from suffixsvc_caches.logs.prompts import PromptText
+from suffixsvc_caches.logs.shapes.base import LabelReader, Labels, RawCall
+
+__all__ = ["ChatLog"]
+
+_RESPONSES: Final = ("response", "output", "completion")
+_REQUESTS: Final = ("request", "body", "kwargs")
+#: beside the usual ones
+_LABELS: Final = {
+    "agent": ("request.metadata.agent", "request.agent"),
+    "session": ("request.metadata.session_id", "request.session_id", "conversation.id"),
+    "model": ("response.model", "request.model", "response.body.model", "body.model"),
+    "time": ("response.created", "response.created_at", "response.body.created", "request.created"),
+}
+
+
+class ChatLog:
+    """Reads what is kept of calls of OpenAI-style APIs."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._labels = LabelReader(options, _LABELS)
+        self._response = Finder("response_field", options.response_field, _RESPONSES)
+        self._prompt = Finder("prompt_field", options.prompt_field, ())
+        self.finders = (self._response, self._prompt, *self._labels.finders)
+
+    def calls(self, record: dict[str, Any]) -> Iterator[RawCall]:
+        """One call for each choice of the answer, or for each assistant turn where there is no answer.
+
+        Raises:
+            InvalidInputError: neither an answer nor messages.
+        """
+        labels = self._labels.read(record)
+        if "choices" in record and not self._response.given:
+            answer: Any = record
+        elif self._response.has(record):
+            answer = unpacked(self._response.find(record))
+        else:
+            yield from self._turns(record, labels)
+            return
+        for choice in choices_of(_body(answer)):
+            yield RawCall(
+                labels,
+                partial(answer_content, choice, self._options),
+                partial(self._prompt_of, record),
+            )
+
+    def _prompt_of(self, record: dict[str, Any]) -> Content:
+        if self._prompt.given:
+            return prompt_content(unpacked(self._prompt.find(record)), self._options)
+        return prompt_content(_request(record), self._options)
+
+    def _turns(self, record: dict[str, Any], labels: Labels) -> Iterator[RawCall]:
+        request = _request(record)
+        messages = unpacked(request.get("messages"))
+        if not is_messages(messages):
+            raise self._response.missing(record)
+        if request is not record:
+            # what a request tells of earlier turns was written in earlier calls
+            yield RawCall(labels, str, str)
+            return
+        prompt = PromptText(self._options)
+        for message in messages:
+            if isinstance(message, dict) and message.get("role") == "assistant":
+                yield RawCall(labels, self._written(message), prompt.text, together=True)
+            prompt.add(message)
+
+    def _written(self, message: dict[str, Any]) -> Callable[[], str]:
+        return partial(written_text, message, self._options.tool_format, self._options.reasoning)
+
+
+def _body(answer: Any) -> Any:
+    """The answer of a batch lies in an envelope."""
+    if isinstance(answer, dict) and "choices" not in answer and isinstance(answer.get("body"), dict):
+        return answer["body"]
+    return answer
+
+
+def _request(record: dict[str, Any]) -> dict[str, Any]:
+    """The request of a record, or the record itself where it is flat."""
+    for key in _REQUESTS:
+        request = unpacked(record.get(key))
+        if isinstance(request, dict):
+            inner = request.get("body")
+            return inner if isinstance(inner, dict) else request
+    return record

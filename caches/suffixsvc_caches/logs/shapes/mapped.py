@@ -1,0 +1,63 @@
+"""Records whose fields are a prompt and a response: texts, token ids, or messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Final
+
+from suffixsvc_caches.logs.answers import answer_content, prompt_content
+from suffixsvc_caches.logs.call import Content
+from suffixsvc_caches.logs.fields import Finder
+from suffixsvc_caches.logs.options import LogFormat, ReadOptions
+from suffixsvc_caches.logs.shapes.base import LabelReader, RawCall
+
+__all__ = ["Mapped"]
+
+#: token ids come first: they are what the model really wrote
+_RESPONSES: Final = (
+    "response_token_ids",
+    "output_token_ids",
+    "response",
+    "completion",
+    "output",
+    "answer",
+    "generated_text",
+    "text",
+)
+_PROMPTS: Final = (
+    "prompt_token_ids",
+    "input_token_ids",
+    "prompt",
+    "messages",
+    "input",
+    "question",
+    "instruction",
+)
+
+
+class Mapped:
+    """Reads the fields the user named, or those that such logs use."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        # the traces name their class of text by the data set
+        special = {"kind": ("dataset",)} if options.format is LogFormat.TRACES else {}
+        self._labels = LabelReader(options, special)
+        self._response = Finder("response_field", options.response_field, _RESPONSES)
+        self._prompt = Finder("prompt_field", options.prompt_field, _PROMPTS)
+        self.finders = (self._response, self._prompt, *self._labels.finders)
+
+    def calls(self, record: dict[str, Any]) -> Iterator[RawCall]:
+        """One call a record. InvalidInputError where it has no response."""
+        response = self._response.find(record)
+        if response is None and not self._response.has(record):
+            raise self._response.missing(record)
+        yield RawCall(
+            self._labels.read(record),
+            partial(answer_content, response, self._options),
+            partial(self._prompt_of, record),
+        )
+
+    def _prompt_of(self, record: dict[str, Any]) -> Content:
+        return prompt_content(self._prompt.find(record), self._options)
