@@ -5,17 +5,18 @@ logs ─ batches ─> encode, count (workers) ─> runs in a work folder ─> me
                                              journal: which batches are in which run
 """
 
+from suffixsvc_caches.counting.journal import Journal
 from suffixsvc_caches.counting.local import count_logs
 from suffixsvc_caches.counting.merging import merge_runs
-from suffixsvc_caches.counting.plan import Counted, CountOptions, CountPlan, Progress, ReadLog
+from suffixsvc_caches.counting.plan import Counted, CountOptions, CountPlan, Progress
 from suffixsvc_caches.counting.records import RecordFile, Records
 
 __all__ = [
     "CountOptions",
     "CountPlan",
     "Counted",
+    "Journal",
     "Progress",
-    "ReadLog",
     "RecordFile",
     "Records",
     "count_logs",

@@ -72,7 +72,7 @@ class BatchReader:
 
         calls: list[LogCall] = []
         size = duplicates = number = first = read = 0
-        for call in self._plan.read(file, tally, moved):
+        for call in self._plan.calls(file, tally, moved):
             self._check(call, file, read)
             read += 1
             if self._is_duplicate(call):

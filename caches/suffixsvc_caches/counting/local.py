@@ -50,7 +50,7 @@ def count_logs(
     resumed = journal.tokens
     progress.tokens = resumed
     progress.calls = journal.calls
-    progress.bytes_all = sum(file.size_bytes for file in plan.files)
+    progress.bytes_all = sum(file.size for file in plan.files)
     seen, share = _memory(plan, journal)
     spool = open_spool(plan, journal.folder)
     feed = _Feed(plan, journal, seen, progress, stop)
@@ -167,7 +167,7 @@ class _Feed:
                 self.tally.merge(LogTally.from_dict(end[1]))
             else:
                 yield from self._of_file(index, passed)
-            passed += file.size_bytes
+            passed += file.size
             self._progress.bytes_read = passed
 
     def _of_file(self, index: int, passed: int) -> Iterator[Batch]:

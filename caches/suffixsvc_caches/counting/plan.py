@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import xxhash
 
 from suffixsvc.core.ngram_count import MAX_COUNTED_ORDER
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.values import MAX_TOKEN_ID
-from suffixsvc_caches.logs import LogCall, LogFile, LogTally
+from suffixsvc_caches.logs import LogCall, LogFile, LogTally, ReadOptions, read_calls
 from suffixsvc_caches.tokenizers import Tokenizer
 
-__all__ = ["MIN_MEMORY", "CountOptions", "CountPlan", "Counted", "Progress", "ReadLog"]
+__all__ = ["MIN_MEMORY", "CountOptions", "CountPlan", "Counted", "Progress", "as_plain"]
 
 #: less cannot hold the interpreter, a tokenizer and something to count in
 MIN_MEMORY: Final = 64 << 20
@@ -63,41 +63,37 @@ class CountOptions:
             raise InvalidConfigError("no such context", expected="0 tokens or more", got=self.context_tokens)
 
 
-class ReadLog(Protocol):
-    """Reads the calls of a file, in its order; every time the same ones."""
-
-    def __call__(
-        self, file: LogFile, tally: LogTally, on_bytes: Callable[[int], None] | None = None
-    ) -> Iterator[LogCall]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class CountPlan:
     """One build.
 
     Attributes:
         files: the logs, in order.
-        read: how to read them.
+        reading: how to read them.
         tokenizer: for texts; None where the logs hold token ids.
         options: how to count.
-        settings: whatever else the result depends on (how logs are read and filtered), as plain JSON; a work
-            folder of another plan is not gone on with.
         keep_tokens: whether the encoded calls are kept in the work folder, for loading a corpus.
     """
 
     files: Sequence[LogFile]
-    read: ReadLog
+    reading: ReadOptions
     tokenizer: Tokenizer | None
     options: CountOptions
-    settings: dict[str, Any] = field(default_factory=dict)
     keep_tokens: bool = False
 
     @property
     def largest_token(self) -> int:
         return MAX_TOKEN_ID if self.tokenizer is None else self.tokenizer.vocab_size - 1
 
+    def calls(
+        self, file: LogFile, tally: LogTally, on_bytes: Callable[[int], None] | None = None
+    ) -> Iterator[LogCall]:
+        """The calls of a file, every time the same ones."""
+        prompts = self.keep_tokens or self.options.context_tokens > 0
+        return read_calls(file, replace(self.reading, want_prompt=prompts), tally, on_bytes)
+
     def key(self) -> str:
-        """A hash of everything the counts depend on."""
+        """A hash of everything the counts depend on: a work folder of another key is not gone on with."""
         options = self.options
         stats = [(str(file.path), (s := file.path.stat()).st_size, s.st_mtime_ns) for file in self.files]
         described = {
@@ -107,9 +103,20 @@ class CountPlan:
             "context": options.context_tokens,
             "dedupe": options.dedupe,
             "keep_tokens": self.keep_tokens,
-            "settings": self.settings,
+            "reading": as_plain(self.reading),
         }
         return xxhash.xxh3_64_hexdigest(json.dumps(described, sort_keys=True).encode())
+
+
+def as_plain(value: Any) -> Any:
+    """A frozen settings value as plain JSON."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: as_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, (frozenset, set)):
+        return sorted(map(as_plain, value))
+    if isinstance(value, (list, tuple)):
+        return [as_plain(each) for each in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 @dataclass(slots=True)

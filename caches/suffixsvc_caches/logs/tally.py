@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Self
 
 __all__ = ["MAX_FAULTS", "LogCounts", "LogFault", "LogTally"]
 
@@ -82,6 +83,20 @@ class LogTally:
         self.add(other.counts)
         for fault in other.faults:
             self.add_fault(fault)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The tally as plain JSON."""
+        faults = [[str(each.path), each.place, each.reason] for each in self.faults]
+        return {"counts": asdict(self.counts), "faults": faults}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
+        """What :meth:`as_dict` gave."""
+        tally = cls()
+        tally.add(LogCounts(**plain["counts"]))
+        for path, place, reason in plain["faults"]:
+            tally.add_fault(LogFault(Path(path), place, reason))
+        return tally
 
     @property
     def counts(self) -> LogCounts:
