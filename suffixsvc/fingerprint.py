@@ -30,11 +30,8 @@ def tokenizer_fingerprint(
     Returns:
         ``"xxh3:"`` and 16 hexadecimal digits.
     """
-    used = sorted((i, b) for i, b in tokens if b and not _PADDING.fullmatch(b))
-    digest = xxhash.xxh3_64()
-    for token_id, text in used:
-        digest.update(struct.pack("<ii", token_id, len(text)))
-        digest.update(text)
+    used = sorted((i, b) for i, b in tokens if b and not (b.startswith(b"[PAD") and _PADDING.fullmatch(b)))
+    digest = xxhash.xxh3_64(b"".join(struct.pack("<ii", i, len(b)) + b for i, b in used))
     for name in ("bos", "eos"):
         value = special_ids.get(name)
         digest.update(struct.pack("<i", -1 if value is None or value < 0 else value))

@@ -46,7 +46,6 @@ class TextCodec:
         self, tokenizer: Tokenizer, *, bos: str | int | None = None, eos: str | int | None = None
     ) -> None:
         self._tokenizer = tokenizer
-        self._description: dict[str, Any] = json.loads(tokenizer.to_str())
         self.bos_id = self._special_id("bos", bos)
         self.eos_id = self._special_id("eos", eos)
 
@@ -110,12 +109,14 @@ class TextCodec:
     def _bytes_by_id(self) -> dict[int, bytes]:
         to_bytes = _from_byte_alphabet if self._is_byte_level() else _from_spm
         vocab = self._tokenizer.get_vocab(with_added_tokens=False)
-        spelled = {entry["id"]: entry["content"].encode() for entry in self._description["added_tokens"]}
+        added = self._tokenizer.get_added_tokens_decoder()
+        spelled = {token_id: token.content.encode() for token_id, token in added.items()}
         return {token_id: to_bytes(token) for token, token_id in vocab.items()} | spelled
 
     def _is_byte_level(self) -> bool:
-        parts = (self._description.get("decoder"), self._description.get("pre_tokenizer"))
-        return any(_mentions(part, "ByteLevel") for part in parts)
+        parts = (self._tokenizer.decoder, self._tokenizer.pre_tokenizer)
+        # The state of a part is its JSON; that of the whole tokenizer takes the library a second to write.
+        return any(_mentions(json.loads(part.__getstate__()), "ByteLevel") for part in parts if part)
 
     def _special_id(self, name: str, token: str | int | None) -> int | None:
         if token is None:
@@ -137,18 +138,21 @@ def _mentions(part: Any, kind: str) -> bool:
 
 
 @functools.cache
-def _byte_alphabet() -> dict[str, int]:
-    """Character -> byte of byte-level BPE: printable Latin-1 stands for itself, the rest for 256 and up."""
+def _byte_alphabet() -> dict[int, int]:
+    """Character -> byte of byte-level BPE, as code points: printable Latin-1 stands for itself, the rest for
+    256 and up."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+    # Characters of bytes that have another one do not occur: they become what Latin-1 cannot write.
+    unwritten = dict.fromkeys(others, 0xFFFF)
+    return unwritten | {byte: byte for byte in printable} | {256 + i: byte for i, byte in enumerate(others)}
 
 
 def _from_byte_alphabet(token: str) -> bytes:
-    alphabet = _byte_alphabet()
-    if all(character in alphabet for character in token):
-        return bytes(alphabet[character] for character in token)
-    return token.encode()  # not written in the alphabet: a token added by hand
+    try:
+        return token.translate(_byte_alphabet()).encode("latin-1")
+    except UnicodeEncodeError:
+        return token.encode()  # not written in the alphabet: a token added by hand
 
 
 def _from_spm(token: str) -> bytes:
