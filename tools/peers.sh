@@ -6,6 +6,7 @@
 # Exit code 2 and one clear message when it cannot be built; everything else works without it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source tools/common.sh
 
 # The version that was compared, by content: pip refuses any other file.
 package=arctic-inference
@@ -17,11 +18,6 @@ venv=.venv-peers
 build=build/peers
 log=$build/build.log
 pip=("$venv/bin/python" -m pip --disable-pip-version-check)
-
-fail() {
-    printf 'suffixsvc: %s\n' "$*" >&2
-    exit 2
-}
 
 # Says what went wrong last, and where the whole story is.
 broken() {

@@ -8,14 +8,10 @@
 # Exit code 2 and one clear message when the machine lacks something.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source tools/common.sh
 
 venv=.venv
 pip=("$venv/bin/python" -m pip --disable-pip-version-check)
-
-fail() {
-    printf 'suffixsvc: %s\n' "$*" >&2
-    exit 2
-}
 
 is_new_enough() {
     "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
@@ -56,26 +52,6 @@ make_venv() {
     "${pip[@]}" --version >/dev/null 2>&1 || fail "$venv has no pip. Delete $venv and try again"
 }
 
-# In a subshell, so that its scratch folder goes whichever way it ends.
-require_compiler() (
-    local compiler scratch
-    scratch=$(mktemp -d)
-    trap 'rm -rf "$scratch"' EXIT
-    printf '#include <bit>\n#include <span>\n%s\n%s\n' \
-        'static_assert(__cplusplus >= 202002L);' \
-        'int main() { int a[2] = {1, 2}; return std::span<int>(a).size() == std::popcount(3u) ? 0 : 1; }' \
-        >"$scratch/probe.cpp"
-    for compiler in ${CXX:+"$CXX"} c++ g++ clang++; do
-        if command -v "$compiler" >/dev/null &&
-            "$compiler" -std=c++20 "$scratch/probe.cpp" -o "$scratch/probe" 2>"$scratch/log"; then
-            return 0
-        fi
-    done
-    fail "a C++20 compiler is needed (g++ 11 or clang 14, or newer); found" \
-        "$( (c++ --version 2>/dev/null || echo none) | head -n 1)." \
-        "Install one (Debian, Ubuntu: apt-get install g++), or name it with CXX=..."
-)
-
 install_core() {
     require_compiler
     echo "installing suffixsvc and what it needs into $venv (a minute or two) ..."
@@ -86,7 +62,7 @@ install_core() {
 }
 
 install_llama() {
-    local pin log pid last shown="" started=$SECONDS
+    local pin log
     pin=$("$venv/bin/python" -c 'import tomllib
 print(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["llama"][0])')
     if "$venv/bin/python" -c "from importlib.metadata import version
@@ -103,29 +79,10 @@ sys.exit(f'llama-cpp-python=={version(\"llama-cpp-python\")}' != '$pin')" >/dev/
     echo "(everything it says goes to $log)"
     CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(getconf _NPROCESSORS_ONLN)} \
         "${pip[@]}" install --verbose "$pin" >"$log" 2>&1 &
-    pid=$!
-    trap 'kill "$pid" 2>/dev/null; exit 130' INT TERM
-    while kill -0 "$pid" 2>/dev/null; do
-        last=$(grep -oE '\[[0-9]+/[0-9]+\]' "$log" | tail -n 1 || true)
-        if [[ "$last" != "$shown" ]]; then
-            if [[ -t 1 ]]; then
-                printf '\r  compiled %s after %d s ' "$last" $((SECONDS - started))
-                shown=$last
-            elif (( (SECONDS - started) / 30 > ${tick:-0} )); then
-                tick=$(( (SECONDS - started) / 30 ))
-                printf '  compiled %s after %d s\n' "$last" $((SECONDS - started))
-                shown=$last
-            fi
-        fi
-        sleep 1
-    done
-    trap - INT TERM
-    if ! wait "$pid"; then
-        echo
+    if ! watch_ninja $! "$log"; then
         tail -n 25 "$log" >&2
         fail "llama-cpp-python could not be installed; the whole story is in $log"
     fi
-    echo "  done after $((SECONDS - started)) s"
 }
 
 case "${1:-}" in

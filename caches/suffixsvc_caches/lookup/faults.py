@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from suffixsvc_caches.lookup.table import FREE, HEAD, MAX_ORDER, Int32s, Int64s
+from suffixsvc_caches.lookup.table import HEAD, MAX_ORDER, Int32s, Int64s, are_ngrams
 
 __all__ = ["Fault", "Harm", "find_faults"]
 
@@ -78,9 +78,7 @@ def _in_records(words: Int32s, starts: Int64s, odd: bool) -> Iterator[Fault]:
     for i in np.flatnonzero(tokens < 0):
         yield Fault(4 * int(pair_at[i]), f"{tokens[i]} is no token id", Harm.ODD)
     ngrams = words[heads[:, None] + np.arange(MAX_ORDER)]
-    free = ngrams == FREE
-    gap = free[:, 0] | (free[:, :-1] & ~free[:, 1:]).any(axis=1) | (ngrams < FREE).any(axis=1)
-    for i in np.flatnonzero(gap):
+    for i in np.flatnonzero(~are_ngrams(ngrams)):
         yield Fault(4 * int(heads[i]), f"{ngrams[i].tolist()} is no n-gram", Harm.ODD)
     for i in np.flatnonzero(_repeated(ngrams)):
         yield Fault(

@@ -146,6 +146,15 @@ def merge_tables(tables: Iterable[LookupTable]) -> LookupTable:
     ).in_order()
 
 
+def are_ngrams(ngrams: Int32s) -> npt.NDArray[np.bool_]:
+    """bool[m] of int32[m, 4]: whether they are 1 to 4 token ids, with nothing but free slots behind."""
+    free = ngrams == FREE
+    found: npt.NDArray[np.bool_] = (
+        ~free[:, 0] & (ngrams >= FREE).all(axis=1) & ~(free[:, :-1] & ~free[:, 1:]).any(axis=1)
+    )
+    return found
+
+
 def _require(values: Iterable[int], least: int, what: str) -> None:
     for value in values:
         if isinstance(value, bool) or not least <= value <= MAX_TOKEN_ID:

@@ -1,0 +1,52 @@
+# What the scripts in this folder share; they read it with `source`.
+
+# One clear message on stderr, exit code 2.
+fail() {
+    printf 'suffixsvc: %s\n' "$*" >&2
+    exit 2
+}
+
+# In a subshell, so that its scratch folder goes whichever way it ends.
+require_compiler() (
+    local compiler scratch
+    scratch=$(mktemp -d)
+    trap 'rm -rf "$scratch"' EXIT
+    printf '#include <bit>\n#include <span>\n%s\n%s\n' \
+        'static_assert(__cplusplus >= 202002L);' \
+        'int main() { int a[2] = {1, 2}; return std::span<int>(a).size() == std::popcount(3u) ? 0 : 1; }' \
+        >"$scratch/probe.cpp"
+    for compiler in ${CXX:+"$CXX"} c++ g++ clang++; do
+        if command -v "$compiler" >/dev/null &&
+            "$compiler" -std=c++20 "$scratch/probe.cpp" -o "$scratch/probe" 2>"$scratch/log"; then
+            return 0
+        fi
+    done
+    fail "a C++20 compiler is needed (g++ 11 or clang 14, or newer); found" \
+        "$( (c++ --version 2>/dev/null || echo none) | head -n 1)." \
+        "Install one (Debian, Ubuntu: apt-get install g++), or name it with CXX=..."
+)
+
+# watch_ninja PID LOG: how far a build is whose output goes to a file, on stderr, until it ends; on a terminal
+# a line that changes, elsewhere a line every half a minute. Returns what the build returns.
+watch_ninja() {
+    local pid=$1 log=$2 last shown="" tick=0 started=$SECONDS
+    trap 'kill "$pid" 2>/dev/null; exit 130' INT TERM
+    while kill -0 "$pid" 2>/dev/null; do
+        last=$(grep -oE '\[[0-9]+/[0-9]+\]' "$log" | tail -n 1 || true)
+        if [[ "$last" != "$shown" ]]; then
+            if [[ -t 2 ]]; then
+                printf '\r  compiled %s after %d s ' "$last" $((SECONDS - started)) >&2
+                shown=$last
+            elif (((SECONDS - started) / 30 > tick)); then
+                tick=$(((SECONDS - started) / 30))
+                printf '  compiled %s after %d s\n' "$last" $((SECONDS - started)) >&2
+                shown=$last
+            fi
+        fi
+        sleep 1
+    done
+    trap - INT TERM
+    [[ -t 2 ]] && printf '\n' >&2
+    wait "$pid" || return
+    echo "  done after $((SECONDS - started)) s" >&2
+}
