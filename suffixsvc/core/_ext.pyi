@@ -265,6 +265,7 @@ class TallyOutput:
         percent: int = 0,
         firing: bool = False,
         unique: bool = False,
+        totals: bool = False,
     ) -> None: ...
     @property
     def path(self) -> str: ...

@@ -22,6 +22,7 @@ class RecordFile:
         least, percent: an n-gram fires where it was seen so often and its best follower has so much of it.
         firing: only n-grams that fire.
         unique: the smaller of two best followers gets one more.
+        totals: the last slot holds how often the n-gram was seen.
     """
 
     order: int
@@ -33,6 +34,7 @@ class RecordFile:
     percent: int = 0
     firing: bool = False
     unique: bool = False
+    totals: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,12 +141,12 @@ void bind_ngrams(nb::module_& m) {
             "__init__",
             [](TallyOutput* self, const std::string& path, unsigned order, unsigned slots,
                std::uint64_t min_count, std::uint32_t top, std::uint32_t max_count, std::uint32_t least,
-               std::uint32_t percent, bool firing, bool unique) {
-                new (self) TallyOutput{path,      order, slots,   min_count, top,
-                                       max_count, least, percent, firing,    unique};
+               std::uint32_t percent, bool firing, bool unique, bool totals) {
+                new (self) TallyOutput{path,  order,   slots,  min_count, top,   max_count,
+                                       least, percent, firing, unique,    totals};
             },
             "path"_a, "order"_a, "slots"_a = 4, "min_count"_a = 1, "top"_a = 0, "max_count"_a = 0,
-            "least"_a = 0, "percent"_a = 0, "firing"_a = false, "unique"_a = false)
+            "least"_a = 0, "percent"_a = 0, "firing"_a = false, "unique"_a = false, "totals"_a = false)
         .def_ro("path", &TallyOutput::path)
         .def_ro("order", &TallyOutput::order)
         .def_ro("records", &TallyOutput::records)

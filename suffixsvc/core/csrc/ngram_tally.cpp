@@ -13,6 +13,8 @@ namespace suffixsvc {
 
 namespace {
 
+constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+
 struct Follower {
     Token token;
     std::uint64_t count;
@@ -59,7 +61,6 @@ void cut(const TallyOutput& rule, const std::vector<Follower>& all, std::uint64_
     const std::uint64_t left = sum_of(kept);
     if (fired && left < rule.least) kept[0].count += rule.least - left;
     if (!fired && fires(rule, kept[0].count, left)) return kept.clear();
-    constexpr auto kMost = std::numeric_limits<std::int32_t>::max();
     scale(rule, kept, rule.max_count > 0 ? rule.max_count : kMost, fired);
     if (rule.unique && fired && kept.size() > 1 && kept[0].count == kept[1].count) {
         if (kept[0].count < kMost)
@@ -98,7 +99,7 @@ class OrderTally {
         for (Sink& sink : sinks_) {
             sink.output->occurrences += sum;
             cut(*sink.output, followers_, sum, kept_);
-            if (!kept_.empty()) write(sink);
+            if (!kept_.empty()) write(sink, sum);
         }
         followers_.clear();
     }
@@ -122,10 +123,12 @@ class OrderTally {
         std::unique_ptr<StreamFile> file;
     };
 
-    void write(Sink& sink) {
+    void write(Sink& sink, std::uint64_t sum) {
         TallyOutput& output = *sink.output;
         record_.assign(output.slots, -1);
         for (unsigned j = 0; j < order_; ++j) record_[j] = static_cast<Token>(ngram_[j] - 1);
+        if (output.totals)
+            record_[output.slots - 1] = static_cast<std::int32_t>(std::min<std::uint64_t>(sum, kMost));
         record_.push_back(static_cast<std::int32_t>(kept_.size()));
         for (const Follower& f : kept_) {
             record_.push_back(f.token);
@@ -242,7 +245,8 @@ FileFault tally_runs(const std::vector<std::string>& paths, std::int64_t low, st
     if (FileFault fault = look_at(paths, runs)) return fault;
     const KeyShape shape = runs.headers[0].shape();
     for (const TallyOutput& output : outputs)
-        if (output.order < shape.lowest || output.order > shape.highest || output.slots < output.order)
+        if (output.order < shape.lowest || output.order > shape.highest ||
+            output.slots < output.order + (output.totals ? 1 : 0))
             return {FileFault::Kind::invalid, "the runs do not count n-grams of this order",
                     std::to_string(shape.lowest) + " .. " + std::to_string(shape.highest),
                     std::to_string(output.order)};

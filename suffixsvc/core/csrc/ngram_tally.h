@@ -33,6 +33,8 @@ struct TallyOutput {
     bool unique = false;          // where two best followers of an n-gram that fires are equal, the smaller
                           // token gets one more: llama.cpp would take whichever its hash map lists first
 
+    bool totals = false;  // the last slot holds how often the n-gram was seen; needs slots > order
+
     std::uint64_t records = 0;
     std::uint64_t pairs = 0;
     std::uint64_t bytes = 0;

@@ -1,0 +1,88 @@
+"""Lookup caches as files: records one behind the other, whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import xxhash
+
+from suffixsvc_caches.atomic import new_file
+from suffixsvc_caches.counting import RecordFile, Records
+from suffixsvc_caches.lookup.algorithm import LAX, STRICT
+from suffixsvc_caches.lookup.table import MAX_ORDER, STATIC_ORDER, Int32s
+
+__all__ = ["Written", "all_records", "write_records", "write_rows"]
+
+_PIECE: Final = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file that was written.
+
+    Attributes:
+        ngrams: records by order.
+        pairs: followers of all of them.
+        xxh3: of the file, 16 hexadecimal digits.
+    """
+
+    path: Path
+    size_bytes: int
+    ngrams: dict[int, int]
+    pairs: int
+    xxh3: str
+
+
+def all_records(
+    *, static: bool, min_count: int, top: int, max_count: int, unique: bool
+) -> list[RecordFile]:
+    """What merging must find for a file of all n-grams.
+
+    Args:
+        min_count, top, max_count: see ``RecordFile``.
+        unique: no two best followers are equal where llama.cpp would have to choose.
+    """
+    if static:
+        least, percent = LAX[STATIC_ORDER - 1]
+        return [RecordFile(STATIC_ORDER, MAX_ORDER, min_count, top, max_count, least, percent, unique=unique)]
+    # No unique ones: the best follower needs two thirds of an n-gram of these.
+    return [
+        RecordFile(order, MAX_ORDER, min_count, top, max_count, least, percent)
+        for order, (least, percent) in enumerate(STRICT, 1)
+    ]
+
+
+def write_records(path: Path, found: Sequence[Records], *, force: bool) -> Written:
+    """A file of what merging found, by rising order. Errors as ``suffixsvc_caches.atomic.new_file``."""
+    written = _write(path, _pieces(part for each in found for part in each.parts), force)
+    ngrams = {each.wanted.order: each.records for each in found}
+    return Written(path, written[0], ngrams, sum(each.pairs for each in found), written[1])
+
+
+def write_rows(path: Path, rows: Sequence[Int32s], *, force: bool) -> Written:
+    """A file of records with one follower each, int32[k, 7], of each order. Errors as above."""
+    written = _write(path, (np.ascontiguousarray(each, "<i4").tobytes() for each in rows), force)
+    orders = [int(np.count_nonzero(each[0, :MAX_ORDER] >= 0)) if len(each) else 0 for each in rows]
+    ngrams = {order: len(each) for order, each in zip(orders, rows, strict=True) if order}
+    return Written(path, written[0], ngrams, sum(ngrams.values()), written[1])
+
+
+def _write(path: Path, pieces: Iterable[bytes], force: bool) -> tuple[int, str]:
+    size, digest = 0, xxhash.xxh3_64()
+    with new_file(path, force=force) as file:
+        for piece in pieces:
+            file.write(piece)
+            digest.update(piece)
+            size += len(piece)
+    return size, digest.hexdigest()
+
+
+def _pieces(paths: Iterable[Path]) -> Iterable[bytes]:
+    for path in paths:
+        with path.open("rb") as file:
+            while piece := file.read(_PIECE):
+                yield piece
