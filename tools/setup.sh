@@ -58,7 +58,7 @@ install_core() {
     # The build tools live beside the package, not in an isolated environment that pip throws away: the
     # build folder stays valid and a changed source file is a matter of seconds.
     "${pip[@]}" install --quiet "scikit-build-core>=1.1" "nanobind>=3.1" cmake ninja
-    "${pip[@]}" install --quiet --no-build-isolation --editable '.[server,text,caches,dev]'
+    "${pip[@]}" install --quiet --no-build-isolation --editable '.[server,text,caches,cluster,dev]'
 }
 
 install_llama() {

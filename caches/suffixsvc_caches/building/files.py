@@ -37,9 +37,7 @@ class Written:
     xxh3: str
 
 
-def all_records(
-    *, static: bool, min_count: int, top: int, max_count: int, unique: bool
-) -> list[RecordFile]:
+def all_records(*, static: bool, min_count: int, top: int, max_count: int, unique: bool) -> list[RecordFile]:
     """What merging must find for a file of all n-grams.
 
     Args:

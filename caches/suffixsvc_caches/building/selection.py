@@ -1,10 +1,10 @@
 """Which n-grams a small cache keeps: those that are expected to be right most often.
 
-llama.cpp drafts the best follower of an n-gram that *fires* (seen often enough, and the follower has enough of
-it) and nothing from the others, so a cache made to be small holds n-grams that fire, each with one follower:
-28 bytes, whatever the n-gram. What is left to choose is which, and the expected number of correct drafts of a
-record is what the corpus says: how often the follower followed. The budget goes to the highest numbers; of
-equal ones to the surer.
+llama.cpp drafts the best follower of an n-gram that *fires* (seen often enough, and the follower has enough
+of it) and nothing from the others, so a cache made to be small holds n-grams that fire, each with one
+follower: 28 bytes, whatever the n-gram. What is left to choose is which, and the expected number of correct
+drafts of a record is what the corpus says: how often the follower followed. The budget goes to the highest
+numbers; of equal ones to the surer.
 
 In a dynamic cache the longest n-gram that fires decides. A record whose follower the next shorter n-gram that
 fires names as well changes no draft: it counts 0, and is left out even where there is room. (What it would be
@@ -123,7 +123,7 @@ def _shares(rows: Int32s) -> npt.NDArray[np.float32]:
 def _values(tables: Sequence[Int32s]) -> list[npt.NDArray[np.int64]]:
     """Expected correct drafts of each record; 0 where a shorter n-gram drafts the same."""
     tokens = np.unique(np.concatenate([np.unique(rows[:, :MAX_ORDER]) for rows in tables]))
-    bits = int(len(tokens)).bit_length()
+    bits = len(tokens).bit_length()
     if bits * (MAX_ORDER - 1) > _KEY_BITS:  # no vocabulary is that large; then nothing counts 0
         return [rows[:, _COUNT].astype(np.int64) for rows in tables]
     values, shorter = [], list[tuple[int, npt.NDArray[np.int64], Int32s]]()

@@ -10,6 +10,7 @@ from suffixsvc_caches.counting.local import count_logs
 from suffixsvc_caches.counting.merging import merge_runs
 from suffixsvc_caches.counting.plan import Counted, CountOptions, CountPlan, Progress
 from suffixsvc_caches.counting.records import RecordFile, Records
+from suffixsvc_caches.counting.spool import SpooledCall, TokenSpool
 
 __all__ = [
     "CountOptions",
@@ -19,6 +20,8 @@ __all__ = [
     "Progress",
     "RecordFile",
     "Records",
+    "SpooledCall",
+    "TokenSpool",
     "count_logs",
     "merge_runs",
 ]

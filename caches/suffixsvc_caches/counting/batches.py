@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import xxhash
@@ -12,10 +12,9 @@ import xxhash
 from suffixsvc.errors import InvalidInputError, TokenizerMismatchError
 from suffixsvc.types import TokenArray
 from suffixsvc_caches.counting.plan import CountPlan
-from suffixsvc_caches.counting.seen import Seen
 from suffixsvc_caches.logs import LogCall, LogFile, LogTally
 
-__all__ = ["Batch", "BatchReader", "encode"]
+__all__ = ["Batch", "BatchReader", "SeenBefore", "digest_of", "encode"]
 
 #: of a batch, whichever comes first: large enough that handing it out costs nothing beside encoding it
 _CALLS: Final = 1024
@@ -44,18 +43,26 @@ class Batch:
     bytes_read: int
 
 
+class SeenBefore(Protocol):
+    """Remembers digests."""
+
+    def add(self, digest: bytes) -> bool:
+        """Whether it is new."""
+
+
 class BatchReader:
     """The batches of one file after the other.
 
     Args:
         plan: what to read.
         seen: responses that came before; None keeps duplicates.
+        fingerprint: of the tokenizer that ids have to belong to; "" takes that of the first call that says.
     """
 
-    def __init__(self, plan: CountPlan, seen: Seen | None) -> None:
+    def __init__(self, plan: CountPlan, seen: SeenBefore | None, fingerprint: str = "") -> None:
         self._plan = plan
         self._seen = seen
-        self.fingerprint = plan.tokenizer.fingerprint if plan.tokenizer else ""
+        self.fingerprint = plan.tokenizer.fingerprint if plan.tokenizer else fingerprint
 
     def batches(self, index: int, file: LogFile, tally: LogTally) -> Iterator[Batch]:
         """All batches of a file.
@@ -90,9 +97,7 @@ class BatchReader:
     def _is_duplicate(self, call: LogCall) -> bool:
         if self._seen is None or not len(call.response):
             return False
-        response = call.response
-        raw = response.encode("utf-8", "surrogatepass") if isinstance(response, str) else response.tobytes()
-        return not self._seen.add(xxhash.xxh3_128_digest(raw))
+        return not self._seen.add(digest_of(call.response))
 
     def _check(self, call: LogCall, file: LogFile, number: int) -> None:
         if isinstance(call.response, str):
@@ -111,6 +116,12 @@ class BatchReader:
                 remedy="Build a cache for each tokenizer.",
             )
         self.fingerprint = self.fingerprint or call.tokenizer
+
+
+def digest_of(response: str | TokenArray) -> bytes:
+    """16 bytes that equal responses have in common, and others do not."""
+    raw = response.encode("utf-8", "surrogatepass") if isinstance(response, str) else response.tobytes()
+    return xxhash.xxh3_128_digest(raw)
 
 
 def encode(
@@ -134,7 +145,3 @@ def _encode_all(plan: CountPlan, given: list[str | TokenArray]) -> list[TokenArr
     encoded = iter(plan.tokenizer.encode_batch(texts) if texts and plan.tokenizer else ())
     none = np.empty(0, np.int32)
     return [next(encoded, none) if isinstance(each, str) else each for each in given]
-
-
-#: how a batch is handed to whoever counts it
-TakeBatch = Callable[[], Batch | None]

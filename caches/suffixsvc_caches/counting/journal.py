@@ -4,8 +4,9 @@
     {"runs": [name, ..], "batches": {file: [[a, b], ..]}, "tokens": n, "calls": n}
                                                      batches a .. b - 1 of a file are counted
     {"run": name, "of": [name, ..]}                  a run that took the place of others
-    {"file": i, "batches": n, "tally": {..}}         a log was read to its end, it has n batches
-    {"loaded": n}                                    outputs that are in the data folder
+    {"file": i, "batches": n, "tally": {..}, "fingerprint": f}    a log was read to its end, it has n batches
+    {"base": n}                                      outputs that a namespace held before a corpus was loaded
+    {"loaded": n}                                    outputs of the corpus that are loaded
 
 A line is added once what it speaks of is on the disk, so what the journal says is true; a line cut off by a
 crash is no line, and a run that no line names is removed.
@@ -56,6 +57,8 @@ class Journal:
         self._runs: list[str] = []
         self._ends: dict[int, tuple[int, dict[str, Any]]] = {}
         self.tokens = self.calls = self.loaded = 0
+        self.base: int | None = None
+        self.fingerprint = ""
         self._serial = 0
         self._require_ours(folder)
         try:
@@ -86,6 +89,11 @@ class Journal:
     def is_done(self, file: int, batch: int) -> bool:
         with self._lock:
             return batch in self._done.get(file, ())
+
+    def batches_of(self, file: int) -> set[int]:
+        """The batches of a log that are done."""
+        with self._lock:
+            return set(self._done.get(file, ()))
 
     def end_of(self, file: int) -> tuple[int, dict[str, Any]] | None:
         """How many batches a log has and what was read of it, once all of it was."""
@@ -125,9 +133,13 @@ class Journal:
         for each in old:
             each.unlink(missing_ok=True)
 
-    def add_end(self, file: int, batches: int, tally: Mapping[str, Any]) -> None:
-        """A log was read to its end."""
-        self._add({"file": file, "batches": batches, "tally": dict(tally)})
+    def add_end(self, file: int, batches: int, tally: Mapping[str, Any], fingerprint: str) -> None:
+        """A log was read to its end; the fingerprint is of the tokenizer that all ids so far belong to."""
+        self._add({"file": file, "batches": batches, "tally": dict(tally), "fingerprint": fingerprint})
+
+    def begin_load(self, held: int) -> None:
+        """A corpus is about to be loaded beside so many outputs."""
+        self._add({"base": held})
 
     def add_loaded(self, outputs: int) -> None:
         """So many outputs, all in all, are loaded durably."""
@@ -157,8 +169,11 @@ class Journal:
                     done = self._done.setdefault(int(file), set())
                     for first, end in ranges:
                         done.update(range(first, end))
-            case {"file": file, "batches": batches, "tally": tally}:
+            case {"file": file, "batches": batches, "tally": tally, "fingerprint": fingerprint}:
                 self._ends[file] = (batches, tally)
+                self.fingerprint = fingerprint or self.fingerprint
+            case {"base": held}:
+                self.base = held
             case {"loaded": outputs}:
                 self.loaded = outputs
             case _:

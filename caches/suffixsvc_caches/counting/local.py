@@ -15,13 +15,13 @@ from suffixsvc.errors import InvalidConfigError
 from suffixsvc_caches.counting.batches import Batch, BatchReader
 from suffixsvc_caches.counting.journal import Journal
 from suffixsvc_caches.counting.memory import resident_bytes
-from suffixsvc_caches.counting.plan import Counted, CountPlan, Progress
+from suffixsvc_caches.counting.plan import Counted, CountOptions, CountPlan, Progress
 from suffixsvc_caches.counting.seen import Seen
 from suffixsvc_caches.counting.spool import TokenSpool
 from suffixsvc_caches.counting.worker import Worker
 from suffixsvc_caches.logs import LogTally
 
-__all__ = ["count_logs", "open_spool"]
+__all__ = ["count_logs", "counter_bytes", "open_spool"]
 
 #: what a worker needs beside its counter: a batch of calls, its tokens as lists and arrays
 _BATCH_BYTES: Final = 12 << 20
@@ -30,28 +30,23 @@ _LEAST_COUNTER: Final = 2 << 20
 
 
 def count_logs(
-    plan: CountPlan,
-    journal: Journal,
-    progress: Progress | None = None,
-    stop: threading.Event | None = None,
+    plan: CountPlan, journal: Journal, on_progress: Callable[[Progress], None] | None = None
 ) -> Counted:
     """Count what a plan names and the journal does not have yet.
 
     Args:
-        progress: is kept up to date.
-        stop: once it is set the workers write down what they have and return; the result is then not whole.
+        on_progress: told ten times a second how far it is.
 
     Raises:
         InvalidConfigError: the memory does not suffice. InvalidInputError, TokenizerMismatchError,
         InvalidTokensError: the logs. StoreError: the disk. What was counted is kept in each case.
     """
-    progress = progress or Progress()
-    stop = stop or threading.Event()
+    stop = threading.Event()
     resumed = journal.tokens
-    progress.tokens = resumed
-    progress.calls = journal.calls
-    progress.bytes_all = sum(file.size for file in plan.files)
-    seen, share = _memory(plan, journal)
+    progress = Progress(0, sum(file.size for file in plan.files), resumed, journal.calls)
+    left = counter_bytes(plan.options)
+    seen = Seen(journal.folder / "seen", left // _SEEN_SHARE) if plan.options.dedupe else None
+    share = (left - (left // _SEEN_SHARE if seen else 0)) // plan.options.workers
     spool = open_spool(plan, journal.folder)
     feed = _Feed(plan, journal, seen, progress, stop)
     workers = [Worker(plan, journal, share, spool) for _ in range(plan.options.workers)]
@@ -63,7 +58,10 @@ def count_logs(
         thread.start()
     try:
         for thread in threads:
-            thread.join()
+            while thread.is_alive():
+                thread.join(0.1)
+                if on_progress is not None:
+                    on_progress(progress)
     except BaseException:
         # Ctrl-C: what was counted is written down before it goes on its way.
         stop.set()
@@ -91,17 +89,15 @@ def open_spool(plan: CountPlan, folder: Path) -> TokenSpool | None:
     return TokenSpool(folder / "tokens", PROMPT_TAIL_TOKENS) if plan.keep_tokens else None
 
 
-def _memory(plan: CountPlan, journal: Journal) -> tuple[Seen | None, int]:
-    """The set of known responses, and what each worker may count in."""
-    options = plan.options
+def counter_bytes(options: CountOptions) -> int:
+    """What is left for counting of the memory of a process.
+
+    Raises:
+        InvalidConfigError: too little.
+    """
     held = resident_bytes()
     left = options.memory_bytes - held - options.workers * _BATCH_BYTES
-    seen = None
-    if options.dedupe:
-        seen = Seen(journal.folder / "seen", max(0, left) // _SEEN_SHARE)
-        left -= max(0, left) // _SEEN_SHARE
-    share = left // options.workers
-    if share < _LEAST_COUNTER:
+    if left < options.workers * _LEAST_COUNTER:
         needed = held + options.workers * (_BATCH_BYTES + 2 * _LEAST_COUNTER)
         raise InvalidConfigError(
             "too little memory to count in",
@@ -109,7 +105,7 @@ def _memory(plan: CountPlan, journal: Journal) -> tuple[Seen | None, int]:
             got=f"{options.memory_bytes >> 20} MiB",
             remedy="Give more with --memory, or fewer --workers.",
         )
-    return seen, share
+    return left
 
 
 def _work(worker: Worker, feed: _Feed) -> None:
@@ -131,7 +127,7 @@ class _Feed:
         self._seen = seen
         self._progress = progress
         self._stop = stop
-        self.reader = BatchReader(plan, seen)
+        self.reader = BatchReader(plan, seen, journal.fingerprint)
         self.tally = LogTally()
         self.duplicates = 0
         self.error: BaseException | None = None
@@ -181,5 +177,5 @@ class _Feed:
             if not self._journal.is_done(index, batch.number):
                 yield batch
         if self._journal.end_of(index) is None:
-            self._journal.add_end(index, batches, tally.as_dict())
+            self._journal.add_end(index, batches, tally.as_dict(), self.reader.fingerprint)
         self.tally.merge(tally)

@@ -21,11 +21,20 @@ from suffixsvc.values import MAX_TOKEN_ID
 from suffixsvc_caches.counting.journal import Journal
 from suffixsvc_caches.counting.records import RecordFile, Records
 
-__all__ = ["MergePart", "merge_part", "merge_runs", "parts_of", "reduce_runs"]
+__all__ = [
+    "FAN_IN",
+    "MERGE_BYTES",
+    "MergePart",
+    "as_records",
+    "merge_part",
+    "merge_runs",
+    "parts_of",
+    "reduce_runs",
+]
 
 #: runs that are merged at a time: more would need too many open files and too small buffers
-_FAN_IN: Final = 64
-_MERGE_BYTES: Final = 48 << 20  # buffers of all workers together
+FAN_IN: Final = 64
+MERGE_BYTES: Final = 48 << 20  # buffers of all workers together
 
 #: first token, end token, and the names of the files, one for each that is wanted
 MergePart = tuple[int, int, tuple[str, ...]]
@@ -33,10 +42,10 @@ MergePart = tuple[int, int, tuple[str, ...]]
 
 def reduce_runs(journal: Journal, job: SegmentJob | None = None) -> list[Path]:
     """Merge the runs of a build until they are few; returns them. StoreError, SegmentCancelledError."""
-    while len(runs := journal.runs()) > _FAN_IN:
-        some = runs[:_FAN_IN]
+    while len(runs := journal.runs()) > FAN_IN:
+        some = runs[:FAN_IN]
         merged = journal.new_run()
-        combine_runs(some, merged, memory_bytes=_MERGE_BYTES, job=job)
+        combine_runs(some, merged, memory_bytes=MERGE_BYTES, job=job)
         journal.replace_runs(merged, some)
     return runs
 
@@ -85,7 +94,7 @@ def merge_runs(
     done = threading.Event()
 
     def merge(i: int) -> list[tuple[int, int, int, int]]:
-        return merge_part(runs, wanted, parts[i], _MERGE_BYTES // len(parts), jobs[i])
+        return merge_part(runs, wanted, parts[i], MERGE_BYTES // len(parts), jobs[i])
 
     with ThreadPoolExecutor(max(1, workers)) as pool:
         futures = [pool.submit(merge, i) for i in range(len(parts))]

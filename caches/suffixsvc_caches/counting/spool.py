@@ -1,4 +1,4 @@
-"""Encoded calls in the work folder, a file a batch: what a corpus is loaded from, in the order of the logs."""
+"""Encoded calls in the work folder, a file a batch: what a corpus is loaded from, in the logs' order."""
 
 from __future__ import annotations
 

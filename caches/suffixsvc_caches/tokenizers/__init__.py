@@ -1,6 +1,6 @@
 """Tokenizers for building caches: of a GGUF, of a tokenizer.json, each with its fingerprint."""
 
 from suffixsvc_caches.tokenizers.base import Tokenizer
-from suffixsvc_caches.tokenizers.load import load_tokenizer, require_fingerprint
+from suffixsvc_caches.tokenizers.load import TokenizerSource, load_tokenizer, require_fingerprint
 
-__all__ = ["Tokenizer", "load_tokenizer", "require_fingerprint"]
+__all__ = ["Tokenizer", "TokenizerSource", "load_tokenizer", "require_fingerprint"]

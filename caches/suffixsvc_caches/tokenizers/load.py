@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,19 @@ from suffixsvc.errors import InvalidConfigError, InvalidInputError, TokenizerMis
 if TYPE_CHECKING:
     from suffixsvc_caches.tokenizers.base import Tokenizer
 
-__all__ = ["load_tokenizer", "require_fingerprint"]
+__all__ = ["TokenizerSource", "load_tokenizer", "require_fingerprint"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerSource:
+    """Where a tokenizer comes from; see :func:`load_tokenizer`."""
+
+    path: Path
+    bos: str | int | None = None
+    eos: str | int | None = None
+
+    def load(self) -> Tokenizer:
+        return load_tokenizer(self.path, bos=self.bos, eos=self.eos)
 
 
 def load_tokenizer(

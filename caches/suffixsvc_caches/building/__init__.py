@@ -1,0 +1,8 @@
+"""Building caches from logs: what ``suffixsvc build`` does."""
+
+from suffixsvc_caches.building.corpus import CorpusTarget
+from suffixsvc_caches.building.files import Written
+from suffixsvc_caches.building.run import BuildResult, BuildWatch, build
+from suffixsvc_caches.building.spec import BuildSpec, LookupSpec
+
+__all__ = ["BuildResult", "BuildSpec", "BuildWatch", "CorpusTarget", "LookupSpec", "Written", "build"]

@@ -1,0 +1,172 @@
+"""Encoded calls into a namespace, as a pinned corpus: of a data folder, or of a running service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from suffixsvc_client import ClientNamespace, SuffixClient
+
+from suffixsvc import SuffixCache
+from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits, validate_namespace
+from suffixsvc.errors import InvalidConfigError, InvalidInputError, UnknownNamespaceError
+from suffixsvc.types import NewOutput
+from suffixsvc_caches.counting import Journal, SpooledCall
+
+__all__ = ["CorpusTarget", "load_corpus"]
+
+#: written in one transaction, or sent in one call: whichever comes first
+_OUTPUTS: Final = 512
+_TOKENS: Final = 1 << 19
+#: of one output
+_MOST_TOKENS: Final = Limits().max_output_tokens
+
+#: told how many outputs are loaded
+OnLoaded = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusTarget:
+    """Where a corpus goes.
+
+    Attributes:
+        namespace: path of the namespace.
+        data: a data folder, created where there is none; or None.
+        server: address of a running service; or "".
+        add: put it beside what the namespace already holds.
+    """
+
+    namespace: str
+    data: Path | None = None
+    server: str = ""
+    add: bool = False
+
+    def __post_init__(self) -> None:
+        validate_namespace(self.namespace)
+        if (self.data is None) == (not self.server):
+            raise InvalidConfigError(
+                "a corpus goes to one place", expected="a data folder or a server", got="both or none"
+            )
+
+    @property
+    def place(self) -> str:
+        """In words."""
+        return str(self.data or self.server)
+
+
+def load_corpus(
+    target: CorpusTarget,
+    calls: Iterable[SpooledCall],
+    fingerprint: str,
+    journal: Journal,
+    on_loaded: OnLoaded | None = None,
+) -> int:
+    """Load the calls, in their order; returns how many outputs the corpus has.
+
+    A load that was interrupted goes on where it stopped: into a data folder exactly (nothing else may have
+    written to it in between), into a service at worst with one batch twice.
+
+    Raises:
+        InvalidInputError: the namespace holds outputs already, and not ``add``.
+        TokenizerMismatchError: ids of another tokenizer. StoreError, ServiceError.
+    """
+    outputs = _outputs(target.namespace, calls)
+    if target.data is not None:
+        return _into_folder(target, target.data, outputs, fingerprint, journal, on_loaded)
+    return _into_service(target, outputs, fingerprint, journal, on_loaded)
+
+
+def _into_folder(
+    target: CorpusTarget,
+    data: Path,
+    outputs: Iterator[NewOutput],
+    fingerprint: str,
+    journal: Journal,
+    on_loaded: OnLoaded | None,
+) -> int:
+    with SuffixCache(data) as cache:
+        namespace = cache.namespace(target.namespace, tokenizer=fingerprint or None)
+        held = namespace.stats().outputs
+        if journal.base is None:
+            _require_room(target, held)
+            journal.begin_load(held)
+        loaded = held - (journal.base or 0)
+        _skip(outputs, loaded)
+        for batch in _batches(outputs):
+            namespace.add_outputs(batch)
+            loaded += len(batch)
+            if on_loaded is not None:
+                on_loaded(loaded)
+        cache.compact(target.namespace)
+    return loaded
+
+
+def _into_service(
+    target: CorpusTarget,
+    outputs: Iterator[NewOutput],
+    fingerprint: str,
+    journal: Journal,
+    on_loaded: OnLoaded | None,
+) -> int:
+    with SuffixClient(target.server) as client:
+        namespace = client.namespace(target.namespace, fingerprint or None)
+        if journal.base is None:
+            held = _held(namespace)
+            _require_room(target, held)
+            journal.begin_load(held)
+        loaded = journal.loaded
+        _skip(outputs, loaded)
+        for batch in _batches(outputs):
+            namespace.add_outputs(batch)
+            loaded += len(batch)
+            journal.add_loaded(loaded)
+            if on_loaded is not None:
+                on_loaded(loaded)
+    return loaded
+
+
+def _held(namespace: ClientNamespace) -> int:
+    try:
+        return namespace.stats().outputs
+    except UnknownNamespaceError:
+        return 0
+
+
+def _require_room(target: CorpusTarget, held: int) -> None:
+    if held and not target.add:
+        raise InvalidInputError(
+            f"the namespace {target.namespace} in {target.place} holds outputs already",
+            expected="an empty namespace",
+            got=f"{held} outputs",
+            remedy="Name another namespace, or add to it with --force.",
+        )
+
+
+def _skip(outputs: Iterator[NewOutput], number: int) -> None:
+    for _ in range(number):
+        next(outputs, None)
+
+
+def _outputs(namespace: str, calls: Iterable[SpooledCall]) -> Iterator[NewOutput]:
+    for call in calls:
+        tail = call.prompt_tail
+        # A text may be longer than an output: its parts follow each other, each behind the end of the last.
+        for first in range(0, len(call.token_ids), _MOST_TOKENS):
+            part = call.token_ids[first : first + _MOST_TOKENS]
+            yield NewOutput(namespace, part, (len(part),), tail, call.labels, corpus=True)
+            tail = part[-PROMPT_TAIL_TOKENS:]
+
+
+def _batches(outputs: Iterator[NewOutput]) -> Iterator[list[NewOutput]]:
+    batch: list[NewOutput] = []
+    tokens = 0
+    for output in outputs:
+        batch.append(output)
+        tokens += len(output.token_ids)
+        if len(batch) >= _OUTPUTS or tokens >= _TOKENS:
+            yield batch
+            batch, tokens = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,200 @@
+"""A build from logs to caches."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from suffixsvc.errors import InvalidInputError
+from suffixsvc_caches.atomic import require_new
+from suffixsvc_caches.building.corpus import load_corpus
+from suffixsvc_caches.building.files import Written, all_records, write_records, write_rows
+from suffixsvc_caches.building.selection import candidates, choose
+from suffixsvc_caches.building.spec import (
+    DYNAMIC_MAX_COUNT,
+    STATIC_MAX_COUNT,
+    BuildSpec,
+    LookupSpec,
+)
+from suffixsvc_caches.counting import (
+    Counted,
+    CountOptions,
+    CountPlan,
+    Journal,
+    Progress,
+    RecordFile,
+    Records,
+    SpooledCall,
+    TokenSpool,
+    count_logs,
+    merge_runs,
+)
+from suffixsvc_caches.counting.local import open_spool
+from suffixsvc_caches.logs import LogFile, find_logs
+from suffixsvc_caches.lookup.table import MAX_ORDER, STATIC_ORDER
+
+__all__ = ["BuildResult", "BuildWatch", "build"]
+
+#: static or dynamic, and what is wanted of it
+_Wanted = list[tuple[LookupSpec, bool, list[RecordFile]]]
+
+
+class BuildWatch(Protocol):
+    """Is told how far a build is."""
+
+    def counting(self, progress: Progress) -> None: ...
+
+    def merging(self, share: float) -> None: ...
+
+    def loading(self, outputs: int) -> None: ...
+
+
+class _NoWatch:
+    def counting(self, progress: Progress) -> None: ...
+
+    def merging(self, share: float) -> None: ...
+
+    def loading(self, outputs: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """What a build made.
+
+    Attributes:
+        files: the logs.
+        counted: what was read.
+        static, dynamic: the caches written.
+        corpus_outputs: outputs of the corpus.
+    """
+
+    files: Sequence[LogFile]
+    counted: Counted
+    static: Written | None = None
+    dynamic: Written | None = None
+    corpus_outputs: int = 0
+
+
+def build(spec: BuildSpec, watch: BuildWatch | None = None) -> BuildResult:
+    """Read logs, write caches. What was done is kept in ``spec.work`` if anything stops it: the same call
+    goes on from there, and makes the same bytes.
+
+    Raises:
+        InvalidInputError: a file exists that is not to be replaced, logs that cannot be read or hold nothing,
+            a work folder of another build. TokenizerMismatchError, InvalidTokensError: ids that do not fit.
+        StoreError: the disk.
+    """
+    watch = watch or _NoWatch()
+    for each in (spec.static, spec.dynamic):
+        if each is not None:
+            require_new(each.path, force=spec.force)
+    files = find_logs(spec.logs, spec.reading)
+    tokenizer = spec.tokenizer.load() if spec.tokenizer else None
+    plan = CountPlan(files, spec.reading, tokenizer, _count_options(spec), spec.corpus is not None)
+    journal = Journal(spec.work, plan.key())
+    try:
+        counted = _count(spec, plan, journal, watch)
+        if not counted.tokens:
+            raise InvalidInputError(
+                "the logs hold nothing to count", expected="responses", got=counted.tally.describe()
+            )
+        static, dynamic = _write_caches(spec, journal, watch)
+        outputs = _load(spec, plan, journal, counted, watch)
+    finally:
+        journal.close()
+    shutil.rmtree(spec.work)
+    return BuildResult(files, counted, static, dynamic, outputs)
+
+
+def _count_options(spec: BuildSpec) -> CountOptions:
+    lowest, highest = (1, MAX_ORDER) if spec.dynamic else (STATIC_ORDER, STATIC_ORDER)
+    return CountOptions(
+        lowest,
+        highest,
+        spec.context_tokens,
+        spec.dedupe,
+        spec.workers,
+        spec.memory_bytes,
+        spec.checkpoint_seconds,
+    )
+
+
+def _count(spec: BuildSpec, plan: CountPlan, journal: Journal, watch: BuildWatch) -> Counted:
+    if spec.engine == "local":
+        return count_logs(plan, journal, watch.counting)
+    from suffixsvc_caches.counting.cluster import count_on_cluster  # noqa: PLC0415 - needs ray
+
+    return count_on_cluster(plan, spec.tokenizer, journal, watch.counting)
+
+
+def _write_caches(
+    spec: BuildSpec, journal: Journal, watch: BuildWatch
+) -> tuple[Written | None, Written | None]:
+    wanted: _Wanted = [
+        (each, is_static, _wanted(each, is_static))
+        for each, is_static in ((spec.static, True), (spec.dynamic, False))
+        if each is not None
+    ]
+    flat = [file for _, _, files in wanted for file in files]
+    if not flat:
+        return None, None
+    found = iter(_merge(spec, journal, flat, watch))
+    written: dict[bool, Written] = {}
+    for each, is_static, files in wanted:
+        records = [next(found) for _ in files]
+        written[is_static] = _write(each, is_static, records, spec.force)
+        for record in records:
+            for part in record.parts:
+                part.unlink(missing_ok=True)
+    return written.get(True), written.get(False)
+
+
+def _merge(spec: BuildSpec, journal: Journal, wanted: list[RecordFile], watch: BuildWatch) -> list[Records]:
+    if spec.engine == "local":
+        return merge_runs(journal, wanted, spec.workers, watch.merging)
+    from suffixsvc_caches.counting.cluster import merge_on_cluster  # noqa: PLC0415 - needs ray
+
+    return merge_on_cluster(journal, wanted, spec.workers, watch.merging)
+
+
+def _wanted(each: LookupSpec, is_static: bool) -> list[RecordFile]:
+    if each.chosen:
+        orders = [STATIC_ORDER] if is_static else list(range(1, MAX_ORDER + 1))
+        return candidates(orders, static=is_static, min_count=each.min_count)
+    return all_records(
+        static=is_static,
+        min_count=each.min_count,
+        top=each.top,
+        max_count=_max_count(each, is_static),
+        unique=not each.exact_counts,
+    )
+
+
+def _write(each: LookupSpec, is_static: bool, records: list[Records], force: bool) -> Written:
+    if not each.chosen:
+        return write_records(each.path, records, force=force)
+    rows = choose(records, each.budget_bytes).words(_max_count(each, is_static))
+    return write_rows(each.path, rows, force=force)
+
+
+def _max_count(each: LookupSpec, is_static: bool) -> int:
+    if each.exact_counts:
+        return 0
+    return STATIC_MAX_COUNT if is_static else DYNAMIC_MAX_COUNT
+
+
+def _load(spec: BuildSpec, plan: CountPlan, journal: Journal, counted: Counted, watch: BuildWatch) -> int:
+    spool = open_spool(plan, journal.folder)
+    if spec.corpus is None or spool is None:
+        return 0
+    calls = _spooled(plan, journal, spool)
+    return load_corpus(spec.corpus, calls, counted.fingerprint, journal, watch.loading)
+
+
+def _spooled(plan: CountPlan, journal: Journal, spool: TokenSpool) -> Iterator[SpooledCall]:
+    for index in range(len(plan.files)):
+        end = journal.end_of(index)
+        for batch in range(end[0] if end else 0):
+            yield from spool.read(index, batch)
