@@ -10,15 +10,14 @@ count, no checksum: a manifest beside the file has what the format lacks.
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from suffixsvc.errors import InvalidInputError, StoreCorruptError, StoreError, StoreFullError
+from suffixsvc.errors import StoreCorruptError, StoreError
+from suffixsvc_caches.atomic import new_file
 from suffixsvc_caches.lookup.faults import find_faults
 from suffixsvc_caches.lookup.table import HEAD, MAX_ORDER, Int32s, Int64s, LookupTable
 
@@ -26,7 +25,6 @@ __all__ = ["read_lookup", "read_words", "record_starts", "write_lookup"]
 
 #: records that are laid out at a time
 _BLOCK: Final = 1 << 16
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def read_lookup(path: Path) -> LookupTable:
@@ -87,25 +85,10 @@ def write_lookup(path: Path, table: LookupTable, *, force: bool = False) -> int:
         InvalidInputError: the file exists, and not ``force``.
         StoreFullError, StoreError: the disk; nothing is left behind.
     """
-    if path.exists() and not force:
-        raise InvalidInputError(f"{path} exists", remedy="Give another name, or --force.")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            for first in range(0, len(table), _BLOCK):
-                file.write(_laid_out(table, first, min(first + _BLOCK, len(table))).tobytes())
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        kind = StoreFullError if error.errno in _FULL else StoreError
-        raise kind(f"cannot write {path}", got=error.strerror) from None
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return size
+    with new_file(path, force=force) as file:
+        for first in range(0, len(table), _BLOCK):
+            file.write(_laid_out(table, first, min(first + _BLOCK, len(table))).tobytes())
+        return file.tell()
 
 
 def _laid_out(table: LookupTable, first: int, last: int) -> Int32s:
