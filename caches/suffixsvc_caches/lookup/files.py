@@ -36,21 +36,18 @@ def read_lookup(path: Path) -> LookupTable:
     """
     words, rest = read_words(path)
     starts, bad = record_starts(words)
-    for fault in find_faults(words, starts, bad, rest, odd=False):
+    is_pair = np.ones(int(starts[-1]), bool)
+    for slot in range(HEAD):
+        is_pair[starts[:-1] + slot] = False
+    tokens, counts = words[: starts[-1]][is_pair].reshape(-1, 2).T
+    if bad or rest or (counts <= 0).any():
+        fault = next(find_faults(words, starts, bad, rest, odd=False))
         raise StoreCorruptError(
             f"{path} is no whole lookup cache: byte {fault.offset}: {fault.what}", remedy="Export it again."
         )
-    heads = words[starts[:-1, None] + np.arange(HEAD)]
-    sizes = heads[:, MAX_ORDER].astype(np.int64)
-    pairs = np.ones(len(words), bool)
-    pairs[(starts[:-1, None] + np.arange(HEAD)).reshape(-1)] = False
-    followers = words[pairs].reshape(-1, 2)
-    return LookupTable(
-        heads[:, :MAX_ORDER].astype(np.int32),
-        np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        followers[:, 0].astype(np.int32),
-        followers[:, 1].astype(np.int32),
-    )
+    ngrams = np.stack([words[starts[:-1] + slot] for slot in range(MAX_ORDER)], axis=1)
+    firsts = (starts - HEAD * np.arange(len(starts))) // 2
+    return LookupTable(ngrams, firsts, np.ascontiguousarray(tokens), np.ascontiguousarray(counts))
 
 
 def read_words(path: Path) -> tuple[Int32s, int]:
