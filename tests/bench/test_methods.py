@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,7 +14,7 @@ from suffixsvc_bench.methods import Method, Settings, known_methods, missing_met
 from suffixsvc_bench.methods.arctic import Arctic, PeerFailedError, find_python
 from suffixsvc_bench.methods.compat import KEY as DROP_IN
 from suffixsvc_bench.methods.compat import DropIn
-from suffixsvc_bench.methods.ngram_cache import LAX, STRICT, NgramCache, NgramCounts
+from suffixsvc_bench.methods.ngram_cache import NgramCache
 from suffixsvc_bench.methods.ngram_mod import NgramMod
 from suffixsvc_bench.methods.prompt_lookup import PromptLookup
 
@@ -116,117 +115,25 @@ def test_prompt_lookup_against_a_scan(text: list[int], longest: int, shortest: i
 
 
 # ------------------------------------------------------------------------------------------- ngram-cache
+# Its rules: tests/caches/test_lookup_algorithm.py.
 
 
-def test_ngram_cache_is_lax_with_the_calls_own_text_and_strict_with_that_of_others() -> None:
-    method = NgramCache(wide(1))
-    method.begin(ids([7, 1, 2, 3, 9, 1, 2, 3]), "")
-    # 3-gram (1 2 3) was followed by 9 once: enough for the call's own text (lax: 1), and 4-grams never stood
-    assert drafted(method) == [9]
-    method.end()
+def test_ngram_cache_remembers_calls_and_studies_texts() -> None:
+    method = NgramCache(wide(2))
+    write(method, [6, 1, 2, 3, 9], [1, 2, 3, 9])
     method.begin(ids([8, 1, 2, 3]), "")
-    # as another call's text once is too little (strict: 2 for 3-grams)
-    assert drafted(method) == []
+    assert drafted(method)[:1] == [9]
     method.end()
-    write(method, [6, 1, 2, 3, 9], [])
-    method.begin(ids([8, 1, 2, 3]), "")
-    assert drafted(method) == [9]  # (1 2 3) -> 9 twice by now
 
-
-def test_ngram_cache_wants_a_majority() -> None:
-    method = NgramCache(wide(1))
-    # 1-gram 5 -> 6 6 8: 66 % of 3 is 1.98, so 2 are enough
-    method.begin(ids([5, 6, 0, 5, 6, 1, 5, 8, 2, 5]), "")
-    assert drafted(method) == [6]
-    # one more 8: half and half is not
-    method.begin(ids([5, 6, 0, 5, 6, 1, 5, 8, 2, 5, 8, 3, 5]), "")
-    assert drafted(method) == []
-
-
-def test_ngram_cache_asks_the_static_cache_last_and_lets_it_decide_between_candidates() -> None:
-    static = NgramCounts()
-    static.extend([1, 2, 30, 1, 2, 30], 0)
-    method = NgramCache(wide(2), static)
-    method.begin(ids([1, 2]), "")
-    assert drafted(method) == [30]  # nothing else knows (1 2); behind (2 30) stood 1, but only once
-    # 3 stood once behind (1 2), 40 twice; the static cache knows 30 of the two with 2 * 100
-    method.begin(ids([1, 2, 40, 0, 1, 2, 40, 9, 1, 2, 30, 8, 1, 2]), "")
-    assert drafted(method)[:1] != [40]
-    alone = NgramCache(wide(1))
-    alone.begin(ids([1, 2, 40, 0, 1, 2, 40, 9, 1, 2, 30, 8, 1, 2]), "")
-    assert drafted(alone) == [40]
-
-
-def test_ngram_cache_studies_texts_into_its_static_cache() -> None:
     method = NgramCache(wide(1))
     method.study([ids([1, 2, 30, 4]), ids([1, 2, 30, 5])])
-    counted = NgramCounts()
-    counted.extend([1, 2, 30, 4], 0)
-    counted.extend([1, 2, 30, 5], 0)
     method.begin(ids([1, 2]), "")
     assert drafted(method) == [30]  # only the static cache knows it
-    assert method.memory_bytes() == counted.memory_bytes()
+    # as llama.cpp's file: (1 2) -> 30, (2 30) -> 4 or 5
+    assert method.memory_bytes() == (20 + 8) + (20 + 16)
     spec = known_methods()["ngram-cache-static"]
     assert spec.studies
     assert not spec.swept
-
-
-class SlowNgramCache:
-    """The rule of the peer, counting by looking through all texts for every token it drafts."""
-
-    def __init__(self) -> None:
-        self.others: list[list[int]] = []
-        self.text: list[int] = []
-
-    def draft(self, k: int) -> list[int]:
-        if len(self.text) < 2:
-            return []
-        out: list[int] = []
-        while len(out) < k:
-            token = self._next((self.text + out)[-4:])
-            if token is None:
-                break
-            out.append(token)
-        return out
-
-    def _next(self, tail: list[int]) -> int | None:
-        for texts, table in (([self.text], LAX), (self.others, STRICT)):
-            for n in range(min(4, len(tail)), 0, -1):
-                found: Counter[int] = Counter()
-                for text in texts:
-                    for i in range(len(text) - n):
-                        if text[i : i + n] == tail[len(tail) - n :]:
-                            found[text[i + n]] += 1
-                least, percent = table[n - 1]
-                if found and found.total() >= least:
-                    best = next(t for t in found if found[t] == max(found.values()))
-                    if 100 * found[best] >= percent * found.total():
-                        return best
-        return None
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(small_texts, small_texts), min_size=1, max_size=4), st.integers(1, 6))
-def test_ngram_cache_against_a_recount(calls: list[tuple[list[int], list[int]]], k: int) -> None:
-    method, slow = NgramCache(wide(k)), SlowNgramCache()
-    for prompt, response in calls:
-        method.begin(ids(prompt), "")
-        slow.text = list(prompt)
-        for token in response:
-            assert drafted(method) == slow.draft(k)
-            method.accept(ids([token]), 0)
-            slow.text.append(token)
-        method.end()
-        slow.others.append(slow.text)
-
-
-def test_ngram_cache_counts_as_its_file_does() -> None:
-    """(10 11) -> 12 or 13, (11 12) and (12 10) -> one each: 92 bytes of 2-grams, as llama.cpp writes them."""
-    counts = NgramCounts()
-    counts.extend([10, 11, 12, 10, 11, 13], 0)
-    assert counts.after((10, 11)) == {12: 1, 13: 1}
-    two = [ngram for ngram in [(10, 11), (11, 12), (12, 10)] if counts.after(ngram)]
-    assert sum(20 + 8 * len(counts.after(ngram)) for ngram in two) == 92
 
 
 # --------------------------------------------------------------------------------------------- ngram-mod

@@ -33,7 +33,7 @@ def unpacked(value: Any) -> Any:
 def choices_of(value: Any) -> list[Any]:
     """The alternatives in an answer, each for :func:`answer_content`; the answer itself where it has none."""
     if isinstance(value, dict) and isinstance(value.get("choices"), list):
-        return list(value["choices"])
+        return list(value["choices"]) or [None]
     return [value]
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from difflib import get_close_matches
+from operator import itemgetter
 from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError
+from suffixsvc.values import Few
 
-__all__ = ["Finder", "name_fields"]
+__all__ = ["Finder", "Lookups", "name_fields"]
 
+#: sets of keys that are remembered
+_FEW_KEYS: Final = 256
 #: names of fields that an error lists
 _MOST_NAMES: Final = 40
 
@@ -31,14 +35,15 @@ class Finder:
         self.name = name
         self.given = given
         self.seen = False
-        self._paths = [tuple(path.split(".")) for path in ((given,) if given else usual)]
+        paths = [path.split(".") for path in ((given,) if given else usual)]
+        self._paths = [(path[0], tuple(path[1:])) for path in paths]
 
     def find(self, record: dict[str, Any]) -> Any:
         """The first value that is not null, or None."""
         if self.given and self.given in record:  # a name with dots in it
             self.seen = True
             return record[self.given]
-        for first, *rest in self._paths:
+        for first, rest in self._paths:
             value = record.get(first)
             if value is None:
                 self.seen |= first in record and not rest
@@ -54,29 +59,28 @@ class Finder:
         """:meth:`find` for records with exactly these keys."""
         if self.given:
             return self.find
-        paths = [path for path in self._paths if path[0] in keys]
+        paths = [(first, rest) for first, rest in self._paths if first in keys]
         if not paths:
             return _nothing
-        if len(paths[0]) > 1 or len(paths) > 1:
-            return Finder(self.name, "", map(".".join, paths)).find
-        name = paths[0][0]
-        return lambda record: record[name]
+        if len(paths) == 1 and not paths[0][1]:
+            return itemgetter(paths[0][0])
+        return Finder(self.name, "", (".".join((first, *rest)) for first, rest in paths)).find
 
     def has(self, record: dict[str, Any]) -> bool:
         """Whether the record has it, be it null."""
         if self.given and self.given in record:
             return True
-        return any(
-            path[-1] in parent
-            if isinstance(parent := _walk(record, path[:-1]), dict)
-            else _walk(record, path) is not None
-            for path in self._paths
-        )
+        for first, rest in self._paths:
+            *above, last = (first, *rest)
+            parent = _walk(record, above)
+            if (isinstance(parent, dict) and last in parent) or _walk(parent, (last,)) is not None:
+                return True
+        return False
 
     def missing(self, record: dict[str, Any]) -> InvalidInputError:
         """The error for a record without it: names the fields that exist and the nearest one."""
         names = name_fields(record)
-        wanted = self.given or " or ".join(".".join(path) for path in self._paths)
+        wanted = self.given or " or ".join(".".join((first, *rest)) for first, rest in self._paths)
         near = get_close_matches(wanted, names, 1)
         shown = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
         return InvalidInputError(
@@ -88,6 +92,23 @@ class Finder:
 
 def _nothing(_record: dict[str, Any]) -> None:
     return None
+
+
+class Lookups:
+    """Several things to look up in the same records. The records of a log have the same few sets of keys:
+    where to look is worked out once for each."""
+
+    def __init__(self, finders: Iterable[Finder]) -> None:
+        self._finders = tuple(finders)
+        self._known: Few[tuple[str, ...], list[Callable[[dict[str, Any]], Any]]] = Few(_FEW_KEYS)
+
+    def find(self, record: dict[str, Any]) -> list[Any]:
+        """What each finder finds, in their order."""
+        keys = tuple(record)
+        finds = self._known.get(keys)
+        if finds is None:
+            finds = self._known.put(keys, [finder.among(keys) for finder in self._finders])
+        return [find(record) for find in finds]
 
 
 def name_fields(record: dict[str, Any]) -> list[str]:

@@ -53,12 +53,13 @@ def open_pieces(
     no other one.
 
     Args:
-        on_bytes: told after each piece how many bytes of the file are consumed.
+        on_bytes: told with each piece how many bytes of the file are consumed.
 
     Raises:
         DAMAGE: the file cannot be read, or not to its end.
         MissingExtraError: it is zstd, and the library is not installed.
     """
+    tell = on_bytes or (lambda _consumed: None)
     with path.open("rb") as raw:
         pieces = _decompressed(raw)
         first = next(pieces, b"")
@@ -67,10 +68,10 @@ def open_pieces(
         )
         to_utf8 = _to_utf8(encoding)
         for piece in chain([first[len(mark) :]], pieces):
+            tell(raw.tell())
             if text := to_utf8(piece, False):
                 yield text
-            if on_bytes is not None:
-                on_bytes(raw.tell())
+        tell(raw.tell())
         if text := to_utf8(b"", True):
             yield text
 

@@ -72,7 +72,7 @@ class _Followers:
             self.most, self.top = count, token
 
 
-#: what followed an n-gram: most often one token, as ``count << 32 | token``, which takes a third of the memory
+#: what followed an n-gram: most often one token, as ``count << 32 | token``: a third of the memory
 _Entry = int | _Followers
 #: from an n-gram's tokens, oldest first, 32 bits each
 _Find = Callable[[int], _Entry | None]
@@ -140,9 +140,7 @@ class NgramCounts:
     def file_bytes(self) -> int:
         """Of what was counted here, as llama.cpp's file."""
         entries = (entry for after in self._after for entry in after.values() if entry is not None)
-        return sum(
-            4 * HEAD + 8 * (1 if isinstance(entry, int) else len(entry.counts)) for entry in entries
-        )
+        return sum(4 * HEAD + 8 * (1 if isinstance(entry, int) else len(entry.counts)) for entry in entries)
 
 
 class LookupDrafter:
@@ -226,7 +224,7 @@ def _chosen(entry: _Entry, prior: _Entry | None, least: int, percent: int) -> in
     if total < least or 100 * most < percent * total:
         return _NONE
     if prior is None:
-        # The largest count is half of all or more: equal ones are two, of which the map lists the later first.
+        # The largest count is half of all or more: equal ones are two, and the map lists the later first.
         return list(counts)[1] if 2 * most == total and len(counts) == 2 else entry.top
     weights = {prior & _TOKEN: prior >> _BITS} if isinstance(prior, int) else prior.counts
     products = {

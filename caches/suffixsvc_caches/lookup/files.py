@@ -10,15 +10,14 @@ count, no checksum: a manifest beside the file has what the format lacks.
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from suffixsvc.errors import InvalidInputError, StoreCorruptError, StoreError, StoreFullError
+from suffixsvc.errors import StoreCorruptError, StoreError
+from suffixsvc_caches.atomic import new_file
 from suffixsvc_caches.lookup.faults import find_faults
 from suffixsvc_caches.lookup.table import HEAD, MAX_ORDER, Int32s, Int64s, LookupTable
 
@@ -26,7 +25,6 @@ __all__ = ["read_lookup", "read_words", "record_starts", "write_lookup"]
 
 #: records that are laid out at a time
 _BLOCK: Final = 1 << 16
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def read_lookup(path: Path) -> LookupTable:
@@ -38,21 +36,18 @@ def read_lookup(path: Path) -> LookupTable:
     """
     words, rest = read_words(path)
     starts, bad = record_starts(words)
-    for fault in find_faults(words, starts, bad, rest, odd=False):
+    is_pair = np.ones(int(starts[-1]), bool)
+    for slot in range(HEAD):
+        is_pair[starts[:-1] + slot] = False
+    tokens, counts = words[: starts[-1]][is_pair].reshape(-1, 2).T
+    if bad or rest or (counts <= 0).any():
+        fault = next(find_faults(words, starts, bad, rest, odd=False))
         raise StoreCorruptError(
             f"{path} is no whole lookup cache: byte {fault.offset}: {fault.what}", remedy="Export it again."
         )
-    heads = words[starts[:-1, None] + np.arange(HEAD)]
-    sizes = heads[:, MAX_ORDER].astype(np.int64)
-    pairs = np.ones(len(words), bool)
-    pairs[(starts[:-1, None] + np.arange(HEAD)).reshape(-1)] = False
-    followers = words[pairs].reshape(-1, 2)
-    return LookupTable(
-        heads[:, :MAX_ORDER].astype(np.int32),
-        np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        followers[:, 0].astype(np.int32),
-        followers[:, 1].astype(np.int32),
-    )
+    ngrams = np.stack([words[starts[:-1] + slot] for slot in range(MAX_ORDER)], axis=1)
+    firsts = (starts - HEAD * np.arange(len(starts))) // 2
+    return LookupTable(ngrams, firsts, np.ascontiguousarray(tokens), np.ascontiguousarray(counts))
 
 
 def read_words(path: Path) -> tuple[Int32s, int]:
@@ -87,25 +82,10 @@ def write_lookup(path: Path, table: LookupTable, *, force: bool = False) -> int:
         InvalidInputError: the file exists, and not ``force``.
         StoreFullError, StoreError: the disk; nothing is left behind.
     """
-    if path.exists() and not force:
-        raise InvalidInputError(f"{path} exists", remedy="Give another name, or --force.")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            for first in range(0, len(table), _BLOCK):
-                file.write(_laid_out(table, first, min(first + _BLOCK, len(table))).tobytes())
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        kind = StoreFullError if error.errno in _FULL else StoreError
-        raise kind(f"cannot write {path}", got=error.strerror) from None
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return size
+    with new_file(path, force=force) as file:
+        for first in range(0, len(table), _BLOCK):
+            file.write(_laid_out(table, first, min(first + _BLOCK, len(table))).tobytes())
+        return file.tell()
 
 
 def _laid_out(table: LookupTable, first: int, last: int) -> Int32s:

@@ -6,16 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from suffixsvc.values import Few
 from suffixsvc_caches.logs.call import Content
-from suffixsvc_caches.logs.fields import Finder
+from suffixsvc_caches.logs.fields import Finder, Lookups
 from suffixsvc_caches.logs.options import ReadOptions
 from suffixsvc_caches.logs.times import as_time
 
 __all__ = ["LabelReader", "Labels", "RawCall", "Shape"]
 
-#: sets of keys that are remembered
-_FEW_KEYS: Final = 256
 #: where records usually have their labels
 _USUAL: Final[Mapping[str, tuple[str, ...]]] = {
     "agent": ("agent", "agent_name", "metadata.agent", "meta.agent"),
@@ -33,7 +30,7 @@ _USUAL: Final[Mapping[str, tuple[str, ...]]] = {
         "metadata.trace_id",
     ),
     "model": ("model", "model_name", "meta.model", "metadata.model"),
-    "kind": ("kind", "class", "category", "metadata.kind"),
+    "kind": ("kind", "class", "category", "metadata.kind", "dataset"),
     "time": ("time", "timestamp", "created_at", "created", "start_time", "startTime", "ts", "meta.timestamp"),
     "tokenizer": ("tokenizer",),
 }
@@ -90,20 +87,15 @@ class LabelReader:
 
     def __init__(self, options: ReadOptions, special: Mapping[str, tuple[str, ...]] | None = None) -> None:
         special = special or {}
-        # records of a log have the same few sets of keys: what to look for is worked out once for each
-        self._plans: Few[tuple[str, ...], list[Callable[[dict[str, Any]], Any]]] = Few(_FEW_KEYS)
         self.finders = tuple(
             Finder(f"{name}_field", getattr(options, f"{name}_field"), (*special.get(name, ()), *usual))
             for name, usual in _USUAL.items()
         )
+        self._lookups = Lookups(self.finders)
 
     def read(self, record: dict[str, Any]) -> Labels:
         """The labels of a record; "" and None for those it does not have."""
-        keys = tuple(record)
-        plan = self._plans.get(keys)
-        if plan is None:
-            plan = self._plans.put(keys, [finder.among(keys) for finder in self.finders])
-        agent, session, model, kind, time, tokenizer = [find(record) for find in plan]
+        agent, session, model, kind, time, tokenizer = self._lookups.find(record)
         return Labels(
             _name(agent),
             _name(session),

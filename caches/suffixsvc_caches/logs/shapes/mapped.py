@@ -7,9 +7,8 @@ from functools import partial
 from typing import Any, Final
 
 from suffixsvc_caches.logs.answers import answer_content, prompt_content
-from suffixsvc_caches.logs.call import Content
-from suffixsvc_caches.logs.fields import Finder
-from suffixsvc_caches.logs.options import LogFormat, ReadOptions
+from suffixsvc_caches.logs.fields import Finder, Lookups
+from suffixsvc_caches.logs.options import ReadOptions
 from suffixsvc_caches.logs.shapes.base import LabelReader, RawCall
 
 __all__ = ["Mapped"]
@@ -41,23 +40,19 @@ class Mapped:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        # the traces name their class of text by the data set
-        special = {"kind": ("dataset",)} if options.format is LogFormat.TRACES else {}
-        self._labels = LabelReader(options, special)
+        self._labels = LabelReader(options)
         self._response = Finder("response_field", options.response_field, _RESPONSES)
         self._prompt = Finder("prompt_field", options.prompt_field, _PROMPTS)
+        self._lookups = Lookups((self._response, self._prompt))
         self.finders = (self._response, self._prompt, *self._labels.finders)
 
     def calls(self, record: dict[str, Any]) -> Iterator[RawCall]:
         """One call a record. InvalidInputError where it has no response."""
-        response = self._response.find(record)
+        response, prompt = self._lookups.find(record)
         if response is None and not self._response.has(record):
             raise self._response.missing(record)
         yield RawCall(
             self._labels.read(record),
             partial(answer_content, response, self._options),
-            partial(self._prompt_of, record),
+            partial(prompt_content, prompt, self._options),
         )
-
-    def _prompt_of(self, record: dict[str, Any]) -> Content:
-        return prompt_content(self._prompt.find(record), self._options)

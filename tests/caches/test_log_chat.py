@@ -1,0 +1,446 @@
+"""Logs of chat APIs: what was asked and what the model really wrote, tool calls included."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from suffixsvc_caches.logs import LogCall, LogTally
+from support.log_files import read_all, read_one, write_lines
+
+SYSTEM = {"role": "system", "content": "Be terse."}
+USER = {"role": "user", "content": "How warm is it in Ulm?"}
+ARGUMENTS = '{"city":"Ulm",  "unit": "°C"}'
+CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ARGUMENTS}}
+CALLING = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+RESULT = {"role": "tool", "tool_call_id": "call_1", "content": "21"}
+ANSWER = {"role": "assistant", "content": "21 degrees."}
+PROMPT = (
+    "<|im_start|>system\nBe terse.<|im_end|>\n"
+    "<|im_start|>user\nHow warm is it in Ulm?<|im_end|>\n"
+    "<|im_start|>assistant\n"
+)
+WRITTEN = '<tool_call>\n{"name": "weather", "arguments": {"city":"Ulm",  "unit": "°C"}}\n</tool_call>'
+#: as the chat template of Qwen2.5 renders it, byte for byte
+LATER = (
+    PROMPT
+    + WRITTEN
+    + "<|im_end|>\n<|im_start|>user\n<tool_response>\n21\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+)
+
+
+def completion(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    choices = [
+        {"index": n, "message": message, "finish_reason": "stop"} for n, message in enumerate(messages)
+    ]
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1751284800,
+        "model": "m",
+        "choices": choices,
+    } | fields
+
+
+def batch(body: Any, status: int = 200) -> dict[str, Any]:
+    return {
+        "id": "batch_req_1",
+        "custom_id": "one",
+        "response": {"status_code": status, "request_id": "r", "body": body},
+        "error": None,
+    }
+
+
+# ---------------------------------------------------------------------------------------- chat completions
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"request": {"model": "m", "messages": [SYSTEM, USER]}, "response": completion(ANSWER)},
+        {"request": {"body": {"messages": [SYSTEM, USER]}}, "response": {"body": completion(ANSWER)}},
+        {"messages": [SYSTEM, USER], **completion(ANSWER)},
+        {"messages": [SYSTEM, USER], "response": completion(ANSWER)},
+        {"messages": [SYSTEM, USER], "response": "21 degrees.", "created": 1751284800, "model": "m"},
+        {"messages": [SYSTEM, USER], "response": ANSWER, "created": 1751284800, "model": "m"},
+        {
+            "messages": [SYSTEM, USER],
+            "response": json.dumps(completion(ANSWER)),
+            "model": "m",
+            "created": 1751284800,
+        },
+        {"messages": [SYSTEM, USER, ANSWER], "model": "m", "created": 1751284800},
+        {"body": {"messages": [SYSTEM, USER]}, **batch(completion(ANSWER))},
+        {
+            "request": {"messages": [SYSTEM, USER]},
+            "response": {"model": "m", "created": 1751284800, "message": ANSWER},
+        },
+    ],
+    ids=["proxy", "http", "flat", "mixed", "text", "message", "packed", "tuning", "batch", "ollama"],
+)
+def test_the_shapes_people_keep(tmp_path: Path, record: dict[str, Any]) -> None:
+    call = read_one(tmp_path, record)
+    assert (call.prompt, call.response) == (PROMPT, "21 degrees.")
+    assert (call.model, call.time) == ("m", 1751284800)
+
+
+def test_every_assistant_turn_of_a_tuning_file_is_a_call(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [{"messages": [SYSTEM, USER, CALLING, RESULT, ANSWER]}] * 2)
+    calls = read_all(path)
+    assert [(call.prompt, call.response) for call in calls[:2]] == [(PROMPT, WRITTEN), (LATER, "21 degrees.")]
+    # a record is a conversation
+    assert [call.session for call in calls] == ["a.jsonl:1", "a.jsonl:1", "a.jsonl:2", "a.jsonl:2"]
+
+
+def test_what_a_request_tells_of_earlier_turns_is_no_call_again(tmp_path: Path) -> None:
+    messages = [SYSTEM, USER, CALLING, RESULT]
+    call = read_one(tmp_path, {"request": {"messages": messages}, "response": completion(ANSWER)})
+    assert (call.prompt, call.response) == (LATER, "21 degrees.")
+
+
+def test_each_choice_is_a_call(tmp_path: Path) -> None:
+    record = {"messages": [USER], **completion(ANSWER, {"role": "assistant", "content": "Warm."})}
+    path = write_lines(tmp_path / "a.jsonl", [record])
+    assert [call.response for call in read_all(path)] == ["21 degrees.", "Warm."]
+
+
+def test_plain_completions(tmp_path: Path) -> None:
+    record = {"prompt": "2+2=", "choices": [{"text": "4", "index": 0}], "model": "m"}
+    call = read_one(tmp_path, record)
+    assert (call.prompt, call.response, call.model) == ("2+2=", "4", "m")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        batch({"error": {"message": "overloaded"}}, 500),
+        {"custom_id": "one", "response": None, "error": {"code": "expired"}},
+        {"custom_id": "one", "method": "POST", "url": "/v1", "body": {"messages": [USER, ANSWER, USER]}},
+        {"messages": [USER], **completion()},
+        {"messages": [USER], "response": None},
+        {"messages": [USER], **completion({"role": "assistant", "content": None})},
+        {"messages": [USER], **completion({"role": "assistant", "content": ""})},
+        {"messages": [USER], "response": {"error": {"message": "no"}}},
+    ],
+)
+def test_a_request_that_got_nothing_has_no_response(tmp_path: Path, record: dict[str, Any]) -> None:
+    tally = LogTally()
+    assert read_all(write_lines(tmp_path / "a.jsonl", [record]), tally, format="openai-chat") == []
+    assert tally.counts.malformed == 0
+    assert tally.counts.without_response == 1
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"model": "m"}, "no field response or output or completion; got the fields model"),
+        ({"messages": [USER], "choices": [{"index": 0, "delta": {"content": "2"}}]}, "piece of a streamed"),
+        ({"messages": "hello"}, "no field response"),
+        ({"messages": [USER, 7, ANSWER]}, "a message is no object; got int"),
+        ({"messages": [{"role": "user", "content": 3}, ANSWER]}, "content of a message is no text"),
+        ({"messages": [USER], "response": 42}, "the response is no text"),
+        ({"messages": [USER], "response": {"colour": "red"}}, "no answer of a known API"),
+        (
+            {"messages": [USER], **completion({"tool_calls": [{"function": {"arguments": "{}"}}]})},
+            "without a name",
+        ),
+        ({"messages": [USER], **completion({"tool_calls": {"name": "f"}})}, "tool_calls is no list"),
+        ({"messages": [USER], **completion({"content": None, "refusal": 3})}, "refusal is no text"),
+    ],
+)
+def test_what_is_no_call_is_malformed(tmp_path: Path, record: dict[str, Any], reason: str) -> None:
+    tally = LogTally()
+    assert read_all(write_lines(tmp_path / "a.jsonl", [record]), tally, format="openai-chat") == []
+    assert tally.counts.malformed == 1, tally.describe()
+    assert reason in tally.describe()
+
+
+# --------------------------------------------------------------------------------------------- tool formats
+
+
+TWO_CALLS = {
+    "role": "assistant",
+    "content": "Let me see.",
+    "tool_calls": [
+        CALL,
+        {"type": "function", "function": {"name": "now", "arguments": {"zone": "Ö", "utc": [True]}}},
+    ],
+}
+FIRST = f'{{"name": "weather", "arguments": {ARGUMENTS}}}'
+SECOND = '{"name": "now", "arguments": {"zone": "Ö", "utc": [true]}}'
+
+
+@pytest.mark.parametrize(
+    ("tool_format", "expected"),
+    [
+        ("hermes", f"Let me see.\n<tool_call>\n{FIRST}\n</tool_call>\n<tool_call>\n{SECOND}\n</tool_call>"),
+        ("llama3", f"Let me see.\n{FIRST}; {SECOND}".replace('"arguments": ', '"parameters": ')),
+        ("mistral", f"Let me see.\n[TOOL_CALLS] [{FIRST}, {SECOND}]"),
+        ("json", f"Let me see.\n{FIRST}\n{SECOND}"),
+        ("none", "Let me see."),
+    ],
+)
+def test_tool_calls_as_models_write_them(tmp_path: Path, tool_format: str, expected: str) -> None:
+    record = {"messages": [USER], **completion(TWO_CALLS)}
+    assert read_one(tmp_path, record, tool_format=tool_format).response == expected
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ({"function_call": {"name": "f", "arguments": '{"a": 1}'}}, '{"name": "f", "arguments": {"a": 1}}'),
+        ({"tool_calls": [{"function": {"name": "f", "arguments": ""}}]}, '{"name": "f", "arguments": {}}'),
+        ({"tool_calls": [{"name": "f", "args": {"a": 1}}]}, '{"name": "f", "arguments": {"a": 1}}'),
+        # a model may write arguments that are no JSON: that is what it wrote
+        (
+            {"tool_calls": [{"function": {"name": "f", "arguments": '{"a": '}}]},
+            '{"name": "f", "arguments": {"a": }',
+        ),
+        (
+            {"tool_calls": [{"type": "custom", "custom": {"name": "sh", "input": 'ls "x"'}}]},
+            '{"name": "sh", "arguments": "ls \\"x\\""}',
+        ),
+        (
+            {
+                "content": [
+                    {"type": "text", "text": "So:"},
+                    {"type": "tool_use", "name": "f", "input": {"a": 1}},
+                ]
+            },
+            'So:\n{"name": "f", "arguments": {"a": 1}}',
+        ),
+    ],
+    ids=["legacy", "no-arguments", "bare", "broken", "custom", "anthropic"],
+)
+def test_tool_calls_as_apis_keep_them(tmp_path: Path, message: dict[str, Any], expected: str) -> None:
+    record = {"messages": [USER], **completion({"role": "assistant", **message})}
+    assert read_one(tmp_path, record, tool_format="json").response == expected
+
+
+# ------------------------------------------------------------------------------------- contents, templates
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, "ab"),
+        (
+            {
+                "content": [
+                    {"type": "image_url", "image_url": {"url": "data:"}},
+                    {"type": "text", "text": "a"},
+                ]
+            },
+            "a",
+        ),
+        ({"content": None, "refusal": "No."}, "No."),
+        ({"content": [{"type": "refusal", "refusal": "No."}]}, "No."),
+        ({"content": "a", "reasoning_content": "Hm."}, "<think>\nHm.\n</think>\n\na"),
+        ({"content": "a", "reasoning_content": ""}, "a"),
+        (
+            {"content": [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "a"}]},
+            "<think>\nHm.\n</think>\n\na",
+        ),
+        ({"content": ["a", None, 3, {"text": None}]}, "a"),
+    ],
+)
+def test_contents(tmp_path: Path, message: dict[str, Any], expected: str) -> None:
+    record = {"messages": [USER], **completion({"role": "assistant", **message})}
+    assert read_one(tmp_path, record).response == expected
+
+
+def test_reasoning_can_be_left_out_and_is_never_part_of_a_prompt(tmp_path: Path) -> None:
+    thinking = {**ANSWER, "reasoning_content": "Hm."}
+    assert read_one(tmp_path, {"messages": [USER, thinking]}, reasoning=False).response == "21 degrees."
+    calls = read_all(
+        write_lines(tmp_path / "a.jsonl", [{"messages": [SYSTEM, USER, thinking, USER, ANSWER]}])
+    )
+    assert calls[0].response == "<think>\nHm.\n</think>\n\n21 degrees."
+    assert isinstance(calls[1].prompt, str)
+    assert "Hm." not in calls[1].prompt
+
+
+def test_templates(tmp_path: Path) -> None:
+    record = {"messages": [SYSTEM, USER, CALLING, RESULT, RESULT], **completion(ANSWER)}
+    results = "\n<tool_response>\n21\n</tool_response>"
+    assert read_one(tmp_path, record).prompt == LATER.replace(results, results * 2)
+    plain = read_one(tmp_path, record, chat_template="plain").prompt
+    assert plain == f"Be terse.\nHow warm is it in Ulm?\n{WRITTEN}\n21\n21"
+    assert read_one(tmp_path, record, chat_template="none").prompt == ""
+
+
+# -------------------------------------------------------------------------------------------- Responses API
+
+
+THOUGHT = {
+    "type": "reasoning",
+    "summary": [{"type": "summary_text", "text": "about Ulm"}],
+    "content": [{"type": "reasoning_text", "text": "Ulm it is."}],
+}
+SAID = {
+    "type": "message",
+    "role": "assistant",
+    "status": "completed",
+    "content": [{"type": "output_text", "text": "Looking.", "annotations": []}],
+}
+ASKED = {"type": "function_call", "call_id": "c", "name": "weather", "arguments": ARGUMENTS}
+GOT = {"type": "function_call_output", "call_id": "c", "output": "21"}
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_responses_api(tmp_path: Path, flat: bool) -> None:
+    request = {"instructions": "Be terse.", "input": USER["content"], "model": "m"}
+    answer = {"object": "response", "created_at": 1751284800, "output": [THOUGHT, SAID, ASKED]}
+    call = read_one(tmp_path, request | answer if flat else {"request": request, "response": answer})
+    assert call.prompt == PROMPT
+    assert call.response == f"<think>\nUlm it is.\n</think>\n\nLooking.\n{WRITTEN}"
+    assert (call.model, call.time) == ("m", 1751284800)
+
+
+def test_items_as_input(tmp_path: Path) -> None:
+    items = [{"role": "system", "content": "Be terse."}, {"type": "message", **USER}, THOUGHT, ASKED, GOT]
+    answer = {"output": [{**SAID, "content": [{"type": "output_text", "text": "21 degrees."}]}]}
+    call = read_one(tmp_path, {"request": {"input": items}, "response": answer})
+    assert (call.prompt, call.response) == (LATER, "21 degrees.")
+
+
+# -------------------------------------------------------------------------------------------------- LiteLLM
+
+
+PAYLOAD = {
+    "id": "1",
+    "trace_id": "t9",
+    "call_type": "acompletion",
+    "status": "success",
+    "startTime": 1751284800.5,
+    "endTime": 1751284801.5,
+    "model": "gpt",
+    "model_group": "mid",
+    "metadata": {"user_api_key_alias": "planner"},
+    "messages": [SYSTEM, USER],
+    "response": completion(ANSWER),
+}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        PAYLOAD,
+        {"standard_logging_object": PAYLOAD},
+        {**PAYLOAD, "messages": json.dumps([SYSTEM, USER]), "response": json.dumps(completion(ANSWER))},
+        {**PAYLOAD, "response": "21 degrees."},
+    ],
+    ids=["payload", "nested", "packed", "text"],
+)
+def test_litellm(tmp_path: Path, record: dict[str, Any]) -> None:
+    call = read_one(tmp_path, record)
+    assert call == LogCall(
+        "21 degrees.",
+        PROMPT,
+        agent="planner",
+        session="t9",
+        model="mid",
+        kind="acompletion",
+        time=1751284800.5,
+    )
+
+
+def test_a_failed_call_of_litellm_has_no_response(tmp_path: Path) -> None:
+    tally = LogTally()
+    record = {**PAYLOAD, "status": "failure", "response": "litellm.RateLimitError"}
+    assert read_all(write_lines(tmp_path / "a.jsonl", [record, {**PAYLOAD, "response": {}}]), tally) == []
+    assert tally.counts.without_response == 2
+
+
+# ------------------------------------------------------------------------------------------------- Langfuse
+
+
+GENERATION = {
+    "id": "o2",
+    "type": "GENERATION",
+    "traceId": "t1",
+    "name": "planner",
+    "startTime": "2025-06-30T12:00:01.000Z",
+    "model": "gpt",
+    "input": [SYSTEM, USER],
+    "output": ANSWER,
+}
+SPAN = {"id": "o1", "type": "SPAN", "traceId": "t1", "name": "root", "input": "x", "output": "y"}
+EARLIER = {**GENERATION, "id": "o0", "startTime": "2025-06-30T12:00:00.000Z", "output": "Hm."}
+TRACE = {
+    "id": "t1",
+    "sessionId": "s1",
+    "input": "x",
+    "output": "y",
+    "observations": [GENERATION, SPAN, EARLIER],
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"input": {"messages": [SYSTEM, USER]}, "output": completion(ANSWER)},
+        {"input": json.dumps([SYSTEM, USER]), "output": json.dumps(ANSWER)},
+        {"output": "21 degrees."},
+        {"output": [ANSWER]},
+    ],
+)
+def test_generations(tmp_path: Path, changes: dict[str, Any]) -> None:
+    call = read_one(tmp_path, {**GENERATION, **changes})
+    assert call == LogCall(
+        "21 degrees.", PROMPT, agent="planner", session="t1", model="gpt", time=1751284801.0
+    )
+
+
+def test_an_answer_that_merely_is_json_stays_a_text(tmp_path: Path) -> None:
+    text = '{"content":  "a structured answer"}'
+    assert read_one(tmp_path, {**GENERATION, "output": text}).response == text
+
+
+def test_snake_case_as_in_blob_storage(tmp_path: Path) -> None:
+    record = {
+        "id": "1",
+        "type": "GENERATION",
+        "trace_id": "t1",
+        "start_time": "2025-06-30 12:00:01.000000",
+        "provided_model_name": "gpt",
+        "name": "planner",
+        "input": json.dumps([SYSTEM, USER]),
+        "output": "21 degrees.",
+    }
+    assert read_one(tmp_path, record) == read_one(tmp_path, GENERATION)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [TRACE, [TRACE], {"data": [TRACE], "meta": {}}, {"id": "s1", "traces": [TRACE]}],
+    ids=["trace", "array", "page", "session"],
+)
+def test_traces_hold_generations_in_the_order_of_time(tmp_path: Path, document: Any) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(document, indent=2))
+    calls = read_all(path)
+    assert [(call.response, call.session) for call in calls] == [("Hm.", "s1"), ("21 degrees.", "s1")]
+
+
+def test_spans_are_no_calls(tmp_path: Path) -> None:
+    tally = LogTally()
+    path = write_lines(tmp_path / "a.jsonl", [SPAN, GENERATION, {**SPAN, "type": "EVENT", "output": None}])
+    assert [call.response for call in read_all(path, tally)] == ["21 degrees."]
+    assert tally.counts.malformed == tally.counts.without_response == 0
+
+
+def test_a_table_of_traces_counts_by_its_own_output(tmp_path: Path) -> None:
+    record = {
+        "id": "t1",
+        "name": "chat",
+        "timestamp": "2025-06-30T12:00:00Z",
+        "sessionId": "s1",
+        "input": "q",
+        "output": "a",
+    }
+    call = read_one(tmp_path, record)
+    assert (call.prompt, call.response, call.session) == ("q", "a", "s1")

@@ -1,0 +1,259 @@
+"""Folders of logs, of text and of source code; Parquet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from suffixsvc_caches.logs import LogFormat, LogTally, ReadOptions, Storage, find_logs
+from support.log_files import read_all, write_lines
+
+from suffixsvc.errors import InvalidInputError
+
+
+def fill(root: Path, files: dict[str, bytes]) -> Path:
+    for name, data in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return root
+
+
+def names(root: Path, **options: Any) -> list[str]:
+    return [file.name for file in find_logs([root], ReadOptions.parse(**options))]
+
+
+LOG = b'{"response": "r"}\n'
+TREE = {
+    "b.jsonl": LOG,
+    "a.jsonl": LOG,
+    "sub/deep/c.ndjson": LOG,
+    "sub/d.json": LOG,
+    "notes.txt": b"text",
+    "main.py": b"print()\n",
+    ".git/e.jsonl": LOG,
+    "node_modules/f.json": LOG,
+    "x/__pycache__/g.jsonl": LOG,
+}
+
+
+def test_logs_of_a_folder_are_found_in_order(tmp_path: Path) -> None:
+    fill(tmp_path, TREE)
+    assert names(tmp_path) == ["a.jsonl", "b.jsonl", "sub/d.json", "sub/deep/c.ndjson"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"include": ["*.ndjson"]}, ["sub/deep/c.ndjson"]),
+        ({"include": ["sub/**"]}, ["sub/d.json", "sub/deep/c.ndjson"]),
+        ({"exclude": ["/a.*", "deep/"]}, ["b.jsonl", "sub/d.json"]),
+        ({"include": ["*.json"], "exclude": ["!node_modules/"]}, ["node_modules/f.json", "sub/d.json"]),
+        ({"format": "text", "exclude": ["sub", "*.jsonl"]}, ["main.py", "notes.txt"]),
+        ({"format": "text", "include": ["*.py"]}, ["main.py"]),
+    ],
+)
+def test_patterns(tmp_path: Path, options: dict[str, Any], expected: list[str]) -> None:
+    assert names(fill(tmp_path, TREE), **options) == expected
+
+
+def test_a_file_is_read_once_however_often_it_is_named(tmp_path: Path) -> None:
+    fill(tmp_path, {"a.jsonl": LOG, "b.jsonl": LOG})
+    (tmp_path / "c.jsonl").symlink_to(tmp_path / "a.jsonl")
+    paths = [tmp_path / "b.jsonl", tmp_path, tmp_path / "sub" / ".." / "a.jsonl"]
+    (tmp_path / "sub").mkdir()
+    assert [file.name for file in find_logs(paths, ReadOptions())] == ["b.jsonl", "a.jsonl"]
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="no such file"):
+        find_logs([tmp_path / "missing"], ReadOptions())
+    with pytest.raises(InvalidInputError, match=r"no log in the folder .* use the format text"):
+        find_logs([fill(tmp_path, {"main.py": b""})], ReadOptions())
+    with pytest.raises(InvalidInputError, match=r"expected files \*\.log"):
+        find_logs([tmp_path], ReadOptions(include=("*.log",)))
+
+
+def test_a_malformed_pattern(tmp_path: Path) -> None:
+    fill(tmp_path, TREE)
+    with pytest.raises(InvalidInputError, match="pattern is malformed"):
+        find_logs([tmp_path], ReadOptions(include=("!",)))
+
+
+def test_each_file_of_a_folder_of_code_is_a_response(tmp_path: Path) -> None:
+    fill(
+        tmp_path,
+        {
+            "src/a.py": b"x = 1\n",
+            "src/empty.py": b"",
+            "logo.png": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+            "latin.txt": "süß".encode("latin-1"),
+            "utf16.txt": "süß".encode("utf-16"),
+            "README": "süß".encode(),
+        },
+    )
+    tally = LogTally()
+    calls = read_all(tmp_path, tally, format="text")
+    assert [(call.session, call.response, call.kind) for call in calls] == [
+        ("README", "süß", ""),
+        ("src/a.py", "x = 1\n", "py"),
+        ("utf16.txt", "süß", "txt"),
+    ]
+    counts = tally.counts
+    assert (counts.files, counts.calls, counts.binary, counts.malformed, counts.without_response) == (
+        6,
+        3,
+        1,
+        1,
+        1,
+    )
+    assert counts.bytes == sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    assert "latin.txt: no text in this encoding" in tally.describe()
+    assert len(read_all(tmp_path, format="text", encoding="latin-1")) == 4
+
+
+def test_a_text_that_is_too_long_is_left_out(tmp_path: Path) -> None:
+    tally = LogTally()
+    assert read_all(fill(tmp_path, {"a.txt": b"x" * 101}), tally, format="text", max_line_bytes=100) == []
+    assert "the file is too long" in tally.describe()
+
+
+def test_a_named_file_is_what_it_looks_like(tmp_path: Path) -> None:
+    fill(
+        tmp_path,
+        {
+            "calls.log": LOG,
+            "notes.md": b"[a link](x)\n",
+            "set.txt": b"{1, 2}\n",
+            "odd.gz": LOG,
+            "no.jsonl": b"hm",
+        },
+    )
+    told = {
+        file.name: file
+        for file in find_logs(
+            [tmp_path / name for name in sorted(path.name for path in tmp_path.iterdir())], ReadOptions()
+        )
+    }
+    assert {name: file.storage for name, file in told.items()} == {
+        "calls.log": Storage.LINES,
+        "notes.md": Storage.TEXT,
+        "set.txt": Storage.TEXT,
+        "odd.gz": Storage.LINES,
+        "no.jsonl": Storage.LINES,
+    }
+    assert told["notes.md"].found == "text"
+    assert read_all(tmp_path / "notes.md")[0].response == "[a link](x)\n"
+
+
+# -------------------------------------------------------------------------------------------------- Parquet
+
+
+def write_table(path: Path, columns: dict[str, Any], rows: int = 100) -> Path:
+    pq.write_table(pa.table(columns), path, row_group_size=rows)
+    return path
+
+
+def test_columns_are_fields(tmp_path: Path) -> None:
+    count = 1000
+    path = write_table(
+        tmp_path / "a.parquet",
+        {
+            "question": [f"q{n}" for n in range(count)],
+            "answer": [f"a{n}" if n % 10 else None for n in range(count)],
+            "who": pa.array([["x", "y"][n % 2] for n in range(count)]).dictionary_encode(),
+            "at": pa.array(range(count), pa.timestamp("s")),
+        },
+    )
+    tally = LogTally()
+    options = {
+        "response_field": "answer",
+        "prompt_field": "question",
+        "agent_field": "who",
+        "time_field": "at",
+    }
+    calls = read_all(path, tally, agents=["y"], **options)
+    assert [(call.prompt, call.response, call.time) for call in calls] == [
+        (f"q{n}", f"a{n}", n) for n in range(1, count, 2)
+    ]
+    assert (tally.counts.calls, tally.counts.filtered, tally.counts.without_response) == (500, 500, 0)
+    assert tally.counts.bytes == path.stat().st_size
+    assert read_all(path, want_prompt=False, **options)[0].prompt == ""
+    with pytest.raises(
+        InvalidInputError, match=r"no field answers; got the fields question, answer, who, at"
+    ):
+        read_all(path, response_field="answers")
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int32()), pa.large_list(pa.int64()), pa.list_(pa.uint16())])
+def test_lists_of_integers_are_token_ids(tmp_path: Path, kind: pa.DataType) -> None:
+    ids = [[1, 2, 3], [], None, [65535]]
+    path = write_table(
+        tmp_path / "a.parquet", {"response_token_ids": pa.array(ids, kind), "tokenizer": ["f"] * 4}
+    )
+    tally = LogTally()
+    calls = read_all(path, tally)
+    assert [np.asarray(call.response).tolist() for call in calls] == [[1, 2, 3], [65535]]
+    assert all(np.asarray(call.response).dtype == np.int32 and call.tokenizer == "f" for call in calls)
+    assert tally.counts.without_response == 2
+    assert find_logs([path], ReadOptions())[0].found == "Parquet: recordings"
+
+
+def test_ids_that_are_none(tmp_path: Path) -> None:
+    ids = pa.array([[1, None], [-1], [2**40], [5]], pa.list_(pa.int64()))
+    tally = LogTally()
+    calls = read_all(write_table(tmp_path / "a.parquet", {"response_token_ids": ids}), tally)
+    assert [np.asarray(call.response).tolist() for call in calls] == [[5]]
+    assert [fault.place for fault in tally.faults] == ["row 1", "row 2", "row 3"]
+
+
+def test_messages_in_columns(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    path = write_table(tmp_path / "a.parquet", {"messages": [messages] * 2, "id": ["x", "y"]})
+    calls = read_all(path)
+    assert [call.response for call in calls] == ["a", "a"]
+    assert calls[0].prompt == "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
+    assert find_logs([path], ReadOptions())[0].format is LogFormat.OPENAI_CHAT
+
+
+def test_a_text_column_with_bytes_that_are_no_text(tmp_path: Path) -> None:
+    column = pa.array([b"a", b"\xff", b"c"]).view(pa.utf8())
+    tally = LogTally()
+    calls = read_all(write_table(tmp_path / "a.parquet", {"response": column}), tally)
+    assert [call.response for call in calls] == ["a", "c"]
+    assert tally.faults[0].place == "row 2"
+
+
+@pytest.mark.parametrize("keep", [4, 100, -100, -1])
+def test_a_torn_table(tmp_path: Path, keep: int) -> None:
+    path = write_table(tmp_path / "a.parquet", {"response": [f"a{n}" for n in range(5000)]})
+    path.write_bytes(path.read_bytes()[:keep])
+    tally = LogTally()
+    assert read_all(path, tally) == []
+    assert tally.counts.damaged == 1
+    with pytest.raises(InvalidInputError, match=r"a\.parquet"):
+        read_all(path, strict=True)
+
+
+def test_a_page_that_is_corrupt_ends_the_table(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "a.parquet", {"response": [f"answer {n}" for n in range(5000)]}, rows=500)
+    data = bytearray(path.read_bytes())
+    at = pq.ParquetFile(path).metadata.row_group(5).column(0).dictionary_page_offset
+    data[at : at + 200] = b"\xff" * 200
+    path.write_bytes(data)
+    tally = LogTally()
+    calls = read_all(path, tally)
+    assert [call.response for call in calls] == [f"answer {n}" for n in range(len(calls))]
+    assert 2000 <= len(calls) <= 2500
+    assert tally.counts.damaged == 1
+
+
+def test_a_file_that_is_no_table(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.parquet", [{"response": "r"}])
+    tally = LogTally()
+    assert read_all(path, tally) == []
+    assert tally.counts.damaged == 1
