@@ -52,6 +52,11 @@ VERBS: Final[dict[str, Verb]] = {
     "replay": Verb(
         "suffixsvc.cli.replay", "replay", "Measure on a recorded log what the cache would have drafted."
     ),
+    "build": Verb(
+        "suffixsvc.cli.build",
+        "build",
+        "Build caches from logs: lookup caches for llama.cpp, data folders for the service.",
+    ),
     "bench": Verb("suffixsvc.cli.bench", "app", "Measure: replays of recorded logs, methods side by side."),
     "compact": Verb(
         "suffixsvc.cli.compact", "compact", "Seal and merge a data folder, so that it opens at once."

@@ -151,8 +151,8 @@ def combine_runs(
 
 
 def split_runs(runs: Sequence[str | os.PathLike[str]], parts: int) -> list[int]:
-    """Token ids that divide the runs into about equal parts by the oldest token, rising, fewer than ``parts``:
-    for merging the parts side by side."""
+    """Token ids that divide the runs into about equal parts by the oldest token, for merging the parts side
+    by side; rising, fewer than ``parts``."""
     with typed_errors(_KINDS):
         return _ext.split_runs([path_of(run) for run in runs], parts)
 

@@ -14,6 +14,7 @@ is written or read here.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,8 +49,8 @@ def count_on_cluster(
     journal: Journal,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Counted:
-    """As :func:`suffixsvc_caches.counting.count_logs`, by the same batches: either goes on with what the other
-    left.
+    """As :func:`suffixsvc_caches.counting.count_logs`, by the same batches: either goes on with
+    what the other left.
 
     Args:
         source: the tokenizer, for the tasks to load; None for logs of token ids.
@@ -214,8 +215,9 @@ def _cluster(workers: int) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    own: dict[str, Any] = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers, "include_dashboard": False}
-    ray.init(logging_level="warning", log_to_driver=False, **own)
+    named = os.environ.get("RAY_ADDRESS")
+    own: dict[str, Any] = {} if named else {"num_cpus": workers, "include_dashboard": False}
+    ray.init(logging_level=logging.WARNING, log_to_driver=False, **own)
     try:
         yield ray
     finally:

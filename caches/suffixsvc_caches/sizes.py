@@ -1,0 +1,36 @@
+"""Sizes as people write them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from suffixsvc.errors import InvalidConfigError
+
+__all__ = ["parse_size", "show_size"]
+
+_FORM: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?B)?\s*", re.IGNORECASE)
+_POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_size(text: str, what: str) -> int:
+    """Bytes of "2G", "512 MiB", "1.5g" or "65536"; a unit is a power of 1024.
+
+    Raises:
+        InvalidConfigError: that is no size; ``what`` says of what.
+    """
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise InvalidConfigError(
+            f"{what} is no size", expected="bytes, or a number with K, M, G or T", got=repr(text)[:80]
+        )
+    return int(float(match[1]) * 1024 ** _POWERS[match[2].lower()])
+
+
+def show_size(size: float) -> str:
+    """A size in words: 512 bytes, 1.5 MiB."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TiB"

@@ -1,0 +1,120 @@
+"""What ``suffixsvc build`` shows: bars while it works, then a table."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bars
+from rich.table import Table
+from suffixsvc_caches.building import BuildResult, BuildSpec, Written
+from suffixsvc_caches.counting import Progress
+from suffixsvc_caches.sizes import show_size
+
+__all__ = ["BuildBars", "as_plain", "print_result"]
+
+
+class BuildBars:
+    """Progress bars on a terminal, nothing elsewhere: reading and counting, merging, loading."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[detail]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._began = time.monotonic()
+        self._first_tokens: int | None = None
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def counting(self, progress: Progress) -> None:
+        if self._first_tokens is None:
+            self._first_tokens, self._began = progress.tokens, time.monotonic()
+        rate = (progress.tokens - self._first_tokens) / max(1e-3, time.monotonic() - self._began)
+        detail = f"{progress.tokens:,} tokens, {rate:,.0f}/s"
+        self._show("reading and counting", progress.bytes_read, progress.bytes_all, detail)
+
+    def merging(self, share: float) -> None:
+        self._show("merging", share, 1.0, "")
+
+    def loading(self, outputs: int) -> None:
+        self._show("loading the corpus", outputs, None, f"{outputs:,} outputs")
+
+    def _show(self, title: str, done: float, total: float | None, detail: str) -> None:
+        if title not in self._tasks:
+            self._tasks[title] = self._bars.add_task(title, total=total, detail=detail)
+        self._bars.update(self._tasks[title], completed=done, total=total, detail=detail)
+
+
+def as_plain(spec: BuildSpec, result: BuildResult) -> dict[str, Any]:
+    """What was built, for machines."""
+    counted = result.counted
+    return {
+        "logs": [str(file.path) for file in result.files],
+        "tokenizer": counted.fingerprint,
+        "calls": counted.calls,
+        "tokens": counted.tokens,
+        "duplicates": counted.duplicates,
+        "resumed_tokens": counted.resumed_tokens,
+        "read": counted.tally.as_dict(),
+        "static": _plain_file(result.static),
+        "dynamic": _plain_file(result.dynamic),
+        "corpus": {"namespace": spec.corpus.namespace, "outputs": result.corpus_outputs}
+        if spec.corpus
+        else None,
+    }
+
+
+def _plain_file(written: Written | None) -> dict[str, Any] | None:
+    if written is None:
+        return None
+    return {
+        "path": str(written.path),
+        "bytes": written.size_bytes,
+        "ngrams": written.ngrams,
+        "pairs": written.pairs,
+        "xxh3": written.xxh3,
+    }
+
+
+def print_result(spec: BuildSpec, result: BuildResult) -> None:
+    """What was built, for people."""
+    counted = result.counted
+    console = Console()
+    console.print(counted.tally.describe(), markup=False, highlight=False)
+    again = f", {counted.duplicates:,} duplicates left out" if counted.duplicates else ""
+    before = f" ({counted.resumed_tokens:,} of them before)" if counted.resumed_tokens else ""
+    console.print(f"{counted.tokens:,} tokens counted{before}{again}, tokenizer {counted.fingerprint or '?'}")
+    table = Table("made", "", "n-grams", "size", box=None, pad_edge=False)
+    for name, written in (("static cache", result.static), ("dynamic cache", result.dynamic)):
+        if written is not None:
+            by_order = ", ".join(f"{count:,} of {order}" for order, count in written.ngrams.items())
+            table.add_row(name, str(written.path), by_order, show_size(written.size_bytes))
+    if spec.corpus:
+        where = f"{spec.corpus.namespace} in {spec.corpus.place}"
+        table.add_row("corpus", where, f"{result.corpus_outputs:,} outputs", "")
+    console.print(table)
