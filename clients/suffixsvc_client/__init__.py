@@ -14,6 +14,7 @@ from suffixsvc_client.aio import AsyncClientNamespace, AsyncClientSession, Async
 from suffixsvc_client.client import ClientNamespace, ClientSession, SuffixClient
 from suffixsvc_client.config import ClientConfig
 from suffixsvc_client.counters import ClientStats, EmptyReason
+from suffixsvc_client.exporting import ExportedFileSummary, ExportSummary
 from suffixsvc_client.questions import ServerInfo, ServiceStats
 from suffixsvc_client.transport import AsyncTransport, Transport
 
@@ -27,6 +28,8 @@ __all__ = [
     "ClientSession",
     "ClientStats",
     "EmptyReason",
+    "ExportSummary",
+    "ExportedFileSummary",
     "ServerInfo",
     "ServiceStats",
     "SuffixClient",

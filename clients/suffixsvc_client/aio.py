@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from suffixsvc.errors import SuffixError
 from suffixsvc.types import (
@@ -16,6 +16,7 @@ from suffixsvc.types import (
     NamespaceRecord,
     NewOutput,
     OutputId,
+    RecordFile,
     TokenIds,
     Verified,
     VerifyCost,
@@ -23,7 +24,18 @@ from suffixsvc.types import (
 from suffixsvc_client import questions
 from suffixsvc_client.config import ClientConfig
 from suffixsvc_client.counters import ClientStats
-from suffixsvc_client.effects import Background, Effect, Exchange, Pause, Post, Procedure, Unary, Upload
+from suffixsvc_client.effects import (
+    Background,
+    Download,
+    Effect,
+    Exchange,
+    Pause,
+    Post,
+    Procedure,
+    Unary,
+    Upload,
+)
+from suffixsvc_client.exporting import ExportSummary, export_request
 from suffixsvc_client.grpc_aio import AioGrpcTransport
 from suffixsvc_client.procedures import Procedures
 from suffixsvc_client.questions import ServerInfo, ServiceStats
@@ -122,19 +134,23 @@ class AsyncSuffixClient:
             return result
 
     async def _perform(self, effect: Effect) -> Any:
+        answer: Any = None
         match effect:
             case Exchange(requests, timeout_s):
-                return await self._transport.exchange(requests, timeout_s)
+                answer = await self._transport.exchange(requests, timeout_s)
             case Unary(method, request, timeout_s):
-                return await self._transport.unary(method, request, timeout_s)
+                answer = await self._transport.unary(method, request, timeout_s)
             case Upload(method, requests, timeout_s):
-                return await self._transport.upload(method, requests, timeout_s)
+                answer = await self._transport.upload(method, requests, timeout_s)
+            case Download(method, request, take, timeout_s):
+                await self._transport.download(method, request, take, timeout_s)
             case Post(requests):
-                return await self._transport.post(requests)
+                await self._transport.post(requests)
             case Background(procedure):
-                return self._start(procedure)
+                self._start(procedure)
             case Pause(seconds):
-                return await asyncio.sleep(seconds)
+                await asyncio.sleep(seconds)
+        return answer
 
     def _start(self, procedure: Procedure[None]) -> None:
         task = asyncio.ensure_future(self.run(procedure))
@@ -184,6 +200,18 @@ class AsyncClientNamespace:
         return await self._client.run(
             self._client.procedures.add_outputs(self._path, self._tokenizer, checked)
         )
+
+    async def export_ngrams(
+        self,
+        wanted: Sequence[RecordFile],
+        sinks: Sequence[IO[bytes]],
+        *,
+        context_tokens: int = 0,
+        timeout_s: float = 3600.0,
+    ) -> ExportSummary:
+        """Write files of n-grams; see :meth:`ClientNamespace.export_ngrams`."""
+        request = export_request(self._path, self._tokenizer, wanted, context_tokens)
+        return await self._client.run(self._client.procedures.export(request, sinks, timeout_s))
 
     async def forget(self, output_id: OutputId) -> None:
         """Delete one output; see :meth:`ClientNamespace.forget`."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from suffixsvc.errors import SuffixError
 from suffixsvc.types import (
@@ -17,18 +17,29 @@ from suffixsvc.types import (
     NamespaceRecord,
     NewOutput,
     OutputId,
+    RecordFile,
     TokenIds,
-    Verified,
-    VerifyCost,
 )
 from suffixsvc_client import questions
 from suffixsvc_client.config import ClientConfig
 from suffixsvc_client.counters import ClientStats
-from suffixsvc_client.effects import Background, Effect, Exchange, Pause, Post, Procedure, Unary, Upload
+from suffixsvc_client.effects import (
+    Background,
+    Download,
+    Effect,
+    Exchange,
+    Pause,
+    Post,
+    Procedure,
+    Unary,
+    Upload,
+)
+from suffixsvc_client.exporting import ExportSummary, export_request
 from suffixsvc_client.grpc_sync import GrpcTransport
 from suffixsvc_client.procedures import Procedures
 from suffixsvc_client.questions import ServerInfo, ServiceStats
-from suffixsvc_client.state import Closing, Phase, SessionState, StepArgs
+from suffixsvc_client.session import ClientSession
+from suffixsvc_client.state import SessionState
 from suffixsvc_client.transport import Transport
 
 __all__ = ["ClientNamespace", "ClientSession", "SuffixClient"]
@@ -164,19 +175,23 @@ class SuffixClient:
             return result
 
     def _perform(self, effect: Effect) -> Any:
+        answer: Any = None
         match effect:
             case Exchange(requests, timeout_s):
-                return self._transport.exchange(requests, timeout_s)
+                answer = self._transport.exchange(requests, timeout_s)
             case Unary(method, request, timeout_s):
-                return self._transport.unary(method, request, timeout_s)
+                answer = self._transport.unary(method, request, timeout_s)
             case Upload(method, requests, timeout_s):
-                return self._transport.upload(method, requests, timeout_s)
+                answer = self._transport.upload(method, requests, timeout_s)
+            case Download(method, request, take, timeout_s):
+                self._transport.download(method, request, take, timeout_s)
             case Post(requests):
-                return self._transport.post(requests)
+                self._transport.post(requests)
             case Background(procedure):
-                return self._background.add(procedure)
+                self._background.add(procedure)
             case Pause(seconds):
-                return time.sleep(seconds)
+                time.sleep(seconds)
+        return answer
 
     def _carry_out(self, procedure: Procedure[None]) -> None:
         self.run(procedure)
@@ -264,6 +279,31 @@ class ClientNamespace:
         checked = questions.checked_outputs(self._path, outputs)
         return self._client.run(self._client.procedures.add_outputs(self._path, self._tokenizer, checked))
 
+    def export_ngrams(
+        self,
+        wanted: Sequence[RecordFile],
+        sinks: Sequence[IO[bytes]],
+        *,
+        context_tokens: int = 0,
+        timeout_s: float = 3600.0,
+    ) -> ExportSummary:
+        """Have the service count what the namespace keeps, and write it as records of llama.cpp's lookup
+        caches.
+
+        Args:
+            wanted: which n-grams, a file each.
+            sinks: where they go: files opened for writing bytes, one for each.
+            context_tokens: of each prompt's kept end, at most 64, that n-grams may begin in.
+            timeout_s: for counting and sending all of it.
+
+        Raises:
+            UnknownNamespaceError, TokenizerMismatchError, InvalidInputError: nothing was written.
+            LimitExceededError: the service is busy with another export.
+            StoreError, ServiceError: what was written so far is not whole.
+        """
+        request = export_request(self._path, self._tokenizer, wanted, context_tokens)
+        return self._client.run(self._client.procedures.export(request, sinks, timeout_s))
+
     def forget(self, output_id: OutputId) -> None:
         """Delete one output from the service's log and index.
 
@@ -283,100 +323,6 @@ class ClientNamespace:
             ServiceError: no answer within ``ClientConfig.call_timeout_s``.
         """
         return questions.stats(self._client.run(self._client.procedures.ask(questions.get_stats(self._path))))
-
-
-class ClientSession:
-    """One generation; see the embedded engine's ``Session``. Made by :meth:`ClientNamespace.open_session`."""
-
-    def __init__(self, client: SuffixClient, state: SessionState) -> None:
-        self._client = client
-        self.state = state
-
-    def step(
-        self,
-        new_token_ids: TokenIds,
-        max_draft_tokens: int = 16,
-        verify_cost: VerifyCost = 0.02,
-        tree: bool | str = False,
-        at: int | None = None,
-        verified: Verified | tuple[int, int, int] | None = None,
-    ) -> Draft:
-        """Append what the model wrote, draft again; an empty draft when the service does not answer within
-        ``ClientConfig.step_timeout_s``.
-
-        Args:
-            new_token_ids: accepted tokens and the bonus token, int32[n] or a sequence of ints.
-            max_draft_tokens: at most so many; 0 only appends. Clamped to the service's limit.
-            verify_cost: a float a (each drafted token costs the target a plain decode steps) or a curve c,
-                c[w] the relative cost of a step of w tokens (c[1] = 1, c[0] unused).
-            tree: True drafts a tree, "auto" decides by cost.
-            at: absolute position (prompt included) of new_token_ids[0]; None = next.
-            verified: what was really sent to the target last step; None = the last draft, whole.
-
-        Raises:
-            InvalidInputError, AppendError, SessionClosedError: the caller's own arguments, nothing was
-            applied. Nothing is raised for the service's sake.
-        """
-        args = self.accept(new_token_ids, max_draft_tokens, verify_cost, tree, at, verified)
-        return self._client.run(self._client.procedures.steps([(self.state, args)]))[0]
-
-    def accept(
-        self,
-        new_token_ids: TokenIds,
-        max_draft_tokens: int = 16,
-        verify_cost: VerifyCost = 0.02,
-        tree: bool | str = False,
-        at: int | None = None,
-        verified: Verified | tuple[int, int, int] | None = None,
-    ) -> StepArgs:
-        """Check a step's arguments and note its tokens without sending anything; for this package only.
-
-        Raises:
-            InvalidInputError, AppendError, SessionClosedError: nothing was noted.
-        """
-        return self.state.accept(new_token_ids, max_draft_tokens, verify_cost, tree, at, verified)
-
-    def append_context(self, token_ids: TokenIds) -> None:
-        """Append tokens the model did not write: tool results, the next user turn. Sent at once, not waited
-        for; what does not arrive goes along with the next step.
-
-        Args:
-            token_ids: int32[n] or a sequence of ints.
-
-        Raises:
-            InvalidTokensError, SessionClosedError: nothing was appended.
-        """
-        self.state.accept_context(token_ids)
-        self._client.run(self._client.procedures.append_context(self.state))
-
-    def close(self, commit: bool = True, *, incomplete: bool = False, wait: bool = True) -> OutputId | None:
-        """End the session: keep what it wrote, or (``commit=False``) retract it.
-
-        Args:
-            incomplete: mark the output as one whose model had not finished.
-            wait: return after the output is durable. False: once the service has taken it over.
-
-        Returns:
-            The output's id; None when nothing was written, ``commit=False`` or ``wait=False``. A second
-            call returns the same.
-
-        Raises:
-            ServiceError, StoreError: the session stays open, and close can be called again.
-            LimitExceededError, TokenizerMismatchError, UnknownNamespaceError: the service refused the
-            session, and what it wrote cannot be kept; close it with ``commit=False``.
-        """
-        how = Closing(commit, incomplete, wait)
-        return self._client.run(self._client.procedures.close(self.state, how))
-
-    @property
-    def length(self) -> int:
-        """Tokens so far: prompt, context and output. Where the next append starts."""
-        return len(self.state)
-
-    @property
-    def closed(self) -> bool:
-        """Whether :meth:`close` has succeeded."""
-        return self.state.phase is Phase.CLOSED
 
 
 class _Worker:

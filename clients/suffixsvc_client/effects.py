@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -10,7 +10,18 @@ from google.protobuf.message import Message
 
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
-__all__ = ["Background", "Effect", "Exchange", "Method", "Pause", "Post", "Procedure", "Unary", "Upload"]
+__all__ = [
+    "Background",
+    "Download",
+    "Effect",
+    "Exchange",
+    "Method",
+    "Pause",
+    "Post",
+    "Procedure",
+    "Unary",
+    "Upload",
+]
 
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
@@ -31,6 +42,7 @@ STEP: Final = Method("Step", pb.StepRequest, pb.StepReply)
 APPEND: Final = Method("AppendContext", pb.AppendContextRequest, pb.AppendContextReply)
 CLOSE: Final = Method("CloseSession", pb.CloseSessionRequest, pb.CloseSessionReply)
 ADD_OUTPUTS: Final = Method("AddOutputs", pb.AddOutputsRequest, pb.AddOutputsReply)
+EXPORT: Final = Method("ExportNgrams", pb.ExportNgramsRequest, pb.ExportNgramsReply)
 FORGET: Final = Method("Forget", pb.ForgetRequest, pb.ForgetReply)
 NAMESPACES: Final = Method("ListNamespaces", pb.ListNamespacesRequest, pb.ListNamespacesReply)
 STATS: Final = Method("GetStats", pb.GetStatsRequest, pb.GetStatsReply)
@@ -52,6 +64,16 @@ class Upload:
 
     method: Method[Any, Any]
     requests: Sequence[Message]
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """Call a server-streaming method; every reply goes to ``take``, nothing is answered."""
+
+    method: Method[Any, Any]
+    request: Message
+    take: Callable[[Any], None]
     timeout_s: float
 
 
@@ -83,5 +105,5 @@ class Pause:
     seconds: float
 
 
-Effect = Unary | Upload | Exchange | Post | Background | Pause
+Effect = Unary | Upload | Download | Exchange | Post | Background | Pause
 Procedure = Generator[Effect, Any, T]

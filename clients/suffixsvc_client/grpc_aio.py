@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -36,6 +36,26 @@ class AioGrpcTransport:
 
     async def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any:
         return await self._call(self._open_channel().stream_unary, method, iter(requests), timeout_s)
+
+    async def download(
+        self, method: Method[Any, Any], request: Message, take: Callable[[Any], None], timeout_s: float
+    ) -> None:
+        call: Any = self._open_channel().unary_stream(
+            path_of(method),
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=None,
+        )
+        try:
+            replies = call(request, timeout=timeout_s)
+            try:
+                async for data in replies:
+                    take(parse(method.reply, data))
+            finally:
+                replies.cancel()  # where taking failed; nothing once it is over
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from None
+        except grpc.aio.UsageError as error:  # the channel was closed meanwhile
+            raise ServiceUnavailableError("the client is closed", got=error) from None
 
     @staticmethod
     async def _call(kind: Any, method: Method[Any, Any], payload: Any, timeout_s: float) -> Any:

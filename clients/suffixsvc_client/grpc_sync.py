@@ -14,7 +14,7 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -47,6 +47,27 @@ class GrpcTransport:
 
     def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any:
         return self._call(self._channel.stream_unary, method, iter(requests), timeout_s)
+
+    def download(
+        self, method: Method[Any, Any], request: Message, take: Callable[[Any], None], timeout_s: float
+    ) -> None:
+        self._require_open()
+        call: Any = self._channel.unary_stream(
+            path_of(method),
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=None,
+        )
+        try:
+            replies = call(request, timeout=timeout_s)
+            try:
+                for data in replies:
+                    take(parse(method.reply, data))
+            finally:
+                replies.cancel()  # where taking failed; nothing once it is over
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from None
+        except ValueError as error:  # the channel was closed by another thread
+            raise ServiceUnavailableError("the client is closed", got=error) from None
 
     def _call(self, kind: Any, method: Method[Any, Any], payload: Any, timeout_s: float) -> Any:
         self._require_open()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from suffixsvc import wire
 from suffixsvc.errors import (
@@ -30,9 +30,11 @@ from suffixsvc_client.effects import (
     ADD_OUTPUTS,
     APPEND,
     CLOSE,
+    EXPORT,
     OPEN,
     STEP,
     Background,
+    Download,
     Exchange,
     Pause,
     Post,
@@ -40,6 +42,7 @@ from suffixsvc_client.effects import (
     Unary,
     Upload,
 )
+from suffixsvc_client.exporting import ExportSink, ExportSummary
 from suffixsvc_client.questions import Question
 from suffixsvc_client.state import REFUSALS, Closing, Phase, SessionState, StepArgs, StepCall
 
@@ -262,6 +265,13 @@ class Procedures:
                 got=len(reply.output_ids),
             )
         return list(reply.output_ids)
+
+    def export(
+        self, request: pb.ExportNgramsRequest, sinks: Sequence[IO[bytes]], timeout_s: float
+    ) -> Procedure[ExportSummary]:
+        sink = ExportSink(sinks)
+        yield Download(EXPORT, request, sink.take, timeout_s)
+        return sink.summary()
 
     def ask(self, question: Question) -> Procedure[Any]:
         """One call whose answer matters: it is waited for, and its errors are raised."""

@@ -70,6 +70,17 @@ class FakeTransport:
 
         return self._answer(serve, method, requests[0], timeout_s)
 
+    def download(
+        self, method: Method[Any, Any], request: Message, take: Callable[[Any], None], timeout_s: float
+    ) -> None:
+        def serve(asked: Message) -> Message:
+            last: Message = method.reply()
+            for last in _handler(self.handlers, method)(asked):
+                take(_copy(method.reply, last))
+            return last
+
+        self._answer(serve, method, request, timeout_s)
+
     def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
         return [self._answer(self.handlers.message, STREAM, request, timeout_s) for request in requests]
 
@@ -115,6 +126,12 @@ class AsyncFakeTransport:
         await asyncio.sleep(0)
         return self.fake.upload(method, requests, timeout_s)
 
+    async def download(
+        self, method: Method[Any, Any], request: Message, take: Callable[[Any], None], timeout_s: float
+    ) -> None:
+        await asyncio.sleep(0)
+        self.fake.download(method, request, take, timeout_s)
+
     async def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
         await asyncio.sleep(0)
         return self.fake.exchange(requests, timeout_s)
@@ -132,6 +149,7 @@ _HANDLER_OF = {
     "AppendContext": "append_context",
     "CloseSession": "close_session",
     "AddOutputs": "add_outputs",
+    "ExportNgrams": "export_ngrams",
     "Forget": "forget",
     "ListNamespaces": "list_namespaces",
     "GetStats": "get_stats",

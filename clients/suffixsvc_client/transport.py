@@ -1,8 +1,8 @@
-"""The seam to the service: four ways to send, nothing else. A fake ships in suffixsvc_client.testing."""
+"""The seam to the service: five ways to send, nothing else. A fake ships in suffixsvc_client.testing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 import grpc
@@ -63,6 +63,11 @@ class Transport(Protocol):
 
     def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any: ...
 
+    def download(
+        self, method: Method[Any, Any], request: Message, take: Callable[[Any], None], timeout_s: float
+    ) -> None:
+        """Call a server-streaming method; every reply goes to ``take``."""
+
     def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
         """Send on the stream and wait for a reply to each; the transport numbers the messages."""
 
@@ -82,6 +87,10 @@ class AsyncTransport(Protocol):
     async def upload(
         self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float
     ) -> Any: ...
+
+    async def download(
+        self, method: Method[Any, Any], request: Message, take: Callable[[Any], None], timeout_s: float
+    ) -> None: ...
 
     async def exchange(
         self, requests: Sequence[pb.StreamRequest], timeout_s: float

@@ -57,6 +57,9 @@ VERBS: Final[dict[str, Verb]] = {
         "build",
         "Build caches from logs: lookup caches for llama.cpp, data folders for the service.",
     ),
+    "export": Verb(
+        "suffixsvc.cli.export", "export", "Write what a namespace keeps as lookup caches for llama.cpp."
+    ),
     "bench": Verb("suffixsvc.cli.bench", "app", "Measure: replays of recorded logs, methods side by side."),
     "compact": Verb(
         "suffixsvc.cli.compact", "compact", "Seal and merge a data folder, so that it opens at once."

@@ -16,11 +16,11 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 from rich.table import Table
-from suffixsvc_caches.building import BuildResult, BuildSpec, Written
+from suffixsvc_caches.building import BuildResult, BuildSpec, LookupFiles, Written
 from suffixsvc_caches.counting import Progress
 from suffixsvc_caches.sizes import show_size
 
-__all__ = ["BuildBars", "as_plain", "print_result"]
+__all__ = ["BuildBars", "as_plain", "caches_table", "plain_file", "print_result"]
 
 
 class BuildBars:
@@ -81,15 +81,16 @@ def as_plain(spec: BuildSpec, result: BuildResult) -> dict[str, Any]:
         "duplicates": counted.duplicates,
         "resumed_tokens": counted.resumed_tokens,
         "read": counted.tally.as_dict(),
-        "static": _plain_file(result.static),
-        "dynamic": _plain_file(result.dynamic),
+        "static": plain_file(result.static),
+        "dynamic": plain_file(result.dynamic),
         "corpus": {"namespace": spec.corpus.namespace, "outputs": result.corpus_outputs}
         if spec.corpus
         else None,
     }
 
 
-def _plain_file(written: Written | None) -> dict[str, Any] | None:
+def plain_file(written: Written | None) -> dict[str, Any] | None:
+    """A cache that was written, for machines."""
     if written is None:
         return None
     return {
@@ -109,12 +110,18 @@ def print_result(spec: BuildSpec, result: BuildResult) -> None:
     again = f", {counted.duplicates:,} duplicates left out" if counted.duplicates else ""
     before = f" ({counted.resumed_tokens:,} of them before)" if counted.resumed_tokens else ""
     console.print(f"{counted.tokens:,} tokens counted{before}{again}, tokenizer {counted.fingerprint or '?'}")
-    table = Table("made", "", "n-grams", "size", box=None, pad_edge=False)
-    for name, written in (("static cache", result.static), ("dynamic cache", result.dynamic)):
-        if written is not None:
-            by_order = ", ".join(f"{count:,} of {order}" for order, count in written.ngrams.items())
-            table.add_row(name, str(written.path), by_order, show_size(written.size_bytes))
+    table = caches_table(LookupFiles(result.static, result.dynamic))
     if spec.corpus:
         where = f"{spec.corpus.namespace} in {spec.corpus.place}"
         table.add_row("corpus", where, f"{result.corpus_outputs:,} outputs", "")
     console.print(table)
+
+
+def caches_table(files: LookupFiles) -> Table:
+    """Caches that were written, for people."""
+    table = Table("made", "", "n-grams", "size", box=None, pad_edge=False)
+    for name, written in (("static cache", files.static), ("dynamic cache", files.dynamic)):
+        if written is not None:
+            by_order = ", ".join(f"{count:,} of {order}" for order, count in written.ngrams.items())
+            table.add_row(name, str(written.path), by_order, show_size(written.size_bytes))
+    return table

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels
+from suffixsvc.engine.export import ExportedNgrams, export_ngrams
 from suffixsvc.engine.ngrams import count_ngrams
 from suffixsvc.index import NamespaceIndex, NamespaceStats, Session
 from suffixsvc.policies import Policy
-from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, TokenArray, TokenIds
+from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, RecordFile, TokenArray, TokenIds
 from suffixsvc.values import as_token_array
 
 if TYPE_CHECKING:
@@ -107,6 +109,28 @@ class Namespace:
         Those of sealed outputs are counted from the log, some microseconds a token.
         """
         return count_ngrams(self._index, self._cache._store, n)
+
+    def export_ngrams(
+        self,
+        wanted: Sequence[RecordFile],
+        folder: Path,
+        *,
+        context_tokens: int = 0,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> ExportedNgrams:
+        """Write files of n-grams, counted from what is kept here (not from live sessions), into a folder.
+
+        Args:
+            wanted: which n-grams, a file each.
+            context_tokens: of each prompt's kept end, at most 64, that n-grams may begin in.
+            cancelled: asked now and then; True ends it.
+
+        Raises:
+            InvalidInputError: no such n-grams. StoreError: the log, or the disk of the folder.
+            ServiceUnavailableError: it was cancelled.
+        """
+        outputs = self._cache._store.scan(self.path)
+        return export_ngrams(outputs, wanted, folder, context_tokens=context_tokens, cancelled=cancelled)
 
     @property
     def policy(self) -> Policy:

@@ -6,7 +6,7 @@ a typed error, and touches nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,25 +15,29 @@ import numpy as np
 from suffixsvc import wire
 from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits, validate_labels, validate_namespace
 from suffixsvc.errors import InvalidInputError, InvalidTokensError, LimitExceededError
-from suffixsvc.types import DraftSource, FloatArray, NamespaceRecord, NewOutput, TokenArray
+from suffixsvc.types import DraftSource, FloatArray, NamespaceRecord, NewOutput, RecordFile, TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
 
 if TYPE_CHECKING:
     from suffixsvc.engine import CacheStats, NamespaceStats
+    from suffixsvc.engine.export import ExportedNgrams
 
 __all__ = [
     "AppendArgs",
     "OpenArgs",
     "StepArgs",
     "append_args",
+    "export_to_proto",
     "namespace_to_proto",
     "new_outputs",
     "open_args",
+    "record_files",
     "stats_to_proto",
     "step_args",
 ]
 
+EXPORT_PIECE_BYTES = 1 << 20
 MAX_SESSION_ID_BYTES = 128
 MAX_FINGERPRINT_CHARS = 128
 _SOURCES = frozenset(map(int, DraftSource))
@@ -223,3 +227,35 @@ def stats_to_proto(stats: CacheStats | NamespaceStats) -> pb.GetStatsReply:
     """Every field of the reply that the engine's record has; the rest stays 0."""
     fields = pb.GetStatsReply.DESCRIPTOR.fields_by_name
     return pb.GetStatsReply(**{name: int(getattr(stats, name)) for name in fields if hasattr(stats, name)})
+
+
+def record_files(request: pb.ExportNgramsRequest) -> list[RecordFile]:
+    """Which n-grams an export asks for; the engine says whether there are such."""
+    return [
+        RecordFile(**{field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields})
+        for each in request.files
+    ]
+
+
+def export_to_proto(exported: ExportedNgrams, tokenizer: str) -> Iterator[pb.ExportNgramsReply]:
+    """A summary, then the files in pieces."""
+    yield pb.ExportNgramsReply(
+        summary=pb.ExportNgramsSummary(
+            tokenizer=tokenizer,
+            outputs=exported.outputs,
+            tokens=exported.tokens,
+            files=[
+                pb.NgramFileSummary(
+                    records=each.records,
+                    pairs=each.pairs,
+                    bytes=each.size_bytes,
+                    occurrences=each.occurrences,
+                )
+                for each in exported.files
+            ],
+        )
+    )
+    for number, each in enumerate(exported.files):
+        with each.path.open("rb") as file:
+            while data := file.read(EXPORT_PIECE_BYTES):
+                yield pb.ExportNgramsReply(piece=pb.ExportNgramsPiece(file=number, data=data))

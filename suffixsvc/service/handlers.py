@@ -5,15 +5,18 @@ Stream items and unary calls end in the same functions; so does the client's fak
 
 from __future__ import annotations
 
+import tempfile
+import threading
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from google.protobuf.message import DecodeError
 
 from suffixsvc.config import Limits, validate_namespace
-from suffixsvc.errors import InvalidInputError, SuffixError, UnknownNamespaceError
+from suffixsvc.errors import InvalidInputError, LimitExceededError, SuffixError, UnknownNamespaceError
 from suffixsvc.service import converters
 from suffixsvc.service.failures import detail_of
 from suffixsvc.service.packing import stream_reply
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Handlers"]
 
-FEATURES = ("stream", "step-batch", "resume")
+FEATURES = ("stream", "step-batch", "resume", "export-ngrams")
 
 
 class Handlers:
@@ -38,6 +41,8 @@ class Handlers:
         self._version = version
         self.instance_id = str(uuid.uuid4())
         self.sessions = SessionRegistry(cache, limits)
+        #: counting takes memory and a core: one at a time
+        self._exporting = threading.Lock()
 
     # ----------------------------------------------------------------------------------------- sessions
 
@@ -135,6 +140,27 @@ class Handlers:
         reply.output_ids.extend(ids)
         reply.outputs += len(outputs)
         reply.tokens += sum(len(output.token_ids) for output in outputs)
+
+    def export_ngrams(
+        self, request: pb.ExportNgramsRequest, cancelled: Callable[[], bool] = lambda: False
+    ) -> Iterator[pb.ExportNgramsReply]:
+        self._known(request.namespace)
+        namespace = self._cache.namespace(request.namespace, request.tokenizer or None)
+        if not self._exporting.acquire(blocking=False):
+            raise LimitExceededError(
+                "another export is running", expected="one at a time", remedy="Try again when it is done."
+            )
+        try:
+            with tempfile.TemporaryDirectory(prefix="suffixsvc-export-") as folder:
+                exported = namespace.export_ngrams(
+                    converters.record_files(request),
+                    Path(folder),
+                    context_tokens=request.context_tokens,
+                    cancelled=cancelled,
+                )
+                yield from converters.export_to_proto(exported, namespace.tokenizer)
+        finally:
+            self._exporting.release()
 
     def forget(self, request: pb.ForgetRequest) -> pb.ForgetReply:
         self._known(request.namespace)

@@ -45,6 +45,12 @@ class ErrorInterceptor(grpc.ServerInterceptor):
                 handler.request_deserializer,
                 handler.response_serializer,
             )
+        if handler.unary_stream is not None:
+            return grpc.unary_stream_rpc_method_handler(
+                _guard_stream(handler.unary_stream, method),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
         if handler.stream_stream is not None:
             # Messages of the stream stay bytes: the core reads and writes them (Handlers.message_bytes).
             return grpc.stream_stream_rpc_method_handler(_guard_stream(handler.stream_stream, method))

@@ -69,6 +69,13 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
     ) -> pb.AddOutputsReply:
         return self._handlers.add_outputs(request_iterator)
 
+    def ExportNgrams(  # noqa: N802 - gRPC's method name
+        self, request: pb.ExportNgramsRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.ExportNgramsReply]:
+        gone = threading.Event()
+        context.add_callback(gone.set)  # at the end of the call, also where the client went away
+        yield from self._handlers.export_ngrams(request, lambda: gone.is_set() or self.draining)
+
     def Forget(self, request: pb.ForgetRequest, context: grpc.ServicerContext) -> pb.ForgetReply:  # noqa: N802 - gRPC's method name
         return self._handlers.forget(request)
 

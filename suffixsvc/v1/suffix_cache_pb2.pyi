@@ -240,6 +240,82 @@ class AddOutputsReply(_message.Message):
     output_ids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., output_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class ExportNgramsRequest(_message.Message):
+    __slots__ = ("namespace", "tokenizer", "files", "context_tokens")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    tokenizer: str
+    files: _containers.RepeatedCompositeFieldContainer[NgramFile]
+    context_tokens: int
+    def __init__(self, namespace: _Optional[str] = ..., tokenizer: _Optional[str] = ..., files: _Optional[_Iterable[_Union[NgramFile, _Mapping]]] = ..., context_tokens: _Optional[int] = ...) -> None: ...
+
+class NgramFile(_message.Message):
+    __slots__ = ("order", "slots", "min_count", "top", "max_count", "least", "percent", "firing", "unique", "totals")
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    MIN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TOP_FIELD_NUMBER: _ClassVar[int]
+    MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LEAST_FIELD_NUMBER: _ClassVar[int]
+    PERCENT_FIELD_NUMBER: _ClassVar[int]
+    FIRING_FIELD_NUMBER: _ClassVar[int]
+    UNIQUE_FIELD_NUMBER: _ClassVar[int]
+    TOTALS_FIELD_NUMBER: _ClassVar[int]
+    order: int
+    slots: int
+    min_count: int
+    top: int
+    max_count: int
+    least: int
+    percent: int
+    firing: bool
+    unique: bool
+    totals: bool
+    def __init__(self, order: _Optional[int] = ..., slots: _Optional[int] = ..., min_count: _Optional[int] = ..., top: _Optional[int] = ..., max_count: _Optional[int] = ..., least: _Optional[int] = ..., percent: _Optional[int] = ..., firing: bool = ..., unique: bool = ..., totals: bool = ...) -> None: ...
+
+class ExportNgramsReply(_message.Message):
+    __slots__ = ("summary", "piece")
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    summary: ExportNgramsSummary
+    piece: ExportNgramsPiece
+    def __init__(self, summary: _Optional[_Union[ExportNgramsSummary, _Mapping]] = ..., piece: _Optional[_Union[ExportNgramsPiece, _Mapping]] = ...) -> None: ...
+
+class ExportNgramsSummary(_message.Message):
+    __slots__ = ("tokenizer", "outputs", "tokens", "files")
+    TOKENIZER_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    tokenizer: str
+    outputs: int
+    tokens: int
+    files: _containers.RepeatedCompositeFieldContainer[NgramFileSummary]
+    def __init__(self, tokenizer: _Optional[str] = ..., outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., files: _Optional[_Iterable[_Union[NgramFileSummary, _Mapping]]] = ...) -> None: ...
+
+class NgramFileSummary(_message.Message):
+    __slots__ = ("records", "pairs", "bytes", "occurrences")
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    PAIRS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    OCCURRENCES_FIELD_NUMBER: _ClassVar[int]
+    records: int
+    pairs: int
+    bytes: int
+    occurrences: int
+    def __init__(self, records: _Optional[int] = ..., pairs: _Optional[int] = ..., bytes: _Optional[int] = ..., occurrences: _Optional[int] = ...) -> None: ...
+
+class ExportNgramsPiece(_message.Message):
+    __slots__ = ("file", "data")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    file: int
+    data: bytes
+    def __init__(self, file: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
 class ForgetRequest(_message.Message):
     __slots__ = ("namespace", "output_id")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]

@@ -48,6 +48,11 @@ class SuffixCacheStub(object):
                 request_serializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.AddOutputsRequest.SerializeToString,
                 response_deserializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.AddOutputsReply.FromString,
                 )
+        self.ExportNgrams = channel.unary_stream(
+                '/suffixsvc.v1.SuffixCache/ExportNgrams',
+                request_serializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.ExportNgramsRequest.SerializeToString,
+                response_deserializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.ExportNgramsReply.FromString,
+                )
         self.Forget = channel.unary_unary(
                 '/suffixsvc.v1.SuffixCache/Forget',
                 request_serializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.ForgetRequest.SerializeToString,
@@ -129,6 +134,17 @@ class SuffixCacheServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExportNgrams(self, request, context):
+        """Counts the n-grams of what a namespace keeps (not of live sessions) and streams them as records of
+        llama.cpp's lookup caches: first a summary, then the files asked for, in pieces, one after the other. The
+        pieces of a file laid end to end are the file. One export at a time.
+        NOT_FOUND: no such namespace. FAILED_PRECONDITION: another tokenizer. INVALID_ARGUMENT: no such n-grams.
+        RESOURCE_EXHAUSTED: another export is running, or the disk is full.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Forget(self, request, context):
         """NOT_FOUND: no such namespace or output.
         """
@@ -187,6 +203,11 @@ def add_SuffixCacheServicer_to_server(servicer, server):
                     servicer.AddOutputs,
                     request_deserializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.AddOutputsRequest.FromString,
                     response_serializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.AddOutputsReply.SerializeToString,
+            ),
+            'ExportNgrams': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportNgrams,
+                    request_deserializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.ExportNgramsRequest.FromString,
+                    response_serializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.ExportNgramsReply.SerializeToString,
             ),
             'Forget': grpc.unary_unary_rpc_method_handler(
                     servicer.Forget,
@@ -321,6 +342,23 @@ class SuffixCache(object):
         return grpc.experimental.stream_unary(request_iterator, target, '/suffixsvc.v1.SuffixCache/AddOutputs',
             suffixsvc_dot_v1_dot_suffix__cache__pb2.AddOutputsRequest.SerializeToString,
             suffixsvc_dot_v1_dot_suffix__cache__pb2.AddOutputsReply.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ExportNgrams(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/suffixsvc.v1.SuffixCache/ExportNgrams',
+            suffixsvc_dot_v1_dot_suffix__cache__pb2.ExportNgramsRequest.SerializeToString,
+            suffixsvc_dot_v1_dot_suffix__cache__pb2.ExportNgramsReply.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

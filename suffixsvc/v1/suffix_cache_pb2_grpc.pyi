@@ -75,6 +75,17 @@ class SuffixCacheStub:
     INVALID_ARGUMENT, FAILED_PRECONDITION (tokenizer), RESOURCE_EXHAUSTED.
     """
 
+    ExportNgrams: grpc.UnaryStreamMultiCallable[
+        suffixsvc.v1.suffix_cache_pb2.ExportNgramsRequest,
+        suffixsvc.v1.suffix_cache_pb2.ExportNgramsReply,
+    ]
+    """Counts the n-grams of what a namespace keeps (not of live sessions) and streams them as records of
+    llama.cpp's lookup caches: first a summary, then the files asked for, in pieces, one after the other. The
+    pieces of a file laid end to end are the file. One export at a time.
+    NOT_FOUND: no such namespace. FAILED_PRECONDITION: another tokenizer. INVALID_ARGUMENT: no such n-grams.
+    RESOURCE_EXHAUSTED: another export is running, or the disk is full.
+    """
+
     Forget: grpc.UnaryUnaryMultiCallable[
         suffixsvc.v1.suffix_cache_pb2.ForgetRequest,
         suffixsvc.v1.suffix_cache_pb2.ForgetReply,
@@ -152,6 +163,17 @@ class SuffixCacheAsyncStub:
     """Bulk load: outputs of any namespaces, without sessions. Each message is kept whole or not at all;
     all are acknowledged together, after the last one is durable; a failure says how many were kept.
     INVALID_ARGUMENT, FAILED_PRECONDITION (tokenizer), RESOURCE_EXHAUSTED.
+    """
+
+    ExportNgrams: grpc.aio.UnaryStreamMultiCallable[
+        suffixsvc.v1.suffix_cache_pb2.ExportNgramsRequest,
+        suffixsvc.v1.suffix_cache_pb2.ExportNgramsReply,
+    ]
+    """Counts the n-grams of what a namespace keeps (not of live sessions) and streams them as records of
+    llama.cpp's lookup caches: first a summary, then the files asked for, in pieces, one after the other. The
+    pieces of a file laid end to end are the file. One export at a time.
+    NOT_FOUND: no such namespace. FAILED_PRECONDITION: another tokenizer. INVALID_ARGUMENT: no such n-grams.
+    RESOURCE_EXHAUSTED: another export is running, or the disk is full.
     """
 
     Forget: grpc.aio.UnaryUnaryMultiCallable[
@@ -243,6 +265,19 @@ class SuffixCacheServicer(metaclass=abc.ABCMeta):
         """Bulk load: outputs of any namespaces, without sessions. Each message is kept whole or not at all;
         all are acknowledged together, after the last one is durable; a failure says how many were kept.
         INVALID_ARGUMENT, FAILED_PRECONDITION (tokenizer), RESOURCE_EXHAUSTED.
+        """
+
+    @abc.abstractmethod
+    def ExportNgrams(
+        self,
+        request: suffixsvc.v1.suffix_cache_pb2.ExportNgramsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[suffixsvc.v1.suffix_cache_pb2.ExportNgramsReply], collections.abc.AsyncIterator[suffixsvc.v1.suffix_cache_pb2.ExportNgramsReply]]:
+        """Counts the n-grams of what a namespace keeps (not of live sessions) and streams them as records of
+        llama.cpp's lookup caches: first a summary, then the files asked for, in pieces, one after the other. The
+        pieces of a file laid end to end are the file. One export at a time.
+        NOT_FOUND: no such namespace. FAILED_PRECONDITION: another tokenizer. INVALID_ARGUMENT: no such n-grams.
+        RESOURCE_EXHAUSTED: another export is running, or the disk is full.
         """
 
     @abc.abstractmethod

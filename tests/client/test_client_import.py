@@ -48,6 +48,8 @@ def test_the_public_names() -> None:
         "ClientSession",
         "ClientStats",
         "EmptyReason",
+        "ExportSummary",
+        "ExportedFileSummary",
         "ServerInfo",
         "ServiceStats",
         "SuffixClient",

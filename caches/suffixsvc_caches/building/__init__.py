@@ -2,7 +2,18 @@
 
 from suffixsvc_caches.building.corpus import CorpusTarget
 from suffixsvc_caches.building.files import Written
+from suffixsvc_caches.building.lookup_caches import LookupCaches, LookupFiles, LookupSpec
 from suffixsvc_caches.building.run import BuildResult, BuildWatch, build
-from suffixsvc_caches.building.spec import BuildSpec, LookupSpec
+from suffixsvc_caches.building.spec import BuildSpec
 
-__all__ = ["BuildResult", "BuildSpec", "BuildWatch", "CorpusTarget", "LookupSpec", "Written", "build"]
+__all__ = [
+    "BuildResult",
+    "BuildSpec",
+    "BuildWatch",
+    "CorpusTarget",
+    "LookupCaches",
+    "LookupFiles",
+    "LookupSpec",
+    "Written",
+    "build",
+]

@@ -10,14 +10,9 @@ from typing import Protocol
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_caches.atomic import require_new
 from suffixsvc_caches.building.corpus import load_corpus
-from suffixsvc_caches.building.files import Written, all_records, write_records, write_rows
-from suffixsvc_caches.building.selection import candidates, choose
-from suffixsvc_caches.building.spec import (
-    DYNAMIC_MAX_COUNT,
-    STATIC_MAX_COUNT,
-    BuildSpec,
-    LookupSpec,
-)
+from suffixsvc_caches.building.files import Written
+from suffixsvc_caches.building.lookup_caches import LookupCaches, LookupFiles
+from suffixsvc_caches.building.spec import BuildSpec
 from suffixsvc_caches.counting import (
     Counted,
     CountOptions,
@@ -36,9 +31,6 @@ from suffixsvc_caches.logs import LogFile, find_logs
 from suffixsvc_caches.lookup.table import MAX_ORDER, STATIC_ORDER
 
 __all__ = ["BuildResult", "BuildWatch", "build"]
-
-#: static or dynamic, and what is wanted of it
-_Wanted = list[tuple[LookupSpec, bool, list[RecordFile]]]
 
 
 class BuildWatch(Protocol):
@@ -100,12 +92,12 @@ def build(spec: BuildSpec, watch: BuildWatch | None = None) -> BuildResult:
             raise InvalidInputError(
                 "the logs hold nothing to count", expected="responses", got=counted.tally.describe()
             )
-        static, dynamic = _write_caches(spec, journal, watch)
+        caches = _write_caches(spec, journal, watch)
         outputs = _load(spec, plan, journal, counted, watch)
     finally:
         journal.close()
     shutil.rmtree(spec.work)
-    return BuildResult(files, counted, static, dynamic, outputs)
+    return BuildResult(files, counted, caches.static, caches.dynamic, outputs)
 
 
 def _count_options(spec: BuildSpec) -> CountOptions:
@@ -129,60 +121,26 @@ def _count(spec: BuildSpec, plan: CountPlan, journal: Journal, watch: BuildWatch
     return count_on_cluster(plan, spec.tokenizer, journal, watch.counting)
 
 
-def _write_caches(
-    spec: BuildSpec, journal: Journal, watch: BuildWatch
-) -> tuple[Written | None, Written | None]:
-    wanted: _Wanted = [
-        (each, is_static, _wanted(each, is_static))
-        for each, is_static in ((spec.static, True), (spec.dynamic, False))
-        if each is not None
-    ]
-    flat = [file for _, _, files in wanted for file in files]
-    if not flat:
-        return None, None
-    found = iter(_merge(spec, journal, flat, watch))
-    written: dict[bool, Written] = {}
-    for each, is_static, files in wanted:
-        records = [next(found) for _ in files]
-        written[is_static] = _write(each, is_static, records, spec.force)
-        for record in records:
-            for part in record.parts:
-                part.unlink(missing_ok=True)
-    return written.get(True), written.get(False)
+def _write_caches(spec: BuildSpec, journal: Journal, watch: BuildWatch) -> LookupFiles:
+    caches = LookupCaches(spec.static, spec.dynamic)
+    if not caches.wanted:
+        return LookupFiles()
+    found = _merge(spec, journal, caches.wanted, watch)
+    written = caches.write(found, force=spec.force)
+    for records in found:
+        for part in records.parts:
+            part.unlink(missing_ok=True)
+    return written
 
 
-def _merge(spec: BuildSpec, journal: Journal, wanted: list[RecordFile], watch: BuildWatch) -> list[Records]:
+def _merge(
+    spec: BuildSpec, journal: Journal, wanted: Sequence[RecordFile], watch: BuildWatch
+) -> list[Records]:
     if spec.engine == "local":
         return merge_runs(journal, wanted, spec.workers, watch.merging)
     from suffixsvc_caches.counting.cluster import merge_on_cluster  # noqa: PLC0415 - needs ray
 
     return merge_on_cluster(journal, wanted, spec.workers, watch.merging)
-
-
-def _wanted(each: LookupSpec, is_static: bool) -> list[RecordFile]:
-    if each.chosen:
-        orders = [STATIC_ORDER] if is_static else list(range(1, MAX_ORDER + 1))
-        return candidates(orders, static=is_static, min_count=each.min_count)
-    return all_records(
-        static=is_static,
-        min_count=each.min_count,
-        top=each.top,
-        max_count=_max_count(each, is_static),
-        unique=not each.exact_counts,
-    )
-
-
-def _write(each: LookupSpec, is_static: bool, records: list[Records], force: bool) -> Written:
-    if not each.chosen:
-        return write_records(each.path, records, force=force)
-    rows = choose(records, each.budget_bytes).words(_max_count(each, is_static))
-    return write_rows(each.path, rows, force=force)
-
-
-def _max_count(each: LookupSpec, is_static: bool) -> int:
-    if each.exact_counts:
-        return 0
-    return STATIC_MAX_COUNT if is_static else DYNAMIC_MAX_COUNT
 
 
 def _load(spec: BuildSpec, plan: CountPlan, journal: Journal, counted: Counted, watch: BuildWatch) -> int:

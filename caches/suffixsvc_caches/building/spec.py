@@ -5,64 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc_caches.building.corpus import CorpusTarget
-from suffixsvc_caches.building.selection import RECORD_BYTES
+from suffixsvc_caches.building.lookup_caches import LookupSpec
 from suffixsvc_caches.logs import ReadOptions
 from suffixsvc_caches.tokenizers import TokenizerSource
 
-__all__ = ["DYNAMIC_MAX_COUNT", "STATIC_MAX_COUNT", "BuildSpec", "LookupSpec"]
-
-#: llama.cpp multiplies a count of the context or the dynamic cache by 100 times one of the static cache, in
-#: int32: 4,000 x 100 x 5,000 fits, with room for what a server counts on top
-STATIC_MAX_COUNT: Final = 4_000
-DYNAMIC_MAX_COUNT: Final = 5_000
-
-
-@dataclass(frozen=True, slots=True)
-class LookupSpec:
-    """A lookup cache to be written.
-
-    Attributes:
-        path: the file.
-        budget_bytes: how large it may be; what it holds is then chosen (:mod:`.selection`). None: all.
-        compact: even without a budget only what changes a draft.
-        min_count: followers seen less often are left out.
-        top: followers of an n-gram at most; 0 = all.
-        exact_counts: counts as counted, up to int32. Otherwise they are kept small enough for llama.cpp's
-            products, and two best followers never have the same.
-    """
-
-    path: Path
-    budget_bytes: int | None = None
-    compact: bool = False
-    min_count: int = 1
-    top: int = 0
-    exact_counts: bool = False
-
-    def __post_init__(self) -> None:
-        if self.budget_bytes is not None and self.budget_bytes < RECORD_BYTES:
-            raise InvalidConfigError(
-                "no record fits the budget", expected=f"{RECORD_BYTES} bytes or more", got=self.budget_bytes
-            )
-        if self.min_count < 1 or self.top < 0:
-            raise InvalidConfigError(
-                "that leaves no record", expected="min_count >= 1, top >= 0 (0 = all)",
-                got=f"{self.min_count} and {self.top}",
-            )  # fmt: skip
-        if self.chosen and self.top > 1:
-            raise InvalidConfigError(
-                "a cache that is made small has one follower for each n-gram",
-                expected="top 0 or 1, or no budget",
-                got=f"top {self.top}",
-            )
-
-    @property
-    def chosen(self) -> bool:
-        """Whether records are chosen by what they are worth."""
-        return self.compact or self.budget_bytes is not None
+__all__ = ["BuildSpec"]
 
 
 @dataclass(frozen=True, slots=True)

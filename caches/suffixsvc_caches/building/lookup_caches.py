@@ -1,0 +1,126 @@
+"""The lookup caches of one build or export: which records they need, and the files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from suffixsvc.errors import InvalidConfigError
+from suffixsvc_caches.building.files import Written, all_records, write_records, write_rows
+from suffixsvc_caches.building.selection import RECORD_BYTES, candidates, choose
+from suffixsvc_caches.counting import RecordFile, Records
+from suffixsvc_caches.lookup.table import MAX_ORDER, STATIC_ORDER
+
+__all__ = ["DYNAMIC_MAX_COUNT", "STATIC_MAX_COUNT", "LookupCaches", "LookupFiles", "LookupSpec"]
+
+#: llama.cpp multiplies a count of the context or the dynamic cache by 100 times one of the static cache, in
+#: int32: 4,000 x 100 x 5,000 fits, with room for what a server counts on top
+STATIC_MAX_COUNT: Final = 4_000
+DYNAMIC_MAX_COUNT: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class LookupSpec:
+    """A lookup cache to be written.
+
+    Attributes:
+        path: the file.
+        budget_bytes: how large it may be; what it holds is then chosen (:mod:`.selection`). None: all.
+        compact: even without a budget only what changes a draft.
+        min_count: followers seen less often are left out.
+        top: followers of an n-gram at most; 0 = all.
+        exact_counts: counts as counted, up to int32. Otherwise they are kept small enough for llama.cpp's
+            products, and two best followers never have the same.
+    """
+
+    path: Path
+    budget_bytes: int | None = None
+    compact: bool = False
+    min_count: int = 1
+    top: int = 0
+    exact_counts: bool = False
+
+    def __post_init__(self) -> None:
+        if self.budget_bytes is not None and self.budget_bytes < RECORD_BYTES:
+            raise InvalidConfigError(
+                "no record fits the budget", expected=f"{RECORD_BYTES} bytes or more", got=self.budget_bytes
+            )
+        if self.min_count < 1 or self.top < 0:
+            raise InvalidConfigError(
+                "that leaves no record", expected="min_count >= 1, top >= 0 (0 = all)",
+                got=f"{self.min_count} and {self.top}",
+            )  # fmt: skip
+        if self.chosen and self.top > 1:
+            raise InvalidConfigError(
+                "a cache that is made small has one follower for each n-gram",
+                expected="top 0 or 1, or no budget",
+                got=f"top {self.top}",
+            )
+
+    @property
+    def chosen(self) -> bool:
+        """Whether records are chosen by what they are worth."""
+        return self.compact or self.budget_bytes is not None
+
+
+@dataclass(frozen=True, slots=True)
+class LookupFiles:
+    """What was written."""
+
+    static: Written | None = None
+    dynamic: Written | None = None
+
+
+class LookupCaches:
+    """A static cache, a dynamic one, or both, from one count.
+
+    Attributes:
+        wanted: the records they need.
+    """
+
+    def __init__(self, static: LookupSpec | None, dynamic: LookupSpec | None) -> None:
+        self._static = static
+        self._dynamic = dynamic
+        self._of_static = _wanted(static, is_static=True) if static else []
+        self._of_dynamic = _wanted(dynamic, is_static=False) if dynamic else []
+        self.wanted: list[RecordFile] = [*self._of_static, *self._of_dynamic]
+
+    def write(self, found: Sequence[Records], *, force: bool) -> LookupFiles:
+        """Write the files from the records found, one for each that is wanted.
+
+        Raises:
+            InvalidInputError: a file exists, and not ``force``. StoreError: the disk; no half file is left.
+        """
+        of_static, of_dynamic = found[: len(self._of_static)], found[len(self._of_static) :]
+        return LookupFiles(
+            _write(self._static, True, of_static, force) if self._static else None,
+            _write(self._dynamic, False, of_dynamic, force) if self._dynamic else None,
+        )
+
+
+def _wanted(each: LookupSpec, *, is_static: bool) -> list[RecordFile]:
+    if each.chosen:
+        orders = [STATIC_ORDER] if is_static else list(range(1, MAX_ORDER + 1))
+        return candidates(orders, static=is_static, min_count=each.min_count)
+    return all_records(
+        static=is_static,
+        min_count=each.min_count,
+        top=each.top,
+        max_count=_max_count(each, is_static),
+        unique=not each.exact_counts,
+    )
+
+
+def _write(each: LookupSpec, is_static: bool, records: Sequence[Records], force: bool) -> Written:
+    if not each.chosen:
+        return write_records(each.path, records, force=force)
+    rows = choose(records, each.budget_bytes).words(_max_count(each, is_static))
+    return write_rows(each.path, rows, force=force)
+
+
+def _max_count(each: LookupSpec, is_static: bool) -> int:
+    if each.exact_counts:
+        return 0
+    return STATIC_MAX_COUNT if is_static else DYNAMIC_MAX_COUNT

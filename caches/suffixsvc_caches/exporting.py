@@ -1,0 +1,106 @@
+"""Lookup caches from a namespace: of a running service, or of a data folder that no process has open."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from suffixsvc_client import SuffixClient
+
+from suffixsvc import SuffixCache
+from suffixsvc.errors import InvalidInputError, UnknownNamespaceError
+from suffixsvc.types import RecordFile
+from suffixsvc_caches.atomic import require_new
+from suffixsvc_caches.building import LookupCaches, LookupFiles, LookupSpec
+from suffixsvc_caches.counting import Records
+
+__all__ = ["ExportSource", "Exported", "export_lookup"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportSource:
+    """Where a namespace is: a data folder, or the address of a service."""
+
+    namespace: str
+    data: Path | None = None
+    server: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was exported: the tokenizer's fingerprint ("" = unknown), outputs and tokens counted, files."""
+
+    tokenizer: str
+    outputs: int
+    tokens: int
+    files: LookupFiles
+
+
+def export_lookup(
+    source: ExportSource,
+    static: LookupSpec | None,
+    dynamic: LookupSpec | None,
+    *,
+    context_tokens: int = 0,
+    force: bool = False,
+) -> Exported:
+    """Count what a namespace keeps, and write lookup caches.
+
+    Raises:
+        InvalidInputError: a file exists, and not ``force``; nothing to count. UnknownNamespaceError.
+        StoreError, ServiceError. No file is left half written.
+    """
+    caches = LookupCaches(static, dynamic)
+    for each in (static, dynamic):
+        if each is not None:
+            require_new(each.path, force=force)
+    with tempfile.TemporaryDirectory(prefix="suffixsvc-export-") as folder:
+        if source.data is None:
+            done = _from_service(source, caches.wanted, context_tokens, Path(folder))
+        else:
+            done = _from_folder(source.data, source.namespace, caches.wanted, context_tokens, Path(folder))
+        tokenizer, outputs, tokens, found = done
+        if not tokens:
+            raise InvalidInputError(
+                f"the namespace {source.namespace} is empty", expected="outputs that are kept", got="none"
+            )
+        return Exported(tokenizer, outputs, tokens, caches.write(found, force=force))
+
+
+_Found = tuple[str, int, int, Sequence[Records]]
+
+
+def _from_folder(
+    data: Path, path: str, wanted: Sequence[RecordFile], context_tokens: int, folder: Path
+) -> _Found:
+    if not (data / "data.mdb").is_file():
+        raise InvalidInputError("there is no data folder", expected="a folder with a data.mdb", got=data)
+    with SuffixCache(data, background=False) as cache:
+        if all(record.path != path for record in cache.namespaces()):
+            known = ", ".join(record.path for record in cache.namespaces())
+            raise UnknownNamespaceError(f"there is no namespace {path!r}", expected=known[:200] or None)
+        namespace = cache.namespace(path)
+        done = namespace.export_ngrams(wanted, folder, context_tokens=context_tokens)
+        found = [
+            Records(each, [file.path], file.records, file.pairs, file.size_bytes, file.occurrences)
+            for each, file in zip(wanted, done.files, strict=True)
+        ]
+        return namespace.tokenizer, done.outputs, done.tokens, found
+
+
+def _from_service(
+    source: ExportSource, wanted: Sequence[RecordFile], context_tokens: int, folder: Path
+) -> _Found:
+    paths = [folder / f"{i}.records" for i in range(len(wanted))]
+    with SuffixClient(source.server) as client, contextlib.ExitStack() as open_files:
+        sinks = [open_files.enter_context(path.open("wb")) for path in paths]
+        namespace = client.namespace(source.namespace)
+        done = namespace.export_ngrams(wanted, sinks, context_tokens=context_tokens)
+    found = [
+        Records(each, [path], file.records, file.pairs, file.size_bytes, file.occurrences)
+        for each, path, file in zip(wanted, paths, done.files, strict=True)
+    ]
+    return done.tokenizer, done.outputs, done.tokens, found

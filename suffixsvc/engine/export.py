@@ -1,0 +1,172 @@
+"""The n-grams of what a namespace keeps, as files of records: counted from the log, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from suffixsvc.config import PROMPT_TAIL_TOKENS
+from suffixsvc.core.ngram_count import (
+    MAX_COUNTED_ORDER,
+    NgramCounter,
+    TallyOutput,
+    combine_runs,
+    tally_runs,
+)
+from suffixsvc.errors import InvalidInputError, ServiceUnavailableError
+from suffixsvc.index.texts import texts_of
+from suffixsvc.types import RecordFile, StoredOutput, TokenArray
+
+__all__ = ["ExportedFile", "ExportedNgrams", "export_ngrams"]
+
+_COUNT_BYTES: Final = 128 << 20
+_MERGE_BYTES: Final = 32 << 20
+#: texts that are counted at a time
+_BATCH_TOKENS: Final = 1 << 18
+#: runs that are merged at a time
+_FAN_IN: Final = 64
+_MOST_SLOTS: Final = MAX_COUNTED_ORDER + 1
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedFile:
+    """One file of records; ``occurrences`` are of n-grams with a follower, before any cut."""
+
+    path: Path
+    records: int
+    pairs: int
+    size_bytes: int
+    occurrences: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedNgrams:
+    """What was counted, and the files, one for each that was wanted."""
+
+    outputs: int
+    tokens: int
+    files: Sequence[ExportedFile]
+
+
+def export_ngrams(
+    outputs: Iterable[StoredOutput],
+    wanted: Sequence[RecordFile],
+    folder: Path,
+    *,
+    context_tokens: int = 0,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> ExportedNgrams:
+    """Count outputs and write the files that are wanted into a folder.
+
+    Args:
+        context_tokens: of each prompt's kept end, that n-grams may begin in.
+        cancelled: asked now and then.
+
+    Raises:
+        InvalidInputError: no such n-grams. StoreError: the disk, or the log. ServiceUnavailableError: it was
+            cancelled.
+    """
+    _check(wanted, context_tokens)
+    orders = [each.order for each in wanted]
+    counter = NgramCounter(min(orders), max(orders), memory_bytes=_COUNT_BYTES)
+    runs: list[Path] = []
+    seen = _Seen()
+    for batch in _batches(seen.pass_on(outputs), context_tokens):
+        if cancelled():
+            raise ServiceUnavailableError("the export was cancelled")
+        tokens, ends, contexts = batch
+        if len(tokens) > counter.room:
+            runs = _spill(counter, runs, folder)
+        counter.add(tokens, np.array(ends, np.int64), np.array(contexts, np.int64))
+    runs = _spill(counter, runs, folder)
+    names = [folder / f"{i}.records" for i in range(len(wanted))]
+    found = tally_runs(
+        runs,
+        [TallyOutput(str(name), **asdict(each)) for name, each in zip(names, wanted, strict=True)],
+        memory_bytes=_MERGE_BYTES,
+    )
+    files = [
+        ExportedFile(name, each.records, each.pairs, each.bytes, each.occurrences)
+        for name, each in zip(names, found, strict=True)
+    ]
+    return ExportedNgrams(seen.outputs, seen.tokens, files)
+
+
+def _check(wanted: Sequence[RecordFile], context_tokens: int) -> None:
+    """Refuse what cannot be counted. InvalidInputError."""
+    if not wanted:
+        raise InvalidInputError("there is nothing to export", expected="one file or more", got="none")
+    for each in wanted:
+        if not 1 <= each.order <= MAX_COUNTED_ORDER:
+            raise InvalidInputError("no such n-grams", expected=f"1 .. {MAX_COUNTED_ORDER}", got=each.order)
+        if not each.order + each.totals <= each.slots <= _MOST_SLOTS:
+            raise InvalidInputError(
+                "a record has no such slots",
+                expected=f"{each.order + each.totals} .. {_MOST_SLOTS}",
+                got=each.slots,
+            )
+        if not 0 <= each.percent <= 100:
+            raise InvalidInputError("percent is none", expected="0 .. 100", got=each.percent)
+        if not 0 <= each.max_count < 1 << 31:
+            raise InvalidInputError("max_count is no count", expected="an int32", got=each.max_count)
+    if not 0 <= context_tokens <= PROMPT_TAIL_TOKENS:
+        raise InvalidInputError(
+            "so much of a prompt is not kept", expected=f"0 .. {PROMPT_TAIL_TOKENS}", got=context_tokens
+        )
+
+
+class _Seen:
+    """Counts what passes."""
+
+    def __init__(self) -> None:
+        self.outputs = self.tokens = 0
+
+    def pass_on(self, outputs: Iterable[StoredOutput]) -> Iterator[StoredOutput]:
+        for stored in outputs:
+            self.outputs += 1
+            self.tokens += len(stored.output.token_ids)
+            yield stored
+
+
+def _batches(
+    outputs: Iterable[StoredOutput], context_tokens: int
+) -> Iterator[tuple[TokenArray, list[int], list[int]]]:
+    """Texts joined, where they end, how much of each is context."""
+    parts: list[TokenArray] = []
+    ends: list[int] = []
+    contexts: list[int] = []
+    size = 0
+    for stored in outputs:
+        for text, context in texts_of(stored.output):
+            kept = min(context, context_tokens)
+            parts.append(text[context - kept :])
+            size += len(parts[-1])
+            ends.append(size)
+            contexts.append(kept)
+        if size >= _BATCH_TOKENS:
+            yield np.concatenate(parts), ends, contexts
+            parts, ends, contexts, size = [], [], [], 0
+    if parts:
+        yield np.concatenate(parts), ends, contexts
+
+
+def _spill(counter: NgramCounter, runs: Sequence[Path], folder: Path) -> list[Path]:
+    run = folder / f"{_next(runs)}.run"
+    counter.spill(run)
+    spilled = [*runs, run]
+    if len(spilled) < _FAN_IN:
+        return spilled
+    merged = folder / f"{_next(spilled)}.run"
+    combine_runs(spilled, merged, memory_bytes=_MERGE_BYTES)
+    for each in spilled:
+        each.unlink()
+    return [merged]
+
+
+def _next(runs: Sequence[Path]) -> int:
+    """A number that no run has."""
+    return max((int(run.stem) for run in runs), default=0) + 1
