@@ -27,8 +27,8 @@ class Finder:
         usual: the fields where it usually is, the likeliest first.
 
     Attributes:
-        given: the field the user named, or "".
-        seen: whether any record had that field.
+        given: as given.
+        seen: whether any record had the field that was given, be it null.
     """
 
     def __init__(self, name: str, given: str, usual: Iterable[str]) -> None:
@@ -45,14 +45,13 @@ class Finder:
             return record[self.given]
         for first, rest in self._paths:
             value = record.get(first)
-            if value is None:
-                self.seen |= first in record and not rest
-                continue
-            if rest:
+            if value is not None and rest:
                 value = _walk(value, rest)
             if value is not None:
                 self.seen = True
                 return value
+        if self.given and not self.seen:
+            self.seen = self.has(record)
         return None
 
     def among(self, keys: Collection[str]) -> Callable[[dict[str, Any]], Any]:
@@ -65,6 +64,11 @@ class Finder:
         if len(paths) == 1 and not paths[0][1]:
             return itemgetter(paths[0][0])
         return Finder(self.name, "", (".".join((first, *rest)) for first, rest in paths)).find
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The top-level fields it looks into."""
+        return frozenset(first for first, _ in self._paths)
 
     def has(self, record: dict[str, Any]) -> bool:
         """Whether the record has it, be it null."""
