@@ -90,7 +90,9 @@ class Finder:
         return InvalidInputError(
             f"no field {wanted}",
             got=f"the fields {shown}" if shown else "a record without fields",
-            remedy=f"Did you mean {near[0]}?" if near else f"Name the field with {self.name}.",
+            remedy=f"Did you mean {near[0]}?"
+            if near
+            else f"Name the field with {self.name} (--{self.name.replace('_', '-')}).",
         )
 
 
