@@ -109,7 +109,9 @@ def find_logs(paths: Sequence[Path], options: ReadOptions) -> list[LogFile]:
                 f"cannot read the log {path}", expected="a file or a folder", got="no such file"
             )
         for log, name in named:
-            found.setdefault(log.resolve(), _look(log, name, options))
+            real = log.resolve()
+            if real not in found:
+                found[real] = _look(log, name, options)
     return list(found.values())
 
 
