@@ -76,7 +76,6 @@ _EXTRA_OF: Final[dict[str, str]] = {
     "llama_cpp": "llama",
     "tokenizers": "text",
     "orjson": "caches",
-    "ijson": "caches",
     "zstandard": "caches",
     "pyarrow": "caches",
     "pathspec": "caches",

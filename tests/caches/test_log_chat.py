@@ -106,6 +106,13 @@ def test_each_choice_is_a_call(tmp_path: Path) -> None:
     assert [call.response for call in read_all(path)] == ["21 degrees.", "Warm."]
 
 
+def test_anthropic_in_the_same_envelope(tmp_path: Path) -> None:
+    request = {"model": "m", "system": "Be terse.", "messages": [USER]}
+    answer = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "21 degrees."}]}
+    call = read_one(tmp_path, {"request": request, "response": answer})
+    assert (call.prompt, call.response, call.model) == (PROMPT, "21 degrees.", "m")
+
+
 def test_plain_completions(tmp_path: Path) -> None:
     record = {"prompt": "2+2=", "choices": [{"text": "4", "index": 0}], "model": "m"}
     call = read_one(tmp_path, record)
@@ -123,6 +130,8 @@ def test_plain_completions(tmp_path: Path) -> None:
         {"messages": [USER], **completion({"role": "assistant", "content": None})},
         {"messages": [USER], **completion({"role": "assistant", "content": ""})},
         {"messages": [USER], "response": {"error": {"message": "no"}}},
+        {"messages": [USER], "response": {"error": "rate_limit", "message": "Slow down."}},
+        {"input": "q", "output": [], "error": None, "status": "failed"},
     ],
 )
 def test_a_request_that_got_nothing_has_no_response(tmp_path: Path, record: dict[str, Any]) -> None:
@@ -142,6 +151,10 @@ def test_a_request_that_got_nothing_has_no_response(tmp_path: Path, record: dict
         ({"messages": [{"role": "user", "content": 3}, ANSWER]}, "content of a message is no text"),
         ({"messages": [USER], "response": 42}, "the response is no text"),
         ({"messages": [USER], "response": {"colour": "red"}}, "no answer of a known API"),
+        (
+            {"messages": [USER], "response": {"code": 429, "message": "Slow down."}},
+            "no answer of a known API",
+        ),
         (
             {"messages": [USER], **completion({"tool_calls": [{"function": {"arguments": "{}"}}]})},
             "without a name",

@@ -16,6 +16,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from suffixsvc_caches.logs import LogCounts, LogFormat, LogTally, ReadOptions, find_logs, read_calls
+from suffixsvc_caches.logs.documents import read_documents
 from suffixsvc_caches.logs.lines import split_lines
 from suffixsvc_caches.logs.shapes import open_shape
 from support.log_files import read_all, read_one, write_lines, write_packed
@@ -96,6 +97,15 @@ def test_what_strict_json_forbids_and_logs_contain(tmp_path: Path) -> None:
     assert [call.response for call in calls] == ["a", "cut \ufffd", "whole \U0001f600", "last", "big"]
     assert calls[0].time is None
     assert calls[1].agent == "\ufffd"
+
+
+@pytest.mark.parametrize("key", ["data", "observations", "response", "message", "output"])
+def test_a_document_nested_without_end(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(f'[{{"{key}": ' * 50_000 + "1" + "}]" * 50_000)
+    responses, tally = reasons(path)
+    assert responses == []
+    assert "nested too deeply behind record 0" in tally.faults[0].reason
 
 
 def test_labels_that_are_no_names_are_none(tmp_path: Path) -> None:
@@ -182,7 +192,7 @@ def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 options = ReadOptions.parse(max_line_bytes=int(sys.argv[2]))
 tally = LogTally()
 files = find_logs([Path(sys.argv[1])], options)
-import orjson, zstandard, ijson
+import orjson, zstandard
 before = peak()
 for file in files:
     for call in read_calls(file, options, tally):
@@ -306,8 +316,8 @@ def test_a_file_that_disappears(tmp_path: Path) -> None:
     ("text", "count"),
     [
         ('[{"response": "a"}, {"response": "b"}, {"response": ', 2),
-        ('[{"response": "a"}, {"response": NaN}, {"response": "c"}]', 1),
-        ('[{"response": "a"} {"response": "b"}]', 1),
+        ('[{"response": "a"}, {"response": "b" "c"}, {"response": "d"}]', 1),
+        ('[{"response": "a"}, {"response": "b"}', 2),
         ('{\n"response": "a"\n}\n{\n"response"', 1),
         ("[", 0),
         ("[]", 0),
@@ -321,13 +331,37 @@ def test_an_array_that_breaks_gives_what_stands_before(tmp_path: Path, text: str
     assert tally.counts.damaged == (0 if text == "[]" else 1)
 
 
+def test_an_array_may_hold_what_lines_may(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(
+        b'[{"response": "a", "score": NaN}, 3, {"response": "\xff"}, {"response": "cut \\ud83d"}, null,'
+        b' {"response": "\xe6\xbc\xa2"}]\n'
+    )
+    responses, tally = reasons(path)
+    assert responses == ["a", "cut \ufffd", "漢"]
+    assert [fault.place for fault in tally.faults] == ["record 2", "record 3", "record 5"]
+
+
+@given(
+    values=st.lists(st.recursive(st.integers() | st.text(), st.lists, max_leaves=4), max_size=6),
+    data=st.data(),
+)
+def test_documents_are_those_of_the_whole(values: list[Any], data: st.DataObject) -> None:
+    """However an array is cut into pieces and laid out."""
+    indent = data.draw(st.sampled_from([None, 1]))
+    text = json.dumps([{"x": value} for value in values], indent=indent, ensure_ascii=False).encode()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert [value["x"] for _, value in read_documents(pieces, 1 << 20)] == values
+
+
 # ----------------------------------------------------------------------------------------------- anything
 
 
 KEYS = """
-    messages choices message content role tool_calls function name arguments response request output input body
-    type text prompt observations data traces delta error item reasoning_content refusal status startTime created
-    response_token_ids prompt_token_ids metadata model instructions custom
+    messages choices message content role tool_calls function name arguments response request output input
+    body type text prompt observations data traces delta error item reasoning_content refusal status startTime
+    created response_token_ids prompt_token_ids metadata model instructions custom
 """
 NAMES = st.sampled_from(KEYS.split())
 LEAVES = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from suffixsvc_caches.logs import LogFormat, LogTally, ReadOptions, Storage, find_logs
 from support.log_files import read_all, write_lines
 
-from suffixsvc.errors import InvalidInputError
+from suffixsvc.errors import InvalidInputError, MissingExtraError
 
 
 def fill(root: Path, files: dict[str, bytes]) -> Path:
@@ -148,6 +149,21 @@ def test_a_named_file_is_what_it_looks_like(tmp_path: Path) -> None:
     }
     assert told["notes.md"].found == "text"
     assert read_all(tmp_path / "notes.md")[0].response == "[a link](x)\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("orjson", "a.jsonl"), ("zstandard", "b.jsonl.zst"), ("pyarrow", "c.parquet"), ("pathspec", "")],
+)
+def test_a_missing_library_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, name: str
+) -> None:
+    write_lines(tmp_path / "a.jsonl", [{"response": "r"}])
+    write_lines(tmp_path / "b.jsonl.zst", [{"response": "r"}])
+    write_table(tmp_path / "c.parquet", {"response": ["r"]})
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=r"suffixsvc\[caches\]"):
+        read_all(tmp_path / name)
 
 
 # -------------------------------------------------------------------------------------------------- Parquet

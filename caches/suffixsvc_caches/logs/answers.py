@@ -123,9 +123,11 @@ def _list_text(value: list[Any], options: ReadOptions) -> str:
 
 
 def _object_content(value: dict[str, Any], options: ReadOptions) -> Content:
+    if not value or value.get("error"):
+        return ""
     for key in ("choices", "message", "output", "body", "response"):  # the envelopes of the APIs
         inner = value.get(key)
-        if inner is not None:
+        if inner is not None and not (key == "message" and isinstance(inner, str)):  # that is an error's
             if key == "choices" and isinstance(inner, list):
                 inner = inner[0] if inner else None
             return answer_content(inner, options)
@@ -139,8 +141,6 @@ def _object_content(value: dict[str, Any], options: ReadOptions) -> Content:
         return written_text(value, options.tool_format, options.reasoning)
     if isinstance(value.get("text"), str):
         return str(value["text"])
-    if not value or "error" in value:
-        return ""
     raise InvalidInputError(
         "the response is no answer of a known API", got=f"an object with {', '.join(value)}"[:200]
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from difflib import get_close_matches
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final
 
@@ -27,8 +28,8 @@ class Finder:
         usual: the fields where it usually is, the likeliest first.
 
     Attributes:
-        given: the field the user named, or "".
-        seen: whether any record had that field.
+        given: as given.
+        seen: whether any record had the field that was given, be it null.
     """
 
     def __init__(self, name: str, given: str, usual: Iterable[str]) -> None:
@@ -40,31 +41,25 @@ class Finder:
 
     def find(self, record: dict[str, Any]) -> Any:
         """The first value that is not null, or None."""
-        if self.given and self.given in record:  # a name with dots in it
-            self.seen = True
-            return record[self.given]
-        for first, rest in self._paths:
-            value = record.get(first)
-            if value is None:
-                self.seen |= first in record and not rest
-                continue
-            if rest:
-                value = _walk(value, rest)
-            if value is not None:
-                self.seen = True
-                return value
-        return None
+        if not self.given:
+            return _first_of(self._paths, record)
+        self.seen = self.seen or self.has(record)
+        # a name may have dots in it
+        return record[self.given] if self.given in record else _first_of(self._paths, record)
 
     def among(self, keys: Collection[str]) -> Callable[[dict[str, Any]], Any]:
         """:meth:`find` for records with exactly these keys."""
         if self.given:
             return self.find
-        paths = [(first, rest) for first, rest in self._paths if first in keys]
-        if not paths:
-            return _nothing
+        paths = [path for path in self._paths if path[0] in keys]
         if len(paths) == 1 and not paths[0][1]:
             return itemgetter(paths[0][0])
-        return Finder(self.name, "", (".".join((first, *rest)) for first, rest in paths)).find
+        return partial(_first_of, paths) if paths else _nothing
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The top-level fields it looks into."""
+        return frozenset(first for first, _ in self._paths)
 
     def has(self, record: dict[str, Any]) -> bool:
         """Whether the record has it, be it null."""
@@ -86,8 +81,20 @@ class Finder:
         return InvalidInputError(
             f"no field {wanted}",
             got=f"the fields {shown}" if shown else "a record without fields",
-            remedy=f"Did you mean {near[0]}?" if near else f"Name the field with {self.name}.",
+            remedy=f"Did you mean {near[0]}?"
+            if near
+            else f"Name the field with {self.name} (--{self.name.replace('_', '-')}).",
         )
+
+
+def _first_of(paths: list[tuple[str, tuple[str, ...]]], record: dict[str, Any]) -> Any:
+    for first, rest in paths:
+        value = record.get(first)
+        if value is not None and rest:
+            value = _walk(value, rest)
+        if value is not None:
+            return value
+    return None
 
 
 def _nothing(_record: dict[str, Any]) -> None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from suffixsvc.errors import InvalidInputError, MissingExtraError
 from suffixsvc_caches.logs.documents import read_documents
 from suffixsvc_caches.logs.json_text import parse_json
-from suffixsvc_caches.logs.lines import split_lines
+from suffixsvc_caches.logs.lines import read_lines, split_lines
 from suffixsvc_caches.logs.options import LogFormat, ReadOptions
 from suffixsvc_caches.logs.shapes import detect_format
-from suffixsvc_caches.logs.sources import DAMAGE, open_pieces
+from suffixsvc_caches.logs.sources import DAMAGE, open_pieces, packing
 from suffixsvc_caches.logs.tables import is_table, read_rows
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class LogFile:
     Attributes:
         name: its path below the folder that was named, or its bare name; sessions are named by it.
         format: what its records look like; never AUTO.
+        packing: "gzip", "zstd" or "".
         size: bytes, as found.
     """
 
@@ -77,15 +78,14 @@ class LogFile:
     name: str
     format: LogFormat
     storage: Storage
+    packing: str
     size: int
 
     @property
     def found(self) -> str:
         """What the file was found to be, in words."""
-        if self.storage is Storage.TEXT:
-            return "text"
-        packed = {".gz": ", gzip", ".zst": ", zstd"}.get(self.path.suffix, "")
-        return f"{self.storage}{packed}: {self.format}"
+        stored = f"{self.storage}, {self.packing}" if self.packing else str(self.storage)
+        return stored if self.storage is Storage.TEXT else f"{stored}: {self.format}"
 
 
 def find_logs(paths: Sequence[Path], options: ReadOptions) -> list[LogFile]:
@@ -109,7 +109,9 @@ def find_logs(paths: Sequence[Path], options: ReadOptions) -> list[LogFile]:
                 f"cannot read the log {path}", expected="a file or a folder", got="no such file"
             )
         for log, name in named:
-            found.setdefault(log.resolve(), _look(log, name, options))
+            real = log.resolve()
+            if real not in found:
+                found[real] = _look(log, name, options)
     return list(found.values())
 
 
@@ -165,13 +167,13 @@ def _look(path: Path, name: str, options: ReadOptions) -> LogFile:
     try:
         storage = _storage(path, options)
         form = _format(path, storage, options)
-        size = path.stat().st_size
+        packed, size = packing(path), path.stat().st_size
     except DAMAGE:
         # reading it will say what is wrong
-        storage, form, size = _storage_by_name(path, options), options.format, 0
+        storage, form, packed, size = _storage_by_name(path, options), options.format, "", 0
     if form is LogFormat.AUTO:
         form = LogFormat.TEXT if storage is Storage.TEXT else LogFormat.JSONL
-    return LogFile(path, name, form, storage, size)
+    return LogFile(path, name, form, storage, packed, size)
 
 
 def _storage(path: Path, options: ReadOptions) -> Storage:
@@ -234,11 +236,5 @@ def _first_records(path: Path, storage: Storage, options: ReadOptions) -> Iterat
         yield from (row for _, row in read_rows(path, batch_rows=_LOOK_AT))
         return
     pieces = open_pieces(path, options.encoding)
-    if storage is Storage.DOCUMENT:
-        yield from (record for _, record in read_documents(pieces, options.max_line_bytes))
-        return
-    for _, line in split_lines(pieces, options.max_line_bytes):
-        try:
-            yield parse_json(line or b"null")
-        except InvalidInputError:
-            yield None
+    read = read_documents if storage is Storage.DOCUMENT else read_lines
+    yield from (record for _, record in read(pieces, options.max_line_bytes))

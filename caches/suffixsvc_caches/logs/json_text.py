@@ -14,7 +14,7 @@ from typing import Any
 
 from suffixsvc.errors import InvalidInputError, MissingExtraError
 
-__all__ = ["parse_json"]
+__all__ = ["mend", "parse_json"]
 
 
 def parse_json(text: bytes | str) -> Any:
@@ -37,18 +37,19 @@ def parse_json(text: bytes | str) -> Any:
 def _parse_leniently(text: bytes | str) -> Any:
     try:
         decoded = text if isinstance(text, str) else text.decode("utf-8")
-        return _mend(json.loads(decoded))
+        return mend(json.loads(decoded))
     except UnicodeDecodeError as error:
         raise InvalidInputError("not UTF-8", got=f"{error.reason} at byte {error.start}") from None
     except (ValueError, RecursionError) as error:
         raise InvalidInputError("not JSON", got=str(error)[:200]) from None
 
 
-def _mend(value: Any) -> Any:
+def mend(value: Any) -> Any:
+    """The value with U+FFFD for each lone surrogate in its texts. RecursionError: it nests too deeply."""
     if isinstance(value, str):
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, list):
-        return [_mend(one) for one in value]
+        return [mend(one) for one in value]
     if isinstance(value, dict):
-        return {_mend(key): _mend(one) for key, one in value.items()}
+        return {mend(key): mend(one) for key, one in value.items()}
     return value

@@ -1,10 +1,35 @@
-"""Lines of a stream of bytes, none of which is ever held beyond a limit."""
+"""Lines of a stream of bytes, none of which is ever held beyond a limit, and the JSON in them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
-__all__ = ["split_lines"]
+from suffixsvc.errors import InvalidInputError
+from suffixsvc_caches.logs.json_text import parse_json
+
+__all__ = ["read_lines", "split_lines", "too_long"]
+
+
+def too_long(what: str, limit: int) -> InvalidInputError:
+    """The error for more than ``limit`` bytes."""
+    return InvalidInputError(
+        f"the {what} is too long", expected=f"at most {limit:,} bytes", remedy="Raise max_line_bytes."
+    )
+
+
+def read_lines(pieces: Iterable[bytes], limit: int) -> Iterator[tuple[int, Any]]:
+    """(number from 1, value) of each line of JSON that is not blank; a line that is too long or no JSON is an
+    InvalidInputError instead."""
+    for number, line in split_lines(pieces, limit):
+        if line is None:
+            yield number, too_long("line", limit)
+        elif line and not line.isspace():
+            try:
+                value = parse_json(line)
+            except InvalidInputError as error:
+                value = error
+            yield number, value
 
 
 def split_lines(pieces: Iterable[bytes], limit: int) -> Iterator[tuple[int, bytes | None]]:

@@ -13,7 +13,7 @@ __all__ = ["as_messages", "is_items"]
 
 _CALLS: Final = ("function_call", "custom_tool_call")
 _RESULTS: Final = ("function_call_output", "custom_tool_call_output")
-_TYPES: Final = frozenset({"message", "reasoning", *_CALLS, *_RESULTS})
+_TYPES: Final = ("message", "reasoning", *_CALLS, *_RESULTS)
 
 
 def is_items(value: list[Any]) -> bool:

@@ -18,7 +18,7 @@ from typing import IO, Any, Final
 
 from suffixsvc.errors import MissingExtraError
 
-__all__ = ["DAMAGE", "Damaged", "open_pieces"]
+__all__ = ["DAMAGE", "Damaged", "open_pieces", "packing"]
 
 #: bytes asked for at a time
 _PIECE: Final = 1 << 18
@@ -26,6 +26,7 @@ _PIECE: Final = 1 << 18
 #: comes back to 32 MiB; of ordinary texts it is 4 to 10 KiB.
 _ZSTD_FEED: Final = 1 << 10
 _MAGIC: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_MAGIC_BYTES: Final = 4
 #: byte order marks; the longer ones first, as UTF-32's begins with UTF-16's
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -42,6 +43,16 @@ class Damaged(Exception):
 
 #: what reading a file may raise
 DAMAGE: Final = (OSError, EOFError, zlib.error, Damaged)
+
+
+def packing(path: Path) -> str:
+    """ "gzip", "zstd" or "", by the first bytes of a file. OSError."""
+    with path.open("rb") as raw:
+        return _packing(raw.read(_MAGIC_BYTES))
+
+
+def _packing(head: bytes) -> str:
+    return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
 
 
 def open_pieces(
@@ -77,9 +88,8 @@ def open_pieces(
 
 
 def _decompressed(raw: IO[bytes]) -> Iterator[bytes]:
-    head = raw.read(4)
+    kind = _packing(raw.read(_MAGIC_BYTES))
     raw.seek(0)
-    kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
     if kind == "zstd":
         yield from _unzstd(raw)
         return

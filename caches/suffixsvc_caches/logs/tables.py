@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,12 +21,17 @@ def is_table(path: Path) -> bool:
 
 
 def read_rows(
-    path: Path, *, batch_rows: int = 256, on_bytes: Callable[[int], None] | None = None
+    path: Path,
+    *,
+    batch_rows: int = 256,
+    without: Collection[str] = (),
+    on_bytes: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """(number from 1, record) of each row.
 
     Args:
         batch_rows: rows in memory at a time.
+        without: columns that are not read.
         on_bytes: told how far reading is, as bytes of the file.
 
     Raises:
@@ -42,7 +47,8 @@ def read_rows(
     try:
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
             size, rows = path.stat().st_size, file.metadata.num_rows
-            for batch in file.iter_batches(batch_rows, use_threads=False):
+            wanted = [name for name in file.schema_arrow.names if name not in without]
+            for batch in file.iter_batches(batch_rows, columns=wanted, use_threads=False):
                 columns = {
                     name: _values(column)
                     for name, column in zip(batch.schema.names, batch.columns, strict=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from suffixsvc.errors import InvalidInputError
+from suffixsvc_caches.logs.lines import too_long
 
-__all__ = ["BinaryFile", "read_text", "too_long"]
+__all__ = ["BinaryFile", "read_text"]
 
 #: a zero byte in so many is what git takes for a sign of a binary
 _LOOK_AT = 8000
@@ -14,13 +15,6 @@ _LOOK_AT = 8000
 
 class BinaryFile(Exception):
     """The file is no text."""
-
-
-def too_long(what: str, limit: int) -> InvalidInputError:
-    """The error for more than ``limit`` bytes."""
-    return InvalidInputError(
-        f"the {what} is too long", expected=f"at most {limit:,} bytes", remedy="Raise max_line_bytes."
-    )
 
 
 def read_text(pieces: Iterable[bytes], limit: int) -> str:

@@ -58,11 +58,14 @@ def detect_format(record: dict[str, Any]) -> LogFormat | None:  # noqa: PLR0911 
     return None
 
 
-def _is_langfuse(record: dict[str, Any]) -> bool:
+def _is_langfuse(record: dict[str, Any], levels: int = 3) -> bool:
     for key in ("data", "traces", "observations"):
         inside = record.get(key)
-        if isinstance(inside, list):
-            return all(isinstance(one, dict) and ("input" in one or _is_langfuse(one)) for one in inside[:1])
+        if isinstance(inside, list) and levels:
+            return all(
+                isinstance(one, dict) and ("input" in one or _is_langfuse(one, levels - 1))
+                for one in inside[:1]
+            )
     own = record.keys() & {
         "traceId",
         "trace_id",

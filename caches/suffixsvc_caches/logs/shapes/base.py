@@ -70,6 +70,10 @@ class Shape(Protocol):
     def finders(self) -> tuple[Finder, ...]:
         """What looks up the fields that the user may have named."""
 
+    @property
+    def unneeded(self) -> frozenset[str]:
+        """Top-level fields that need not be read where prompts are not wanted."""
+
     def calls(self, record: dict[str, Any]) -> Iterator[RawCall]:
         """The calls of a record.
 

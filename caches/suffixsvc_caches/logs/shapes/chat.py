@@ -39,6 +39,9 @@ _LABELS: Final = {
 class ChatLog:
     """Reads what is kept of calls of OpenAI-style APIs."""
 
+    #: the messages of a prompt may hold calls, or be the prompt: all fields are needed
+    unneeded: frozenset[str] = frozenset()
+
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._labels = LabelReader(options, _LABELS)
@@ -53,6 +56,7 @@ class ChatLog:
             InvalidInputError: neither an answer nor messages.
         """
         labels = self._labels.read(record)
+        asked = self._prompt.find(record)
         if "choices" in record and not self._response.given:
             answer: Any = record
         elif self._response.has(record):
@@ -64,13 +68,12 @@ class ChatLog:
             yield RawCall(
                 labels,
                 partial(answer_content, choice, self._options),
-                partial(self._prompt_of, record),
+                partial(self._prompt_of, record, asked),
             )
 
-    def _prompt_of(self, record: dict[str, Any]) -> Content:
-        if self._prompt.given:
-            return prompt_content(unpacked(self._prompt.find(record)), self._options)
-        return prompt_content(_request(record), self._options)
+    def _prompt_of(self, record: dict[str, Any], asked: Any) -> Content:
+        told = unpacked(asked) if self._prompt.given else _request(record)
+        return prompt_content(told, self._options)
 
     def _turns(self, record: dict[str, Any], labels: Labels) -> Iterator[RawCall]:
         request = _request(record)

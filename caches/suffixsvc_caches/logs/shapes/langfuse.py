@@ -36,6 +36,9 @@ _INSIDE: Final = ("data", "traces", "observations")
 class LangfuseLog:
     """Reads observations and traces."""
 
+    #: the messages of a prompt may hold calls, or be the prompt: all fields are needed
+    unneeded: frozenset[str] = frozenset()
+
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._labels = LabelReader(options, _LABELS)

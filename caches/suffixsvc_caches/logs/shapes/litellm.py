@@ -32,6 +32,9 @@ _LABELS: Final = {
 class LiteLlmLog:
     """Reads LiteLLM's payloads."""
 
+    #: the messages of a prompt may hold calls, or be the prompt: all fields are needed
+    unneeded: frozenset[str] = frozenset()
+
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._labels = LabelReader(options, _LABELS)

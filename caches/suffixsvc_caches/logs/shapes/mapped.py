@@ -29,9 +29,9 @@ _PROMPTS: Final = (
     "input_token_ids",
     "prompt",
     "messages",
+    "instruction",
     "input",
     "question",
-    "instruction",
 )
 
 
@@ -44,7 +44,15 @@ class Mapped:
         self._response = Finder("response_field", options.response_field, _RESPONSES)
         self._prompt = Finder("prompt_field", options.prompt_field, _PROMPTS)
         self._lookups = Lookups((self._response, self._prompt))
-        self.finders = (self._response, self._prompt, *self._labels.finders)
+        # columns of prompts that nobody wants are not read
+        named = (self._response, self._prompt) if options.want_prompt else (self._response,)
+        self.finders = (*named, *self._labels.finders)
+
+    @property
+    def unneeded(self) -> frozenset[str]:
+        """Those that only prompts are made of."""
+        others = (self._response, *self._labels.finders)
+        return self._prompt.keys.difference(*(finder.keys for finder in others))
 
     def calls(self, record: dict[str, Any]) -> Iterator[RawCall]:
         """One call a record. InvalidInputError where it has no response."""
