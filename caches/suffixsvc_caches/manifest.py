@@ -212,13 +212,9 @@ def read_manifest(cache: Path) -> Manifest | None:
     except OSError as error:
         raise StoreError(f"cannot read {path}", got=error.strerror) from None
     try:
-        if len(raw) > _MOST_BYTES:
-            raise StoreForeignError("not a manifest", expected=f"at most {_MOST_BYTES} bytes")
-        return Manifest.from_json(raw.decode())
-    except UnicodeDecodeError:
-        raise StoreForeignError(f"{path}: not a manifest", expected="UTF-8") from None
+        return Manifest.from_json(_decoded(raw))
     except (StoreForeignError, StoreCorruptError, InvalidInputError) as error:
-        kind = type(error) if not isinstance(error, InvalidInputError) else StoreCorruptError
+        kind = StoreForeignError if isinstance(error, StoreForeignError) else StoreCorruptError
         raise kind(f"{path}: {error.message}", expected=error.expected, got=error.got) from None
 
 
@@ -282,6 +278,15 @@ def _measured(path: Path) -> tuple[int, str]:
     except OSError as error:
         raise StoreError(f"cannot read {path}", got=error.strerror) from None
     return size, digest.hexdigest()
+
+
+def _decoded(raw: bytes) -> str:
+    if len(raw) > _MOST_BYTES:
+        raise StoreForeignError("not a manifest", expected=f"at most {_MOST_BYTES} bytes")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise StoreForeignError("not a manifest", expected="UTF-8") from None
 
 
 def _text(value: object) -> str:

@@ -1,7 +1,8 @@
 """What llama.cpp would accept with a lookup cache, from logs alone: no model is run.
 
-Every token of a log is written again as if the model wrote it now: draft, compare with what stands there, go
-on behind it. Three programs do that, each in its way (:class:`Program`), and the forecast says what theirs do:
+Every token of a log is written again as if the model wrote it now: draft, compare with what stands there,
+go on behind it. Three programs do that, each in its way (:class:`Program`), and the forecast says what theirs
+do:
 
 * ``llama-lookup-stats`` takes a log as one text in chunks of a context, the first token of each given. When a
   chunk ends its n-grams go into the dynamic cache. A last chunk that is not full is left out (one that is
@@ -172,9 +173,7 @@ class Forecaster:
         drafted, accepted, steps = self._write(response, 1)
         if self._program is Program.LOOKUP:
             self._drafter.end()
-        return Forecast(
-            self._draft_tokens, len(response), drafted, accepted, steps + 1, tokens=len(response)
-        )
+        return Forecast(self._draft_tokens, len(response), drafted, accepted, steps + 1, tokens=len(response))
 
     def _write(self, text: Sequence[int], first: int) -> tuple[int, int, int]:
         """Write a text from position ``first`` on: tokens drafted, tokens accepted, steps."""
@@ -197,8 +196,8 @@ class Forecaster:
 
 
 def smaller_table(table: LookupTable, budget_bytes: int) -> LookupTable:
-    """The 2-grams that a static cache of a size keeps: of those that fire (seen often enough, and one follower
-    has enough of it) the ones whose follower was seen most often, with that follower alone."""
+    """The 2-grams that a static cache of a size keeps: of those that fire (seen often enough, and one
+    follower has enough of it) the ones whose follower was seen most often, with that follower alone."""
     least, percent = LAX[STATIC_ORDER - 1]
     best = table.in_order()  # followers by falling count
     heads = best.starts[:-1]
