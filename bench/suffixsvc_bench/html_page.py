@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_bench.plots import CHART_CSS, COLOURS, Chart, svg
+from suffixsvc.plots import CHART_CSS, COLOURS, Chart, svg
 
 __all__ = ["figure", "write_page"]
 

@@ -16,8 +16,6 @@ import numpy as np
 import pytest
 from suffixsvc_bench.methods import Method, MethodSpec, Settings, known_methods
 from suffixsvc_bench.methods.base import guess
-from suffixsvc_bench.plots import COLOURS, Chart, Series, svg
-from suffixsvc_bench.plots.files import svg_file
 from suffixsvc_bench.replay.calibration import Calibration, ReliabilityBin, pooled, reliability
 from suffixsvc_bench.replay.compare import NamedCost, Plan, compare, geometric_mean
 from suffixsvc_bench.replay.grids import summary_grids
@@ -28,6 +26,8 @@ from suffixsvc_bench.replay.tally import price
 from suffixsvc_bench.replay.traces import Selection, Trace, load_trace, load_traces, split_agents
 
 from suffixsvc.errors import InvalidInputError
+from suffixsvc.plots import COLOURS, Chart, Series, svg
+from suffixsvc.plots.files import svg_file
 from suffixsvc.types import Draft, TokenArray
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from suffixsvc_bench.plots import Chart, Series
+from suffixsvc.plots import Chart, Series
 
 __all__ = ["index_charts"]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError
+from suffixsvc.plots import Chart
+from suffixsvc.plots.files import svg_file
 from suffixsvc_bench.index_bench.charts import index_charts
 from suffixsvc_bench.index_bench.tables import index_grids, removal_line, restart_grid
 from suffixsvc_bench.page.commands import index_command, replay_command, rpc_command, segment_command
-from suffixsvc_bench.plots import Chart
-from suffixsvc_bench.plots.files import svg_file
 from suffixsvc_bench.provenance import Provenance
 from suffixsvc_bench.replay.charts import charts
 from suffixsvc_bench.replay.document import read_comparison

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from suffixsvc.plots import COLOURS, Chart, Series
 from suffixsvc_bench.methods import MethodSpec
-from suffixsvc_bench.plots import COLOURS, Chart, Series
 from suffixsvc_bench.replay.calibration import ReliabilityBin, pooled
 from suffixsvc_bench.replay.compare import Plan, Run, TraceResult, geometric_mean
 from suffixsvc_bench.replay.grids import families, hindsight, listed

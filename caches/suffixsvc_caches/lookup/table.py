@@ -83,6 +83,10 @@ class LookupTable:
         """int64[m]: how many different tokens followed each."""
         return self.starts[1:] - self.starts[:-1]
 
+    def file_bytes(self) -> int:
+        """Size of the file."""
+        return 4 * HEAD * len(self) + 8 * len(self.tokens)
+
     def as_dict(self) -> dict[tuple[int, ...], dict[int, int]]:
         """As dictionaries, as llama.cpp's loader would have them: of equal n-grams, and of equal tokens in
         one record, the first counts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 
-from suffixsvc_bench.plots import CHART_CSS, COLOURS, HEIGHT, WIDTH, Chart, svg
+from suffixsvc.plots import CHART_CSS, COLOURS, HEIGHT, WIDTH, Chart, svg
 
 __all__ = ["svg_file"]
 

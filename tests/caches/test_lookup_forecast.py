@@ -1,0 +1,142 @@
+"""Forecasts: each program's way of replaying, against that way written out the slow way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from suffixsvc_caches.lookup import LookupTable
+from suffixsvc_caches.lookup.forecast import (
+    Forecast,
+    Forecaster,
+    Program,
+    TokenCall,
+    forecast_sizes,
+    smaller_table,
+)
+from support import lookup_oracle as oracle
+
+from suffixsvc.errors import InvalidInputError
+
+tokens_ = st.integers(0, 3)
+calls_ = st.lists(
+    st.builds(TokenCall, st.lists(tokens_, max_size=12), st.lists(tokens_, max_size=40)), max_size=4
+)
+STATIC = {(0, 1): {2: 3, 1: 3}, (1, 2): {0: 5, 3: 1}, (2, 2): {2: 1}, (3, 3): {0: 2}}
+SLOW_STATIC = oracle.loaded([(ngram, [*pairs.items()]) for ngram, pairs in STATIC.items()])
+
+
+def slow_stats(text: Sequence[int], ctx: int, wide: int) -> Forecast:
+    """llama-lookup-stats, line by line."""
+    dynamic: oracle.Cache = {}
+    drafted = accepted = steps = tokens = 0
+    start = 0
+    while start + ctx < len(text):
+        chunk = text[start : start + ctx]
+        output, context = [chunk[0]], dict[tuple[int, ...], oracle.GnuMap]()
+        while len(output) < ctx:
+            draft = oracle.draft(output, wide, context, dynamic, SLOW_STATIC)
+            drafted += len(draft)
+            for token in draft:
+                if len(output) == ctx or chunk[len(output)] != token:
+                    break
+                accepted += 1
+                output.append(token)
+                oracle.update(context, output, 1)
+            if len(output) < ctx:
+                output.append(chunk[len(output)])
+                oracle.update(context, output, 1)
+            steps += 1
+        oracle.merge(dynamic, context)
+        tokens += ctx - 1
+        start += ctx
+    return Forecast(wide, len(text) - len(text) % ctx, drafted, accepted, steps, tokens)
+
+
+@settings(deadline=None)
+@given(calls=calls_, ctx=st.integers(2, 20), wide=st.integers(1, 8))
+def test_stats_replay_a_log_as_one_text_in_chunks(calls: list[TokenCall], ctx: int, wide: int) -> None:
+    text = [token for call in calls for token in call.response]
+    forecaster = Forecaster(LookupTable.of(STATIC), ctx=ctx, draft_tokens=wide)
+    assert forecaster.add_log(calls) == slow_stats(text, ctx, wide)
+
+
+@settings(deadline=None)
+@given(calls=calls_, wide=st.integers(1, 8), program=st.sampled_from([Program.LOOKUP, Program.SERVER]))
+def test_calls_are_replayed_one_by_one(calls: list[TokenCall], wide: int, program: Program) -> None:
+    dynamic: oracle.Cache = {}
+    drafted = accepted = steps = tokens = 0
+    for prompt, response in calls:
+        if not response:
+            continue
+        text, context = [*prompt, response[0]], dict[tuple[int, ...], oracle.GnuMap]()
+        oracle.update(context, text, len(text))
+        steps, tokens, at = steps + 1, tokens + len(response), 1
+        while at < len(response):
+            draft = oracle.draft(text, wide, context, dynamic, SLOW_STATIC)
+            right = 0
+            while right < len(draft) and [draft[right]] == response[at + right : at + right + 1]:
+                right += 1
+            new = response[at : at + right + 1]
+            text += new
+            oracle.update(context, new if program is Program.SERVER else text, len(new))
+            drafted, accepted, steps, at = drafted + len(draft), accepted + right, steps + 1, at + len(new)
+        if program is Program.LOOKUP:
+            oracle.merge(dynamic, context)
+    found = Forecaster(LookupTable.of(STATIC), program=program, draft_tokens=wide).add_log(calls)
+    assert found == Forecast(wide, tokens, drafted, accepted, steps, tokens)
+
+
+def test_figures() -> None:
+    one = Forecast(8, 100, 50, 25, 60, 90)
+    assert (one.accept, one.hit_rate, one.tokens_per_step) == (0.5, 25 / 90, 1.5)
+    none = Forecast(8)
+    assert all(map(math.isnan, (none.accept, none.hit_rate, none.tokens_per_step)))
+    assert none + one == one
+
+
+def test_a_dynamic_cache_is_used_and_left_as_it_is() -> None:
+    table = LookupTable.of({(5, 6, 7): {8: 4}})
+    calls = [TokenCall([5, 6], [7, 8, 9])]
+    for _ in range(2):
+        found = Forecaster(None, table, program=Program.LOOKUP).add_log(calls)
+        assert (found.n_drafted, found.n_accept) == (1, 1)
+    assert table.as_dict() == {(5, 6, 7): {8: 4}}
+
+
+@pytest.mark.parametrize("wrong", [{"ctx": 1}, {"draft_tokens": 0}])
+def test_nonsense_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(InvalidInputError):
+        Forecaster(None, **wrong)
+
+
+def test_a_smaller_table_keeps_what_fires_most() -> None:
+    table = LookupTable.of(
+        {
+            (1,): {9: 100},  # no 2-gram
+            (1, 2): {3: 9, 4: 1},
+            (2, 3): {4: 5, 5: 5},  # half is enough
+            (3, 4): {5: 50, 6: 30, 7: 30},  # less than half
+            (4, 5): {6: 1},  # once
+            (5, 6): {7: 20},
+            (6, 7, 8): {9: 90},
+        }
+    )
+    assert smaller_table(table, 10**6).as_dict() == {(1, 2): {3: 9}, (2, 3): {4: 5}, (5, 6): {7: 20}}
+    assert smaller_table(table, 2 * 28).as_dict() == {(1, 2): {3: 9}, (5, 6): {7: 20}}
+    assert smaller_table(table, 27).as_dict() == {}
+    assert smaller_table(LookupTable.of({}), 100).as_dict() == {}
+
+
+def test_sizes_rise_to_the_whole_table() -> None:
+    table = LookupTable.of({(i, i + 1): {i + 2: i + 2, 0: 1} for i in range(2000)})
+    points = forecast_sizes(table, lambda cut: Forecast(8, n_predict=len(cut)), 10)
+    sizes = [size for size, _ in points]
+    assert sizes == sorted(set(sizes))
+    assert len(sizes) == 10
+    assert sizes[-1] == table.file_bytes() == 2000 * 36
+    assert points[-1][1].n_predict == 2000
+    assert all(28 * forecast.n_predict == size for size, forecast in points[:-1])
