@@ -6,6 +6,7 @@ import typer
 
 from suffixsvc.cli.bench_index import bench_index
 from suffixsvc.cli.bench_publish import bench_publish
+from suffixsvc.cli.bench_record import bench_record
 from suffixsvc.cli.bench_replay import bench_replay
 from suffixsvc.cli.bench_rpc import rpc
 from suffixsvc.cli.bench_segment import bench_segment
@@ -20,6 +21,7 @@ app = typer.Typer(
     help="Measure: every result names the machine, the commit and the seed it was made with.",
 )
 app.command("replay")(bench_replay)
+app.command("record")(bench_record)
 app.command("train")(bench_train)
 app.command("index")(bench_index)
 app.command("segment")(bench_segment)

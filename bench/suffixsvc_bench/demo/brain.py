@@ -18,6 +18,7 @@ from suffixsvc_driver.trust import Trust
 from suffixsvc.types import BackendNamespace
 from suffixsvc_bench.demo.paired import Timing
 from suffixsvc_bench.demo.pipeline import Call
+from suffixsvc_bench.recorded_call import text_of
 
 __all__ = ["Answer", "Brain"]
 
@@ -139,7 +140,5 @@ class Brain:
         return text, self.target.model.tokenize(text)
 
     def _answer(self, call: Call, prompt: str, result: Result, extra_seconds: float = 0.0) -> Answer:
-        written = result.token_ids
-        if written and written[-1] in self.target.eog_ids:
-            written = written[:-1]
-        return Answer(call, prompt, self.target.model.detokenize(written), result, extra_seconds)
+        text = text_of(self.target.model, result.token_ids, self.target.eog_ids)
+        return Answer(call, prompt, text, result, extra_seconds)

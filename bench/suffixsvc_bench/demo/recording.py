@@ -1,21 +1,17 @@
-"""Every call of a demo as one line of JSON: the format that `suffixsvc replay` reads.
+"""Every call of a demo as one line of JSON (see recorded_call.py).
 
-    {"dataset", "session_id", "agent", "turn", "prompt", "response",
-     "prompt_token_ids", "response_token_ids", "tokenizer", "model", "meta"}
-
-A session is one question; its calls follow each other in ``turn``. ``tokenizer`` is the fingerprint of
-the vocabulary that the ids belong to. A path that ends in .gz is compressed.
+A session is one question. A path that ends in .gz is compressed.
 """
 
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
 from suffixsvc_bench.demo.brain import Answer
+from suffixsvc_bench.recorded_call import RecordedCall
 
 __all__ = ["DATASET", "Recorder"]
 
@@ -52,18 +48,18 @@ class Recorder:
     def write(self, answer: Answer, pass_number: int) -> None:
         """Add a call."""
         call, result = answer.call, answer.result
-        record = {
-            "dataset": DATASET,
-            "session_id": call.question.key,
-            "agent": call.agent.name,
-            "turn": call.turn,
-            "prompt": answer.prompt,
-            "response": answer.text,
-            "prompt_token_ids": list(result.prompt_ids),
-            "response_token_ids": list(result.token_ids),
-            "tokenizer": self._tokenizer,
-            "model": self._model,
-            "meta": {"pass": pass_number, "question": call.question.text, "finish": str(result.finish)},
-        }
+        recorded = RecordedCall(
+            session=call.question.key,
+            agent=call.agent.name,
+            turn=call.turn,
+            prompt=answer.prompt,
+            response=answer.text,
+            prompt_ids=result.prompt_ids,
+            token_ids=result.token_ids,
+            finish=str(result.finish),
+        )
+        meta = {"pass": pass_number, "question": call.question.text}
         assert self._stream is not None, "used outside of its with block"
-        self._stream.write(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
+        self._stream.write(
+            recorded.line(dataset=DATASET, model=self._model, tokenizer=self._tokenizer, meta=meta)
+        )

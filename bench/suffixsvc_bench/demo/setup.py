@@ -12,7 +12,7 @@ from suffixsvc_driver import models
 
 from suffixsvc.errors import InvalidConfigError, SuffixError
 
-__all__ = ["Chosen", "check_output_file", "choose_models", "physical_cores"]
+__all__ = ["Chosen", "check_output_file", "choose_models", "model_file", "physical_cores"]
 
 TARGET: Final = "qwen2.5-coder-1.5b"
 DRAFT: Final = "qwen2.5-coder-0.5b"
@@ -57,19 +57,24 @@ def choose_models(
         )
     if target is not None or draft is not None:
         # the named draft first: if it is wrong, nothing large was downloaded in vain
-        drafter = None if draft is None else _have(draft, download)
-        file = _have(TARGET if target is None else target, download)
+        drafter = None if draft is None else model_file(draft, download)
+        file = model_file(TARGET if target is None else target, download)
         return Chosen(TARGET if target is None else file.stem, file, drafter, small=drafter is None)
     if not small:
         try:
-            return Chosen(TARGET, _have(TARGET, download), _have(DRAFT, download), small=False)
+            return Chosen(TARGET, model_file(TARGET, download), model_file(DRAFT, download), small=False)
         except SuffixError as error:
             say(f"The large models cannot be had: {error}")
             say(f"Going on with {SMALL}, without a draft model (as SMALL=1 does).")
-    return Chosen(SMALL, _have(SMALL, download), None, small=True)
+    return Chosen(SMALL, model_file(SMALL, download), None, small=True)
 
 
-def _have(what: str, download: Download) -> Path:
+def model_file(what: str, download: Download) -> Path:
+    """The file of a model: a path to a GGUF, or a name of the registry, downloaded where it is not here.
+
+    Raises:
+        SuffixError: it cannot be had.
+    """
     if "/" in what or what.endswith(".gguf"):
         return models.resolve(what)
     try:

@@ -1,0 +1,118 @@
+"""What `suffixsvc bench record` shows while it runs, and what it says in the end."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from suffixsvc_bench.provenance import provenance
+from suffixsvc_bench.recording.run import Recording, RecordingOptions, open_recording
+from suffixsvc_bench.stopping import stop_on_signals
+from suffixsvc_bench.workloads import Task
+
+__all__ = ["run_record"]
+
+#: without a terminal a line is printed this often
+LINE_SECONDS: Final = 30.0
+
+
+def run_record(options: RecordingOptions, *, as_json: bool) -> None:
+    """See the verb's help.
+
+    Raises:
+        SuffixError: see :func:`open_recording`.
+        KeyboardInterrupt: the user stopped it; how far it came was printed.
+    """
+    with stop_on_signals() as stop_if_told, open_recording(options, stop_if_told) as recording:
+        try:
+            with _Shown(recording) as shown:
+                recording.run(shown.recorded)
+        finally:
+            _print(_summary(options, recording), as_json=as_json)
+
+
+class _Shown:
+    """Progress on stderr: a bar on a terminal, now and then a line where there is none."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        console = Console(file=sys.stderr, highlight=False)
+        self._plain = not console.is_terminal
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=False),
+            console=console,
+            transient=True,
+            disable=self._plain,
+        )
+        self._task = self._bar.add_task("", total=sum(tally.left for tally in recording.tallies.values()))
+        self._said = time.monotonic()
+
+    def __enter__(self) -> _Shown:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def recorded(self, task: Task) -> None:
+        """The answer to a task is in its file."""
+        tallies = self._recording.tallies
+        speed = sum(tally.tokens_now for tally in tallies.values()) / self._recording.seconds
+        held = ", ".join(f"{name} {tally.tokens:,}" for name, tally in tallies.items())
+        text = f"{speed:.1f} tokens/s; tokens so far: {held}"
+        self._bar.update(self._task, advance=1, description=text)
+        now = time.monotonic()
+        if self._plain and now - self._said >= LINE_SECONDS:
+            self._said = now
+            done = sum(tally.recorded_now for tally in tallies.values())
+            left = sum(tally.left for tally in tallies.values())
+            minutes = self._recording.seconds / done * left / 60
+            print(f"{done} tasks, {left} left, about {minutes:.0f} min; {text}", file=sys.stderr, flush=True)
+
+
+def _summary(options: RecordingOptions, recording: Recording) -> dict[str, Any]:
+    tallies = recording.tallies
+    return {
+        "model": options.model.stem,
+        "threads": options.threads,
+        "width": options.width,
+        "seconds": recording.seconds,
+        "workloads": {
+            name: {"file": str(options.out_dir / f"{name}.jsonl"), **tally.as_dict()}
+            for name, tally in tallies.items()
+        },
+        "complete": not any(tally.left for tally in tallies.values()),
+        "provenance": provenance().as_dict(),
+    }
+
+
+def _print(summary: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(summary, indent=2))
+        return
+    for name, each in summary["workloads"].items():
+        print(
+            f"{name}: {each['recorded']} of {each['tasks']} tasks, {each['tokens']:,} tokens "
+            f"in {each['file']} (this run: {each['recorded_now']} tasks, {each['tokens_now']:,} tokens)"
+        )
+    tokens = sum(each["tokens_now"] for each in summary["workloads"].values())
+    print(f"{tokens:,} tokens in {summary['seconds']:.0f} s, {tokens / summary['seconds']:.1f} tokens/s")
+    if not summary["complete"]:
+        print("The same command goes on where this one ended.")

@@ -1,0 +1,86 @@
+"""Answers as JSON: tool calls, extraction, plans, reports, test data.
+
+A theme's file (tasks/json/THEME.toml) holds ``prompts`` with {names} in them and, under ``values``, what each
+name stands for in turn; every prompt is used ``count`` times. The system message is the theme's
+``instruction``, or describes its ``tools``: a table each, argument = "type: what it is".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from suffixsvc_bench.workloads.files import read_themes
+from suffixsvc_bench.workloads.task import Task, make_task
+
+__all__ = ["tasks"]
+
+#: how the Qwen and Hermes models are told about tools
+_TOOLS: Final = """\
+You are a helpful assistant.
+
+# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{tools}
+</tools>
+
+For each function call, return a json object with function name and arguments \
+within <tool_call></tool_call> XML tags:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>"""
+_COUNT: Final = 6
+MAX_TOKENS: Final = 360
+
+_SLOT: Final = re.compile(r"{(\w+)}")
+
+
+def tasks() -> list[Task]:
+    """All tasks of the workload, theme by theme."""
+    return [task for name, theme in read_themes("json").items() for task in _of_theme(name, theme)]
+
+
+def _of_theme(name: str, theme: dict[str, Any]) -> Iterator[Task]:
+    system = theme.get("instruction") or _TOOLS.format(
+        tools="\n".join(json.dumps(_signature(tool, about)) for tool, about in theme["tools"].items())
+    )
+    for question in _filled(theme["prompts"], theme["values"], theme.get("count", _COUNT)):
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+        held_out = theme.get("held_out", False)
+        yield make_task(
+            "json", name.replace("_", "-"), theme["kind"], messages, MAX_TOKENS, held_out_theme=held_out
+        )
+
+
+def _filled(prompts: Sequence[str], values: Mapping[str, Sequence[str]], count: int) -> list[str]:
+    """Each prompt ``count`` times, or as often as its values give different texts."""
+    texts = []
+    for p, prompt in enumerate(prompts):
+        for variant in range(count):
+            # each name moves on at a pace of its own, so that the values meet in ever new company
+            at = {
+                slot: p + variant * (1 + 2 * i) + i
+                for i, slot in enumerate(dict.fromkeys(_SLOT.findall(prompt)))
+            }
+            chosen = {slot: values[slot][n % len(values[slot])] for slot, n in at.items()}
+            texts.append(_SLOT.sub(lambda match, chosen=chosen: chosen[match[1]], prompt))  # type: ignore[misc] # mypy cannot infer lambdas with defaults
+    return list(dict.fromkeys(texts))
+
+
+def _signature(name: str, about: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool as its JSON schema."""
+    properties = {}
+    for argument, text in about.items():
+        if argument not in ("description", "required"):
+            kind, _, meaning = text.partition(": ")
+            items = {"items": {"type": "string"}} if kind == "array" else {}
+            properties[argument] = {"type": kind, **items, "description": meaning}
+    parameters = {"type": "object", "properties": properties, "required": about["required"]}
+    function = {"name": name, "description": about["description"], "parameters": parameters}
+    return {"type": "function", "function": function}
