@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from suffixsvc_caches.logs import LogFormat, LogTally, ReadOptions, Storage, find_logs
+from suffixsvc_caches.logs.shapes import open_shape
+from suffixsvc_caches.logs.tables import read_rows
 from support.log_files import read_all, write_lines
 
 from suffixsvc.errors import InvalidInputError, MissingExtraError
@@ -203,6 +205,13 @@ def test_columns_are_fields(tmp_path: Path) -> None:
         InvalidInputError, match=r"no field answers; got the fields question, answer, who, at"
     ):
         read_all(path, response_field="answers")
+
+
+def test_columns_of_prompts_that_nobody_wants_are_not_read(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "a.parquet", {"prompt": ["q"], "response": ["r"], "agent": ["a"]})
+    unneeded = open_shape(LogFormat.PARQUET, ReadOptions()).unneeded
+    assert "prompt" in unneeded
+    assert list(read_rows(path, without=unneeded)) == [(1, {"response": "r", "agent": "a"})]
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.int32()), pa.large_list(pa.int64()), pa.list_(pa.uint16())])

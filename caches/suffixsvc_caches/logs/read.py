@@ -4,9 +4,9 @@
 
 Everything streams: memory holds a piece of the file, one record, and the call that is handed on.
 
-Measured on 392 MB of recorded agent calls in .jsonl.gz, one thread of a busy two-core machine: 97 MB/s of JSON,
-48,000 calls a second, where bare gzip and orjson reach 216 MB/s. Leaving prompts out saves nothing measurable
-with JSON, since the line is parsed anyway; Parquet then does not read their columns.
+Measured on 392 MB of recorded agent calls in .jsonl.gz, one thread of a busy two-core machine: 97 MB/s of
+JSON, 48,000 calls a second, where bare gzip and orjson reach 216 MB/s. Leaving prompts out saves nothing
+measurable with JSON, since the line is parsed anyway; Parquet then does not read their columns.
 """
 
 from __future__ import annotations
