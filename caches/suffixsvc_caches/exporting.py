@@ -14,8 +14,9 @@ from suffixsvc import SuffixCache
 from suffixsvc.errors import InvalidInputError, UnknownNamespaceError
 from suffixsvc.types import RecordFile
 from suffixsvc_caches.atomic import require_new
-from suffixsvc_caches.building import LookupCaches, LookupFiles, LookupSpec
+from suffixsvc_caches.building import LookupCaches, LookupFiles, LookupSpec, Provenance
 from suffixsvc_caches.counting import Records
+from suffixsvc_caches.manifest import TokenizerNote
 
 __all__ = ["ExportSource", "Exported", "export_lookup"]
 
@@ -67,7 +68,14 @@ def export_lookup(
             raise InvalidInputError(
                 f"the namespace {source.namespace} is empty", expected="outputs that are kept", got="none"
             )
-        return Exported(tokenizer, outputs, tokens, caches.write(found, force=force))
+        options = {
+            "namespace": source.namespace,
+            "context_tokens": context_tokens,
+            "outputs": outputs,
+            "tokens": tokens,
+        }
+        provenance = Provenance(TokenizerNote(tokenizer), options=options)
+        return Exported(tokenizer, outputs, tokens, caches.write(found, provenance, force=force))
 
 
 _Found = tuple[str, int, int, Sequence[Records]]
@@ -85,7 +93,9 @@ def _from_folder(
         namespace = cache.namespace(path)
         done = namespace.export_ngrams(wanted, folder, context_tokens=context_tokens)
         found = [
-            Records(each, [file.path], file.records, file.pairs, file.size_bytes, file.occurrences)
+            Records(
+                each, [file.path], file.records, file.pairs, file.size_bytes, file.count_sum, file.occurrences
+            )
             for each, file in zip(wanted, done.files, strict=True)
         ]
         return namespace.tokenizer, done.outputs, done.tokens, found
@@ -100,7 +110,7 @@ def _from_service(
         namespace = client.namespace(source.namespace)
         done = namespace.export_ngrams(wanted, sinks, context_tokens=context_tokens)
     found = [
-        Records(each, [path], file.records, file.pairs, file.size_bytes, file.occurrences)
+        Records(each, [path], file.records, file.pairs, file.size_bytes, file.count_sum, file.occurrences)
         for each, path, file in zip(wanted, paths, done.files, strict=True)
     ]
     return done.tokenizer, done.outputs, done.tokens, found

@@ -19,12 +19,14 @@ class ExportedFileSummary:
 
     Attributes:
         records, pairs, size_bytes: n-grams, their followers, the file.
+        count_sum: of the counts as written.
         occurrences: of n-grams with a follower, before any cut.
     """
 
     records: int
     pairs: int
     size_bytes: int
+    count_sum: int
     occurrences: int
 
 
@@ -84,6 +86,7 @@ class ExportSink:
 
 def _summary(message: pb.ExportNgramsSummary) -> ExportSummary:
     files = (
-        ExportedFileSummary(each.records, each.pairs, each.bytes, each.occurrences) for each in message.files
+        ExportedFileSummary(each.records, each.pairs, each.bytes, each.count_sum, each.occurrences)
+        for each in message.files
     )
     return ExportSummary(message.tokenizer, message.outputs, message.tokens, tuple(files))

@@ -167,7 +167,7 @@ def build(
     work: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for what is not finished. Default: beside the first output, NAME.work.",
+            help="Folder for what is not finished. Default: beside the first output.",
             show_default=False,
             rich_help_panel=_RUN,
         ),
@@ -231,7 +231,7 @@ def build(
 
     spec = BuildSpec(
         logs=logs,
-        work=work or _work_folder(lookup_static, lookup_dynamic, data),
+        work=work,
         reading=reading,
         tokenizer=TokenizerSource(tokenizer, bos, eos) if tokenizer else None,
         static=lookup(lookup_static),
@@ -245,14 +245,14 @@ def build(
         force=force,
         engine=engine,
     )
-    with BuildBars() as bars:
-        result = run(spec, bars)
+    bars = BuildBars()
+    try:
+        with bars:
+            result = run(spec, bars)
+    except KeyboardInterrupt:
+        typer.echo(f"what was counted is kept in {bars.work}: the same command goes on from there", err=True)
+        raise
     if as_json:
         typer.echo(json.dumps(as_plain(spec, result), indent=2))
     else:
         print_result(spec, result)
-
-
-def _work_folder(static: Path | None, dynamic: Path | None, data: Path | None) -> Path:
-    beside = static or dynamic or data or Path("suffixsvc-build")
-    return beside.with_name(f"{beside.name}.work")

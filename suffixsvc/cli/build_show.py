@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -41,6 +42,8 @@ class BuildBars:
         self._tasks: dict[str, TaskID] = {}
         self._began = time.monotonic()
         self._first_tokens: int | None = None
+        #: where the build keeps what is not finished
+        self.work = Path()
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -50,6 +53,9 @@ class BuildBars:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bars.stop()
+
+    def working_in(self, folder: Path) -> None:
+        self.work = folder
 
     def counting(self, progress: Progress) -> None:
         if self._first_tokens is None:

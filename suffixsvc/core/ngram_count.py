@@ -124,7 +124,8 @@ def tally_runs(
     """Write the records of n-grams whose oldest token is in first_token .. end_token - 1, a file an output.
 
     Returns:
-        The outputs with what was found: ``records``, ``pairs``, ``bytes``, ``occurrences`` (before cuts).
+        The outputs with what was found: ``records``, ``pairs``, ``bytes``, ``count_sum`` (as written),
+        ``occurrences`` (before cuts).
 
     Raises:
         InvalidInputError: an order that the runs do not count, or runs of different shape.

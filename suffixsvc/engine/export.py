@@ -34,12 +34,18 @@ _MOST_SLOTS: Final = MAX_COUNTED_ORDER + 1
 
 @dataclass(frozen=True, slots=True)
 class ExportedFile:
-    """One file of records; ``occurrences`` are of n-grams with a follower, before any cut."""
+    """One file of records.
+
+    Attributes:
+        count_sum: of the counts as written.
+        occurrences: of n-grams with a follower, before any cut.
+    """
 
     path: Path
     records: int
     pairs: int
     size_bytes: int
+    count_sum: int
     occurrences: int
 
 
@@ -90,7 +96,7 @@ def export_ngrams(
         memory_bytes=_MERGE_BYTES,
     )
     files = [
-        ExportedFile(name, each.records, each.pairs, each.bytes, each.occurrences)
+        ExportedFile(name, each.records, each.pairs, each.bytes, each.count_sum, each.occurrences)
         for name, each in zip(names, found, strict=True)
     ]
     return ExportedNgrams(seen.outputs, seen.tokens, files)

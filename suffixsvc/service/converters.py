@@ -249,6 +249,7 @@ def export_to_proto(exported: ExportedNgrams, tokenizer: str) -> Iterator[pb.Exp
                     records=each.records,
                     pairs=each.pairs,
                     bytes=each.size_bytes,
+                    count_sum=each.count_sum,
                     occurrences=each.occurrences,
                 )
                 for each in exported.files

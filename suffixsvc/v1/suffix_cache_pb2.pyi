@@ -297,16 +297,18 @@ class ExportNgramsSummary(_message.Message):
     def __init__(self, tokenizer: _Optional[str] = ..., outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., files: _Optional[_Iterable[_Union[NgramFileSummary, _Mapping]]] = ...) -> None: ...
 
 class NgramFileSummary(_message.Message):
-    __slots__ = ("records", "pairs", "bytes", "occurrences")
+    __slots__ = ("records", "pairs", "bytes", "occurrences", "count_sum")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     PAIRS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     OCCURRENCES_FIELD_NUMBER: _ClassVar[int]
+    COUNT_SUM_FIELD_NUMBER: _ClassVar[int]
     records: int
     pairs: int
     bytes: int
     occurrences: int
-    def __init__(self, records: _Optional[int] = ..., pairs: _Optional[int] = ..., bytes: _Optional[int] = ..., occurrences: _Optional[int] = ...) -> None: ...
+    count_sum: int
+    def __init__(self, records: _Optional[int] = ..., pairs: _Optional[int] = ..., bytes: _Optional[int] = ..., occurrences: _Optional[int] = ..., count_sum: _Optional[int] = ...) -> None: ...
 
 class ExportNgramsPiece(_message.Message):
     __slots__ = ("file", "data")

@@ -2,7 +2,7 @@
 
 from suffixsvc_caches.building.corpus import CorpusTarget
 from suffixsvc_caches.building.files import Written
-from suffixsvc_caches.building.lookup_caches import LookupCaches, LookupFiles, LookupSpec
+from suffixsvc_caches.building.lookup_caches import LookupCaches, LookupFiles, LookupSpec, Provenance
 from suffixsvc_caches.building.run import BuildResult, BuildWatch, build
 from suffixsvc_caches.building.spec import BuildSpec
 
@@ -14,6 +14,7 @@ __all__ = [
     "LookupCaches",
     "LookupFiles",
     "LookupSpec",
+    "Provenance",
     "Written",
     "build",
 ]

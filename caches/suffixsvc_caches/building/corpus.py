@@ -15,7 +15,7 @@ from suffixsvc.errors import InvalidConfigError, InvalidInputError, UnknownNames
 from suffixsvc.types import NewOutput
 from suffixsvc_caches.counting import Journal, SpooledCall
 
-__all__ = ["CorpusTarget", "load_corpus"]
+__all__ = ["CorpusTarget", "load_corpus", "require_room"]
 
 #: written in one transaction, or sent in one call: whichever comes first
 _OUTPUTS: Final = 512
@@ -90,7 +90,7 @@ def _into_folder(
         namespace = cache.namespace(target.namespace, tokenizer=fingerprint or None)
         held = namespace.stats().outputs
         if journal.base is None:
-            _require_room(target, held)
+            _require_empty(target, held)
             journal.begin_load(held)
         loaded = held - (journal.base or 0)
         _skip(outputs, loaded)
@@ -114,7 +114,7 @@ def _into_service(
         namespace = client.namespace(target.namespace, fingerprint or None)
         if journal.base is None:
             held = _held(namespace)
-            _require_room(target, held)
+            _require_empty(target, held)
             journal.begin_load(held)
         loaded = journal.loaded
         _skip(outputs, loaded)
@@ -134,7 +134,20 @@ def _held(namespace: ClientNamespace) -> int:
         return 0
 
 
-def _require_room(target: CorpusTarget, held: int) -> None:
+def require_room(target: CorpusTarget, fingerprint: str) -> None:
+    """Look before the work begins whether the corpus can be loaded; errors as :func:`load_corpus`."""
+    if target.data is None:
+        with SuffixClient(target.server) as client:
+            _require_empty(target, _held(client.namespace(target.namespace, fingerprint or None)))
+    elif target.data.exists():
+        with SuffixCache(target.data, background=False) as cache:
+            known = {record.path for record in cache.namespaces()}
+            if target.namespace in known:
+                namespace = cache.namespace(target.namespace, tokenizer=fingerprint or None)
+                _require_empty(target, namespace.stats().outputs)
+
+
+def _require_empty(target: CorpusTarget, held: int) -> None:
     if held and not target.add:
         raise InvalidInputError(
             f"the namespace {target.namespace} in {target.place} holds outputs already",

@@ -27,6 +27,7 @@ class Written:
     Attributes:
         ngrams: records by order.
         pairs: followers of all of them.
+        count: sum of their counts.
         xxh3: of the file, 16 hexadecimal digits.
     """
 
@@ -34,6 +35,7 @@ class Written:
     size_bytes: int
     ngrams: dict[int, int]
     pairs: int
+    count: int
     xxh3: str
 
 
@@ -57,8 +59,9 @@ def all_records(*, static: bool, min_count: int, top: int, max_count: int, uniqu
 def write_records(path: Path, found: Sequence[Records], *, force: bool) -> Written:
     """A file of what merging found, by rising order. Errors as ``suffixsvc_caches.atomic.new_file``."""
     written = _write(path, _pieces(part for each in found for part in each.parts), force)
-    ngrams = {each.wanted.order: each.records for each in found}
-    return Written(path, written[0], ngrams, sum(each.pairs for each in found), written[1])
+    ngrams = {each.wanted.order: each.records for each in found if each.records}
+    pairs, count = sum(each.pairs for each in found), sum(each.count_sum for each in found)
+    return Written(path, written[0], ngrams, pairs, count, written[1])
 
 
 def write_rows(path: Path, rows: Sequence[Int32s], *, force: bool) -> Written:
@@ -66,7 +69,8 @@ def write_rows(path: Path, rows: Sequence[Int32s], *, force: bool) -> Written:
     written = _write(path, (np.ascontiguousarray(each, "<i4").tobytes() for each in rows), force)
     orders = [int(np.count_nonzero(each[0, :MAX_ORDER] >= 0)) if len(each) else 0 for each in rows]
     ngrams = {order: len(each) for order, each in zip(orders, rows, strict=True) if order}
-    return Written(path, written[0], ngrams, sum(ngrams.values()), written[1])
+    count = sum(int(each[:, -1].sum(dtype=np.int64)) for each in rows)
+    return Written(path, written[0], ngrams, sum(ngrams.values()), count, written[1])
 
 
 def _write(path: Path, pieces: Iterable[bytes], force: bool) -> tuple[int, str]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from suffixsvc import __version__
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc_caches.building.files import Written, all_records, write_records, write_rows
 from suffixsvc_caches.building.selection import RECORD_BYTES, candidates, choose
 from suffixsvc_caches.counting import RecordFile, Records
 from suffixsvc_caches.lookup.table import MAX_ORDER, STATIC_ORDER
+from suffixsvc_caches.manifest import CacheFormat, Manifest, SourceFile, TokenizerNote, write_manifest
 
-__all__ = ["DYNAMIC_MAX_COUNT", "STATIC_MAX_COUNT", "LookupCaches", "LookupFiles", "LookupSpec"]
+__all__ = ["DYNAMIC_MAX_COUNT", "STATIC_MAX_COUNT", "LookupCaches", "LookupFiles", "LookupSpec", "Provenance"]
 
 #: llama.cpp multiplies a count of the context or the dynamic cache by 100 times one of the static cache, in
 #: int32: 4,000 x 100 x 5,000 fits, with room for what a server counts on top
@@ -66,6 +68,21 @@ class LookupSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where the counts of caches come from, for their manifests.
+
+    Attributes:
+        tokenizer: whose ids.
+        sources: the files counted.
+        options: how they were read and counted, as plain JSON.
+    """
+
+    tokenizer: TokenizerNote
+    sources: tuple[SourceFile, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class LookupFiles:
     """What was written."""
 
@@ -87,16 +104,16 @@ class LookupCaches:
         self._of_dynamic = _wanted(dynamic, is_static=False) if dynamic else []
         self.wanted: list[RecordFile] = [*self._of_static, *self._of_dynamic]
 
-    def write(self, found: Sequence[Records], *, force: bool) -> LookupFiles:
-        """Write the files from the records found, one for each that is wanted.
+    def write(self, found: Sequence[Records], provenance: Provenance, *, force: bool) -> LookupFiles:
+        """Write the files, each with its manifest, from the records found, one for each that is wanted.
 
         Raises:
             InvalidInputError: a file exists, and not ``force``. StoreError: the disk; no half file is left.
         """
         of_static, of_dynamic = found[: len(self._of_static)], found[len(self._of_static) :]
         return LookupFiles(
-            _write(self._static, True, of_static, force) if self._static else None,
-            _write(self._dynamic, False, of_dynamic, force) if self._dynamic else None,
+            _write(self._static, True, of_static, provenance, force) if self._static else None,
+            _write(self._dynamic, False, of_dynamic, provenance, force) if self._dynamic else None,
         )
 
 
@@ -113,11 +130,40 @@ def _wanted(each: LookupSpec, *, is_static: bool) -> list[RecordFile]:
     )
 
 
-def _write(each: LookupSpec, is_static: bool, records: Sequence[Records], force: bool) -> Written:
-    if not each.chosen:
-        return write_records(each.path, records, force=force)
-    rows = choose(records, each.budget_bytes).words(_max_count(each, is_static))
-    return write_rows(each.path, rows, force=force)
+def _write(
+    each: LookupSpec, is_static: bool, records: Sequence[Records], provenance: Provenance, force: bool
+) -> Written:
+    most = _max_count(each, is_static)
+    if each.chosen:
+        written = write_rows(each.path, choose(records, each.budget_bytes).words(most), force=force)
+    else:
+        written = write_records(each.path, records, force=force)
+    manifest = Manifest(
+        CacheFormat.STATIC if is_static else CacheFormat.DYNAMIC,
+        each.path.name,
+        written.size_bytes,
+        written.xxh3,
+        written.ngrams,
+        written.pairs,
+        written.count,
+        provenance.tokenizer,
+        provenance.sources,
+        {**provenance.options, **_options(each, most)},
+        f"suffixsvc {__version__}",
+    )
+    write_manifest(each.path, manifest, force=True)  # an old one would belong to another file
+    return written
+
+
+def _options(each: LookupSpec, most: int) -> dict[str, Any]:
+    """How the records of a file were cut."""
+    return {
+        "budget_bytes": each.budget_bytes,
+        "compact": each.chosen,
+        "min_count": each.min_count,
+        "top": each.top,
+        "max_count": most,
+    }
 
 
 def _max_count(each: LookupSpec, is_static: bool) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
-from suffixsvc.errors import InvalidInputError
+from suffixsvc.errors import InvalidInputError, TokenizerMismatchError
 from suffixsvc_caches.atomic import require_new
-from suffixsvc_caches.building.corpus import load_corpus
+from suffixsvc_caches.building.corpus import load_corpus, require_room
 from suffixsvc_caches.building.files import Written
-from suffixsvc_caches.building.lookup_caches import LookupCaches, LookupFiles
+from suffixsvc_caches.building.lookup_caches import LookupCaches, LookupFiles, Provenance
 from suffixsvc_caches.building.spec import BuildSpec
 from suffixsvc_caches.counting import (
     Counted,
@@ -27,14 +28,18 @@ from suffixsvc_caches.counting import (
     merge_runs,
 )
 from suffixsvc_caches.counting.local import open_spool
-from suffixsvc_caches.logs import LogFile, find_logs
+from suffixsvc_caches.counting.plan import as_plain
+from suffixsvc_caches.logs import LogFile, ReadOptions, find_logs
 from suffixsvc_caches.lookup.table import MAX_ORDER, STATIC_ORDER
+from suffixsvc_caches.manifest import SourceFile, TokenizerNote
 
 __all__ = ["BuildResult", "BuildWatch", "build"]
 
 
 class BuildWatch(Protocol):
     """Is told how far a build is."""
+
+    def working_in(self, folder: Path) -> None: ...
 
     def counting(self, progress: Progress) -> None: ...
 
@@ -44,6 +49,8 @@ class BuildWatch(Protocol):
 
 
 class _NoWatch:
+    def working_in(self, folder: Path) -> None: ...
+
     def counting(self, progress: Progress) -> None: ...
 
     def merging(self, share: float) -> None: ...
@@ -70,8 +77,8 @@ class BuildResult:
 
 
 def build(spec: BuildSpec, watch: BuildWatch | None = None) -> BuildResult:
-    """Read logs, write caches. What was done is kept in ``spec.work`` if anything stops it: the same call
-    goes on from there, and makes the same bytes.
+    """Read logs, write caches. What was done is kept in the work folder if anything stops it: the same call
+    goes on from there, and makes the same bytes. Logs that cannot be used leave no work folder.
 
     Raises:
         InvalidInputError: a file exists that is not to be replaced, logs that cannot be read or hold nothing,
@@ -79,25 +86,51 @@ def build(spec: BuildSpec, watch: BuildWatch | None = None) -> BuildResult:
         StoreError: the disk.
     """
     watch = watch or _NoWatch()
-    for each in (spec.static, spec.dynamic):
-        if each is not None:
-            require_new(each.path, force=spec.force)
     files = find_logs(spec.logs, spec.reading)
     tokenizer = spec.tokenizer.load() if spec.tokenizer else None
     plan = CountPlan(files, spec.reading, tokenizer, _count_options(spec), spec.corpus is not None)
-    journal = Journal(spec.work, plan.key())
+    if spec.corpus is not None:
+        require_room(spec.corpus, tokenizer.fingerprint if tokenizer else "")
+    work = spec.work or work_folder(spec, plan.key())
+    watch.working_in(work)
+    journal = Journal(work, plan.key())
     try:
-        counted = _count(spec, plan, journal, watch)
-        if not counted.tokens:
-            raise InvalidInputError(
-                "the logs hold nothing to count", expected="responses", got=counted.tally.describe()
-            )
-        caches = _write_caches(spec, journal, watch)
+        for each in (spec.static, spec.dynamic):
+            if each is not None and not journal.is_ours(each.path):
+                require_new(each.path, force=spec.force)
+        counted = _count_or_clear(spec, plan, journal, watch)
+        caches = _write_caches(spec, plan, journal, counted, watch)
         outputs = _load(spec, plan, journal, counted, watch)
     finally:
         journal.close()
-    shutil.rmtree(spec.work)
+    shutil.rmtree(work)
     return BuildResult(files, counted, caches.static, caches.dynamic, outputs)
+
+
+def work_folder(spec: BuildSpec, key: str) -> Path:
+    """Beside the first output, a folder for each plan: a build with other options does not meet it."""
+    corpus = spec.corpus.data if spec.corpus else None
+    first = (spec.static and spec.static.path) or (spec.dynamic and spec.dynamic.path) or corpus
+    beside = first or Path("suffixsvc-build")
+    return beside.with_name(f"{beside.name}.work-{key[:8]}")
+
+
+def _count_or_clear(spec: BuildSpec, plan: CountPlan, journal: Journal, watch: BuildWatch) -> Counted:
+    try:
+        counted = _count(spec, plan, journal, watch)
+        _require_tokens(counted)
+    except (InvalidInputError, TokenizerMismatchError):
+        # Other logs are another plan: nothing could go on from here.
+        shutil.rmtree(journal.folder, ignore_errors=True)
+        raise
+    return counted
+
+
+def _require_tokens(counted: Counted) -> None:
+    if not counted.tokens:
+        raise InvalidInputError(
+            "the logs hold nothing to count", expected="responses", got=counted.tally.describe()
+        )
 
 
 def _count_options(spec: BuildSpec) -> CountOptions:
@@ -121,16 +154,40 @@ def _count(spec: BuildSpec, plan: CountPlan, journal: Journal, watch: BuildWatch
     return count_on_cluster(plan, spec.tokenizer, journal, watch.counting)
 
 
-def _write_caches(spec: BuildSpec, journal: Journal, watch: BuildWatch) -> LookupFiles:
+def _write_caches(
+    spec: BuildSpec, plan: CountPlan, journal: Journal, counted: Counted, watch: BuildWatch
+) -> LookupFiles:
     caches = LookupCaches(spec.static, spec.dynamic)
     if not caches.wanted:
         return LookupFiles()
     found = _merge(spec, journal, caches.wanted, watch)
-    written = caches.write(found, force=spec.force)
+    for each in (spec.static, spec.dynamic):
+        if each is not None and not journal.is_ours(each.path):
+            require_new(each.path, force=spec.force)  # again: somebody may have written it meanwhile
+            journal.begin_writing(each.path)
+    written = caches.write(found, _provenance(spec, plan, counted), force=True)
     for records in found:
         for part in records.parts:
             part.unlink(missing_ok=True)
     return written
+
+
+def _provenance(spec: BuildSpec, plan: CountPlan, counted: Counted) -> Provenance:
+    tokenizer = plan.tokenizer
+    note = TokenizerNote(
+        counted.fingerprint,
+        tokenizer.vocab_size if tokenizer else 0,
+        spec.tokenizer.path.name if spec.tokenizer else "",
+    )
+    usual = as_plain(ReadOptions())
+    options = {
+        "reading": {name: value for name, value in as_plain(spec.reading).items() if value != usual[name]},
+        "context_tokens": spec.context_tokens,
+        "dedupe": spec.dedupe,
+        "calls": counted.calls,
+        "tokens": counted.tokens,
+    }
+    return Provenance(note, tuple(SourceFile.of(file.path, file.name) for file in plan.files), options)
 
 
 def _merge(

@@ -27,13 +27,12 @@ class BuildSpec:
         context_tokens: tokens of a call's prompt that n-grams may begin in.
         dedupe: equal responses count once.
         workers, memory_bytes, checkpoint_seconds: see ``CountOptions``.
-        work: folder for what is not finished; removed at the end.
+        work: folder for what is not finished, removed at the end; None: beside the first output.
         force: replace files that exist.
         engine: "local", or "ray" for a cluster.
     """
 
     logs: Sequence[Path]
-    work: Path
     reading: ReadOptions = field(default_factory=ReadOptions)
     tokenizer: TokenizerSource | None = None
     static: LookupSpec | None = None
@@ -44,6 +43,7 @@ class BuildSpec:
     workers: int = 1
     memory_bytes: int = 2 << 30
     checkpoint_seconds: float = 60.0
+    work: Path | None = None
     force: bool = False
     engine: str = "local"
 

@@ -5,6 +5,7 @@
                                                      batches a .. b - 1 of a file are counted
     {"run": name, "of": [name, ..]}                  a run that took the place of others
     {"file": i, "batches": n, "tally": {..}, "fingerprint": f}    a log was read to its end, it has n batches
+    {"writing": name}                                a cache is about to get its name
     {"base": n}                                      outputs that a namespace held before a corpus was loaded
     {"loaded": n}                                    outputs of the corpus that are loaded
 
@@ -59,6 +60,8 @@ class Journal:
         self.tokens = self.calls = self.loaded = 0
         self.base: int | None = None
         self.fingerprint = ""
+        #: caches that this build may have written already
+        self.writing: set[str] = set()
         self._serial = 0
         self._require_ours(folder)
         try:
@@ -137,6 +140,14 @@ class Journal:
         """A log was read to its end; the fingerprint is of the tokenizer that all ids so far belong to."""
         self._add({"file": file, "batches": batches, "tally": dict(tally), "fingerprint": fingerprint})
 
+    def begin_writing(self, path: Path) -> None:
+        """A file is about to be written: if it is there later, it is ours."""
+        self._add({"writing": str(path.absolute())})
+
+    def is_ours(self, path: Path) -> bool:
+        """Whether this build was about to write a file."""
+        return str(path.absolute()) in self.writing
+
     def begin_load(self, held: int) -> None:
         """A corpus is about to be loaded beside so many outputs."""
         self._add({"base": held})
@@ -172,6 +183,8 @@ class Journal:
             case {"file": file, "batches": batches, "tally": tally, "fingerprint": fingerprint}:
                 self._ends[file] = (batches, tally)
                 self.fingerprint = fingerprint or self.fingerprint
+            case {"writing": name}:
+                self.writing.add(name)
             case {"base": held}:
                 self.base = held
             case {"loaded": outputs}:

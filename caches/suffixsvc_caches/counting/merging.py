@@ -66,12 +66,12 @@ def parts_of(
 
 def merge_part(
     runs: Sequence[Path], wanted: Sequence[RecordFile], part: MergePart, memory_bytes: int, job: SegmentJob
-) -> list[tuple[int, int, int, int]]:
-    """Write one part; records, pairs, bytes and occurrences of each file that is wanted."""
+) -> list[tuple[int, ...]]:
+    """Write one part; records, pairs, bytes, sum of counts and occurrences of each file that is wanted."""
     first, end, names = part
     outputs = [TallyOutput(name, **asdict(each)) for name, each in zip(names, wanted, strict=True)]
     found = tally_runs(runs, outputs, first_token=first, end_token=end, memory_bytes=memory_bytes, job=job)
-    return [(each.records, each.pairs, each.bytes, each.occurrences) for each in found]
+    return [(each.records, each.pairs, each.bytes, each.count_sum, each.occurrences) for each in found]
 
 
 def merge_runs(
@@ -93,7 +93,7 @@ def merge_runs(
     jobs = [SegmentJob() for _ in parts]
     done = threading.Event()
 
-    def merge(i: int) -> list[tuple[int, int, int, int]]:
+    def merge(i: int) -> list[tuple[int, ...]]:
         return merge_part(runs, wanted, parts[i], MERGE_BYTES // len(parts), jobs[i])
 
     with ThreadPoolExecutor(max(1, workers)) as pool:
@@ -119,7 +119,7 @@ def as_records(
         Records(
             each,
             [Path(names[i]) for _, _, names in parts],
-            *(sum(part[i][field] for part in found) for field in range(4)),
+            *(sum(part[i][field] for part in found) for field in range(5)),
         )
         for i, each in enumerate(wanted)
     ]

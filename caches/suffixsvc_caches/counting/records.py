@@ -16,6 +16,7 @@ class Records:
     """Records of one order, sorted by n-gram: the parts one behind the other.
 
     Attributes:
+        count_sum: of the counts as written.
         occurrences: of n-grams with a follower, before any cut.
     """
 
@@ -24,4 +25,5 @@ class Records:
     records: int
     pairs: int
     size_bytes: int
+    count_sum: int
     occurrences: int

@@ -152,6 +152,7 @@ void bind_ngrams(nb::module_& m) {
         .def_ro("records", &TallyOutput::records)
         .def_ro("pairs", &TallyOutput::pairs)
         .def_ro("bytes", &TallyOutput::bytes)
+        .def_ro("count_sum", &TallyOutput::count_sum)
         .def_ro("occurrences", &TallyOutput::occurrences);
 
     m.def(

@@ -133,6 +133,7 @@ class OrderTally {
         for (const Follower& f : kept_) {
             record_.push_back(f.token);
             record_.push_back(static_cast<std::int32_t>(f.count));
+            output.count_sum += f.count;
         }
         sink.file->put(record_.data(), record_.size() * sizeof(std::int32_t));
         ++output.records;

@@ -38,6 +38,7 @@ struct TallyOutput {
     std::uint64_t records = 0;
     std::uint64_t pairs = 0;
     std::uint64_t bytes = 0;
+    std::uint64_t count_sum = 0;    // of the counts as written
     std::uint64_t occurrences = 0;  // of n-grams with a follower, before any cut
 };
 
