@@ -17,14 +17,16 @@ from typing import Any, Final, Self
 import numpy as np
 import xxhash
 
+from suffixsvc import __version__
 from suffixsvc.errors import (
+    InvalidConfigError,
     InvalidInputError,
     StoreCorruptError,
     StoreError,
     StoreForeignError,
 )
 from suffixsvc_caches.atomic import new_file
-from suffixsvc_caches.lookup import LookupTable, read_lookup
+from suffixsvc_caches.lookup import STATIC_ORDER, LookupTable, read_lookup
 from suffixsvc_caches.tokenizers import require_fingerprint
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "Manifest",
     "SourceFile",
     "TokenizerNote",
+    "cache_format",
     "find_mismatches",
     "load_cache",
     "manifest_path",
@@ -114,7 +117,7 @@ class Manifest:
     tokenizer: TokenizerNote = field(default_factory=TokenizerNote)
     sources: tuple[SourceFile, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
-    made_by: str = ""
+    made_by: str = f"suffixsvc {__version__}"
 
     def __post_init__(self) -> None:
         names = [self.file, *(source.file for source in self.sources)]
@@ -256,6 +259,19 @@ def load_cache(cache: Path, fingerprint: str = "") -> tuple[LookupTable, Manifes
     if manifest is not None and fingerprint and manifest.tokenizer.fingerprint:
         require_fingerprint(manifest.tokenizer.fingerprint, fingerprint, str(cache))
     return read_lookup(cache), manifest
+
+
+def cache_format(table: LookupTable, manifest: Manifest | None, kind: str = "auto") -> CacheFormat:
+    """What a cache is: as ``kind`` says ("static" or "dynamic"); if that is "auto", as its manifest does;
+    else static if it has nothing but 2-grams. InvalidConfigError: another ``kind``."""
+    kinds = {"static": CacheFormat.STATIC, "dynamic": CacheFormat.DYNAMIC}
+    if kind in kinds:
+        return kinds[kind]
+    if kind != "auto":
+        raise InvalidConfigError("no kind of lookup cache", expected="static, dynamic or auto", got=kind[:80])
+    if manifest is not None:
+        return manifest.format
+    return CacheFormat.STATIC if (table.orders() == STATIC_ORDER).all() else CacheFormat.DYNAMIC
 
 
 def _numbers(table: LookupTable) -> tuple[dict[int, int], int, int]:

@@ -61,6 +61,11 @@ VERBS: Final[dict[str, Verb]] = {
         "suffixsvc.cli.export", "export", "Write what a namespace keeps as lookup caches for llama.cpp."
     ),
     "bench": Verb("suffixsvc.cli.bench", "app", "Measure: replays of recorded logs, methods side by side."),
+    "cache": Verb(
+        "suffixsvc.cli.cache",
+        "app",
+        "Look at llama.cpp's lookup caches: inspect, verify, forecast, merge, diff.",
+    ),
     "compact": Verb(
         "suffixsvc.cli.compact", "compact", "Seal and merge a data folder, so that it opens at once."
     ),

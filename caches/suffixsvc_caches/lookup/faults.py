@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from suffixsvc_caches.lookup.table import HEAD, MAX_ORDER, Int32s, Int64s, are_ngrams
 
-__all__ = ["Fault", "Harm", "find_faults"]
+__all__ = ["Fault", "Harm", "find_faults", "repeated_rows"]
 
 
 class Harm(enum.Enum):
@@ -80,19 +80,20 @@ def _in_records(words: Int32s, starts: Int64s, odd: bool) -> Iterator[Fault]:
     ngrams = words[heads[:, None] + np.arange(MAX_ORDER)]
     for i in np.flatnonzero(~are_ngrams(ngrams)):
         yield Fault(4 * int(heads[i]), f"{ngrams[i].tolist()} is no n-gram", Harm.ODD)
-    for i in np.flatnonzero(_repeated(ngrams)):
+    for i in np.flatnonzero(repeated_rows(ngrams)):
         yield Fault(
             4 * int(heads[i]), f"the n-gram {ngrams[i].tolist()} again; the first one counts", Harm.ODD
         )
-    for i in np.flatnonzero(_repeated(np.stack([record_of, tokens], axis=1))):
+    for i in np.flatnonzero(repeated_rows(np.stack([record_of, tokens], axis=1))):
         yield Fault(
             4 * int(pair_at[i]), f"token {tokens[i]} again in one record; the first one counts", Harm.ODD
         )
 
 
-def _repeated(rows: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
-    """bool[n]: whether an equal row stands further up."""
-    _, first = np.unique(rows, axis=0, return_index=True)
-    again = np.ones(len(rows), bool)
-    again[first] = False
+def repeated_rows(rows: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
+    """bool[n] of [n, columns]: whether an equal row stands further up."""
+    order = np.lexsort(rows.T)  # stable: of equal rows the first stays the first
+    again = np.zeros(len(rows), bool)
+    if len(rows):
+        again[order[1:]] = (rows[order[1:]] == rows[order[:-1]]).all(axis=1)
     return again

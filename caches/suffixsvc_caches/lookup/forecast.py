@@ -30,6 +30,7 @@ from suffixsvc_caches.lookup.table import HEAD, STATIC_ORDER, LookupTable
 __all__ = [
     "Forecast",
     "Forecaster",
+    "OnTokens",
     "Program",
     "TokenCall",
     "forecast_sizes",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ _MOST: Final = 2**31 - 1
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
+Number = TypeVar("Number", np.int32, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,10 +135,8 @@ def merge_tables(tables: Iterable[LookupTable]) -> LookupTable:
     record_of = np.concatenate(
         [np.repeat(np.arange(len(t)), t.sizes()) + first for t, first in zip(given, offsets, strict=False)]
     )
-    unique, numbers = np.unique(ngrams, axis=0, return_inverse=True)
-    keys = np.stack(
-        [numbers.reshape(-1)[record_of], np.concatenate([table.tokens for table in given]).astype(np.int64)]
-    )
+    unique, numbers = unique_rows(ngrams)
+    keys = np.stack([numbers[record_of], np.concatenate([table.tokens for table in given]).astype(np.int64)])
     order = np.lexsort((keys[1], keys[0]))
     keys, counts = keys[:, order], np.concatenate([t.counts for t in given]).astype(np.int64)[order]
     first = np.ones(keys.shape[1], bool)
@@ -157,6 +156,17 @@ def are_ngrams(ngrams: Int32s) -> npt.NDArray[np.bool_]:
         ~free[:, 0] & (ngrams >= FREE).all(axis=1) & ~(free[:, :-1] & ~free[:, 1:]).any(axis=1)
     )
     return found
+
+
+def unique_rows(rows: npt.NDArray[Number]) -> tuple[npt.NDArray[Number], Int64s]:
+    """Different rows of [n, columns] in rising order, and int64[n]: which of them each is."""
+    order = np.lexsort(rows.T[::-1])
+    ordered = rows[order]
+    first = np.ones(len(rows), bool)
+    first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    numbers = np.empty(len(rows), np.int64)
+    numbers[order] = np.cumsum(first) - 1
+    return ordered[first], numbers
 
 
 def _require(values: Iterable[int], least: int, what: str) -> None:

@@ -1,0 +1,63 @@
+"""Lookup caches added up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from suffixsvc.errors import TokenizerMismatchError
+from suffixsvc_caches.atomic import require_new
+from suffixsvc_caches.lookup import merge_tables, write_lookup
+from suffixsvc_caches.manifest import (
+    CacheFormat,
+    Manifest,
+    SourceFile,
+    TokenizerNote,
+    cache_format,
+    load_cache,
+    manifest_path,
+    write_manifest,
+)
+
+__all__ = ["merge_caches"]
+
+
+def merge_caches(files: Sequence[Path], out: Path, *, kind: str = "auto", force: bool = False) -> Manifest:
+    """Write a cache that counts what several do, and its manifest, which names them as its sources.
+
+    Args:
+        kind: "static", "dynamic" or "auto": static where all are.
+
+    Raises:
+        InvalidInputError: the new file or its manifest exists, and not ``force``. TokenizerMismatchError: two
+            of them name different tokenizers. Errors of ``load_cache`` and ``write_lookup``.
+    """
+    for path in (out, manifest_path(out)):
+        require_new(path, force=force)
+    tokenizer = TokenizerNote()
+    tables, static = [], True
+    for file in files:
+        table, manifest = load_cache(file)
+        static &= cache_format(table, manifest, kind) is CacheFormat.STATIC
+        tables.append(table)
+        if manifest is not None and manifest.tokenizer.fingerprint:
+            if tokenizer.fingerprint not in ("", manifest.tokenizer.fingerprint):
+                raise TokenizerMismatchError(
+                    f"{file} has another tokenizer than those before it",
+                    expected=tokenizer.fingerprint,
+                    got=manifest.tokenizer.fingerprint,
+                )
+            tokenizer = manifest.tokenizer
+    sources = tuple(SourceFile.of(file) for file in files)
+    merged = merge_tables(tables)
+    write_lookup(out, merged, force=force)
+    manifest = Manifest.of(
+        out,
+        merged,
+        CacheFormat.STATIC if static else CacheFormat.DYNAMIC,
+        tokenizer=tokenizer,
+        sources=sources,
+        options={"merged": len(files)},
+    )
+    write_manifest(out, manifest, force=force)
+    return manifest

@@ -1,0 +1,165 @@
+"""``suffixsvc cache forecast``: what llama.cpp would accept with a lookup cache."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from suffixsvc.cli.cache_look import TokenizerPath
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+    from suffixsvc_caches.forecasting import CacheForecast, TokenLogs
+    from suffixsvc_caches.lookup.forecast import Forecast, Program
+
+__all__ = ["forecast"]
+
+_PROGRAMS: Final = "stats, lookup or server"
+
+
+def forecast(
+    file: Annotated[Path, typer.Argument(help="A lookup cache.")],
+    logs: Annotated[
+        list[Path], typer.Argument(help="Logs of what the model wrote, others than it was made of.")
+    ],
+    tokenizer: TokenizerPath = None,
+    dynamic: Annotated[Path | None, typer.Option(help="A dynamic cache beside the static one.")] = None,
+    kind: Annotated[str, typer.Option("--as", help="static, dynamic, or auto: what FILE is.")] = "auto",
+    program: Annotated[
+        str,
+        typer.Option(
+            help=f"Whose way: {_PROGRAMS}. llama-lookup-stats takes a log as one text in chunks; the others "
+            "go call by call, with its prompt; llama-server learns almost nothing of what it writes."
+        ),
+    ] = "stats",
+    ctx: Annotated[int, typer.Option(min=2, help="Tokens of a chunk, with stats.")] = 4096,
+    draft: Annotated[int, typer.Option(min=1, help="The widest draft; llama-server has 8.")] = 8,
+    log_format: Annotated[str, typer.Option("--format", help="What the logs' records look like.")] = "auto",
+    agent: Annotated[list[str] | None, typer.Option(help="Only this agent's. Repeatable.")] = None,
+    max_tokens: Annotated[
+        int, typer.Option(min=0, help="Stop after so many response tokens of all logs; 0 = never.")
+    ] = 1_000_000,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw hit rate against file size, the cache cut down to ten sizes (SVG)."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the picture.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Say what llama.cpp would accept with a lookup cache, from logs alone; no model is run.
+
+    Drafts by llama.cpp's own rules from the context, the dynamic and the static cache, and prints the figures
+    that llama-lookup-stats prints, beside those without the cache. "hit rate" is the share of tokens that
+    were drafted right, "MAT" the tokens a step of the model brings. Takes about 20 seconds for a million
+    tokens, twice, and ten times as long with --plot.
+    """
+    from suffixsvc_caches.atomic import new_file, require_new
+    from suffixsvc_caches.forecasting import forecast_cache, read_token_logs, size_chart
+    from suffixsvc_caches.logs import LogTally, ReadOptions
+    from suffixsvc_caches.lookup.forecast import Program
+    from suffixsvc_caches.manifest import CacheFormat, cache_format, load_cache
+    from suffixsvc_caches.tokenizers import load_tokenizer
+
+    from suffixsvc.errors import InvalidConfigError
+    from suffixsvc.plots.files import svg_file
+
+    programs = {"stats": Program.STATS, "lookup": Program.LOOKUP, "server": Program.SERVER}
+    if program not in programs:
+        raise InvalidConfigError("no such program", expected=_PROGRAMS, got=program[:80])
+    if plot is not None:
+        require_new(plot, force=force)
+    codec = load_tokenizer(tokenizer) if tokenizer else None
+    fingerprint = codec.fingerprint if codec else ""
+    table, manifest = load_cache(file, fingerprint)
+    is_static = cache_format(table, manifest, kind) is CacheFormat.STATIC
+    if not is_static and (dynamic is not None or plot is not None):
+        raise InvalidConfigError(
+            f"{file} is a dynamic cache",
+            expected="a static one with --dynamic or --plot",
+            remedy="--as static takes it as one.",
+        )
+    beside = load_cache(dynamic, fingerprint)[0] if dynamic is not None else None
+    reading = ReadOptions.parse(format=log_format, agents=agent or (), want_prompt=program != "stats")
+    tally = LogTally()
+    calls = read_token_logs(logs, reading, codec, tally, max_tokens=max_tokens)
+    typer.echo(tally.describe(), err=True)
+    with _bars() as bars:
+        found = forecast_cache(
+            calls,
+            table if is_static else None,
+            beside if is_static else table,
+            program=programs[program],
+            ctx=ctx,
+            draft_tokens=draft,
+            sizes=plot is not None,
+            watch=_watch(bars, calls),
+        )
+    if plot is not None:
+        with new_file(plot, force=force) as picture:
+            picture.write(svg_file(size_chart(found, file.name, programs[program])).encode())
+    if as_json:
+        typer.echo(json.dumps(_plain(found) | {"file": str(file), "program": programs[program]}, indent=2))
+    else:
+        _print(file, found, programs[program])
+
+
+def _bars() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+
+
+def _watch(bars: Progress, logs: TokenLogs) -> Callable[[str], Callable[[int], None]]:
+    tokens = sum(len(call.response) for calls in logs.values() for call in calls)
+
+    def begin(title: str) -> Callable[[int], None]:
+        task = bars.add_task(title, total=tokens)
+        return lambda written: bars.advance(task, written)
+
+    return begin
+
+
+def _plain(found: CacheForecast) -> dict[str, Any]:
+    return {
+        "logs": {name: _figures(each) for name, each in found.logs.items()},
+        "all": _figures(found.total),
+        "without": _figures(found.bare),
+        "sizes": [{"bytes": size, **_figures(each)} for size, each in found.sizes],
+    }
+
+
+def _figures(found: Forecast) -> dict[str, Any]:
+    shares = {"accept": found.accept, "hit_rate": found.hit_rate, "tokens_per_step": found.tokens_per_step}
+    return asdict(found) | {name: None if math.isnan(value) else value for name, value in shares.items()}
+
+
+def _print(file: Path, found: CacheForecast, program: Program) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    numbers = ("n_predict", "n_drafted", "n_accept", "accept", "hit rate", "MAT")
+    table = Table("", title=f"{file.name}, by the rules of {program}", title_justify="left")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    rows = [(Path(name).name, each) for name, each in found.logs.items()] if len(found.logs) > 1 else []
+    rows += [("all logs", found.total), ("without the cache", found.bare)]
+    for name, each in rows:
+        table.add_row(
+            name,
+            *(f"{number:,}" for number in (each.n_predict, each.n_drafted, each.n_accept)),
+            f"{each.accept:.3%}",
+            f"{each.hit_rate:.1%}",
+            f"{each.tokens_per_step:.3f}",
+        )
+    Console().print(table)
+    for size, each in found.sizes:
+        typer.echo(f"{size:12,} bytes: accept {each.accept:.3%}, hit rate {each.hit_rate:.1%}")

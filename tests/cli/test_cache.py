@@ -1,0 +1,159 @@
+"""``suffixsvc cache`` on real files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from suffixsvc_caches.lookup import LookupTable, read_lookup, write_lookup
+from suffixsvc_caches.manifest import CacheFormat, Manifest, TokenizerNote, manifest_path, write_manifest
+
+LOG = Path(__file__).resolve().parents[1] / "data" / "recorded_demo.jsonl.gz"
+TABLE = LookupTable.of({(1, 2): {3: 5, 4: 2}, (7, 7): {8: 1}})
+
+
+def run(*args: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "suffixsvc.cli", "cache", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def told(*args: str | Path) -> dict:
+    result = run(*args, "--json")
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    path = tmp_path / "small.bin"
+    write_lookup(path, TABLE)
+    return path
+
+
+def described(path: Path, table: LookupTable, fingerprint: str) -> None:
+    write_manifest(
+        path, Manifest.of(path, table, CacheFormat.STATIC, tokenizer=TokenizerNote(fingerprint, 9, "nine"))
+    )
+
+
+def test_inspect(cache: Path) -> None:
+    result = run("inspect", cache)
+    assert result.returncode == 0, result.stderr
+    assert "static cache, 64 bytes, 2 n-grams, 3 followers, counted 8 times" in result.stdout
+    assert "1 2" in result.stdout
+    assert "warning: there is no manifest" in result.stdout
+    found = told("inspect", cache, "--top", "1", "--as", "dynamic")
+    assert found["static"] is False
+    assert [record["ngram"] for record in found["top"]] == [[1, 2]]
+    described(cache, TABLE, "xxh3:00")
+    result = run("inspect", cache)
+    assert "tokenizer xxh3:00 nine (9 tokens)" in result.stdout
+    assert "warning" not in result.stdout
+
+
+def test_verify_names_the_byte(cache: Path, tmp_path: Path) -> None:
+    described(cache, TABLE, "")
+    assert run("verify", cache).stdout == f"{cache}: whole, 2 n-grams\n"
+    torn = tmp_path / "torn.bin"
+    torn.write_bytes(cache.read_bytes()[:-1])
+    result = run("verify", cache, torn)
+    assert result.returncode == 2
+    assert "byte 36: the file ends after 0 of 1 followers (llama.cpp aborts)" in result.stdout
+    assert [each["whole"] for each in json.loads(run("verify", cache, torn, "--json").stdout)] == [
+        True,
+        False,
+    ]
+    write_lookup(cache, LookupTable.of({(1, 2): {3: 5, 4: 2}, (7, 7): {9: 1}}), force=True)
+    result = run("verify", cache)
+    assert result.returncode == 2
+    assert "the manifest says xxh3" in result.stdout
+    assert "the manifest says a vocabulary of 9, the cache has token 9" in result.stdout
+
+
+def test_merge_and_diff(cache: Path, tmp_path: Path) -> None:
+    out = tmp_path / "both.bin"
+    assert run("merge", cache, cache, out).returncode == 0
+    assert read_lookup(out).as_dict() == {(1, 2): {3: 10, 4: 4}, (7, 7): {8: 2}}
+    assert run("verify", out).returncode == 0
+    before = out.read_bytes()
+    refused = run("merge", cache, out)
+    assert refused.returncode == 2
+    assert "exists" in refused.stderr
+    assert out.read_bytes() == before
+    assert run("merge", cache, out, "--force").returncode == 0
+    assert run("diff", cache, out).returncode == 0
+    (tmp_path / "both.bin").write_bytes(before)
+    result = run("diff", cache, out)
+    assert result.returncode == 1
+    assert "2 in both" in result.stdout
+    assert "1 2 -> 3: 5 -> 10" in result.stdout
+    assert run("merge", out).returncode == 2
+
+
+def test_caches_of_two_tokenizers_are_not_merged(cache: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.bin"
+    write_lookup(other, TABLE)
+    described(cache, TABLE, "xxh3:00")
+    described(other, TABLE, "xxh3:01")
+    result = run("merge", cache, other, tmp_path / "out.bin")
+    assert result.returncode == 2
+    assert "expected xxh3:00; got xxh3:01" in result.stderr
+    assert not (tmp_path / "out.bin").exists()
+    assert not manifest_path(tmp_path / "out.bin").exists()
+
+
+def test_forecast_draws_hit_rate_against_size(tmp_path: Path) -> None:
+    tokens = [
+        token
+        for line in subprocess.run(["gunzip", "-c", LOG], capture_output=True, check=True).stdout.splitlines()
+        for token in json.loads(line)["response_token_ids"]
+    ]
+    counted: dict[tuple[int, int], dict[int, int]] = {}
+    for a, b, c in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        followers = counted.setdefault((a, b), {})
+        followers[c] = followers.get(c, 0) + 1
+    cache, picture = tmp_path / "demo.bin", tmp_path / "demo.svg"
+    write_lookup(cache, LookupTable.of(counted))
+    found = told("forecast", cache, LOG, "--ctx", "256", "--plot", picture)
+    chunks = (len(tokens) - 1) // 256
+    assert found["all"]["n_predict"] == len(tokens) - len(tokens) % 256
+    assert found["all"]["tokens"] == 255 * chunks
+    assert found["all"]["n_accept"] > found["without"]["n_accept"]
+    sizes = [each["bytes"] for each in found["sizes"]]
+    assert sizes == sorted(sizes)
+    assert found["sizes"][-1] | {"bytes": 0} == found["all"] | {"bytes": 0}
+    text = picture.read_text(encoding="utf-8")
+    assert text.startswith("<svg")
+    assert text.count("<circle") == 2 * len(sizes)
+
+    assert run("forecast", cache, LOG, "--ctx", "256", "--plot", picture).returncode == 2  # it exists
+    calls = told("forecast", cache, LOG, "--program", "server")
+    assert calls["all"]["tokens"] == len(tokens)
+    assert run("forecast", cache, LOG).returncode == 2  # no log has 4096 tokens
+    assert "expected stats, lookup or server" in run("forecast", cache, LOG, "--program", "x").stderr
+
+
+def test_forecast_of_a_dynamic_cache(tmp_path: Path) -> None:
+    counts = tmp_path / "dynamic.bin"
+    write_lookup(counts, LookupTable.of({(5,): {6: 9}, (5, 6): {7: 9}}))
+    log = tmp_path / "log.jsonl"
+    log.write_text(json.dumps({"prompt_token_ids": [1, 5], "response_token_ids": [9, 5, 6, 7]}) + "\n")
+    found = told("forecast", counts, log, "--program", "lookup")
+    assert (found["all"]["n_drafted"], found["all"]["n_accept"]) == (2, 2)
+    assert found["without"]["n_drafted"] == 0
+    assert "dynamic cache" in run("forecast", counts, log, "--plot", tmp_path / "p.svg").stderr
+
+
+@pytest.mark.model
+def test_tokenizers_that_do_not_fit_are_refused(cache: Path) -> None:
+    from suffixsvc_driver import models
+
+    described(cache, TABLE, "xxh3:00")
+    model = models.path("smollm2-135m")
+    for args in (("inspect", cache), ("forecast", cache, LOG), ("diff", cache, cache)):
+        result = run(*args, "--tokenizer", model)
+        assert result.returncode == 2
+        assert "has another tokenizer; expected xxh3:" in result.stderr
