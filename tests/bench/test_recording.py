@@ -173,8 +173,8 @@ class TestSideBySide:
     def test_a_step_takes_adjacent_slots_in_order(
         self, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        # llama.cpp computes only a run of adjacent slots at once. Taken in another order, a step of 32 answers
-        # was 32 steps of one, and a recording came to a tenth of its speed.
+        # llama.cpp computes only a run of adjacent slots at once. Taken in another order, a step of 32
+        # answers was 32 steps of one, and a recording came to a tenth of its speed.
         steps: list[list[int]] = []
         decode_each = LlamaContext.decode_each
 
