@@ -3,9 +3,9 @@
     slots of the KV:   0 .. BEGINNINGS-1   beginnings of prompts (system messages), least recently used goes
                        BEGINNINGS ..       answers under way: a beginning copied, the rest of the prompt
 
-On two cores a step of 32 tokens takes about as long as 5 to 8 steps of one, so answers come four to six times
-as fast as one after the other. Drafting, which fills a step with tokens of one answer, could only equal that
-if it foresaw every token. Where many answers are wanted and none of them soon, this is the way.
+On one core a step of 32 tokens takes about as long as 7 or 8 steps of one, so answers come four times as fast
+as one after the other. Drafting, which fills a step with tokens of one answer, could only equal that if it
+foresaw every token. Where many answers are wanted and none of them soon, this is the way.
 """
 
 from __future__ import annotations

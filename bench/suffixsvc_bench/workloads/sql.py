@@ -28,8 +28,8 @@ _STYLES: Final = {
         "then explain in one or two sentences how it works."
     ),
     "sql-steps": (
-        "First write a numbered list of the steps (tables, joins, filters, grouping), "
-        "then the query in a ```sql block. Use a CTE where it makes the query easier to read."
+        "Write the query in a ```sql block: a CTE for each step, and a short -- comment above each. "
+        "No text besides."
     ),
 }
 #: how often each is used, in tenths

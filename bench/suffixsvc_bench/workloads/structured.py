@@ -36,7 +36,7 @@ within <tool_call></tool_call> XML tags:
 {{"name": <function-name>, "arguments": <args-json-object>}}
 </tool_call>"""
 _COUNT: Final = 6
-MAX_TOKENS: Final = 360
+MAX_TOKENS: Final = 480
 
 _SLOT: Final = re.compile(r"{(\w+)}")
 
