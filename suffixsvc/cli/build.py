@@ -255,4 +255,5 @@ def build(
 
 def _work_folder(static: Path | None, dynamic: Path | None, data: Path | None) -> Path:
     beside = static or dynamic or data or Path("suffixsvc-build")
+    beside = Path(os.path.abspath(beside))  # "." has no name
     return beside.with_name(f"{beside.name}.work")

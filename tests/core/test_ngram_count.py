@@ -206,7 +206,8 @@ def test_no_such_counter(lowest: int, highest: int, largest: int, memory: int) -
 @pytest.mark.parametrize(
     ("order", "slots", "totals", "first", "end"),
     [(1, 4, False, 0, 9), (4, 4, False, 0, 9), (3, 2, False, 0, 9), (3, 3, True, 0, 9), (3, 99, False, 0, 9),
-     (3, 4, False, 9, 8), (3, 4, False, -1, 8), (3, 4, False, 0, 2**31 + 1), (3, 4, False, 2**63 - 1, 2**63 - 1)],
+     (3, 4, False, 9, 8), (3, 4, False, -1, 8), (3, 4, False, 0, 2**31 + 1),
+     (3, 4, False, 2**63 - 1, 2**63 - 1)],
 )  # fmt: skip
 def test_no_such_tally(order: int, slots: int, totals: bool, first: int, end: int, tmp_path: Path) -> None:
     count([([1, 2, 3, 4, 5, 6], 0)], tmp_path / "a.run", 2, 3)

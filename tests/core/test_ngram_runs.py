@@ -22,10 +22,8 @@ from suffixsvc.core.ngram_count import (
 )
 from suffixsvc.errors import (
     InvalidInputError,
-    StoreCorruptError,
     StoreError,
     StoreFullError,
-    SuffixError,
 )
 
 HEADER = struct.Struct("<8s6I2Q")
@@ -50,10 +48,10 @@ def uses(run: Path) -> list[Callable[[], object]]:
 
 
 def outcome(use: Callable[[], object]) -> str:
+    """The error of a store that came of it, "" = none; anything else is the test's failure."""
     try:
         use()
-    except SuffixError as error:
-        assert isinstance(error, StoreError), error
+    except StoreError as error:
         return type(error).__name__
     return ""
 
@@ -113,7 +111,7 @@ def test_runs_of_different_shape_do_not_mix(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [0, 1, 2, 4, 5, 9, 10])
 def test_a_header_of_other_words_is_refused(words: int, run: Path) -> None:
-    """Runs whose headers say the same of their n-grams, and not of their keys, were read one by the other's."""
+    """Of runs of one shape and keys of another width, one was read with the width of the other."""
     fields = list(HEADER.unpack(run.read_bytes()[: HEADER.size]))
     fields[2], fields[7] = words, 3
     run.write_bytes(with_sum(HEADER.pack(*fields) + bytes(3 * (8 * words + 4))))
@@ -121,7 +119,7 @@ def test_a_header_of_other_words_is_refused(words: int, run: Path) -> None:
 
 
 def test_a_run_in_no_order_is_read_to_its_end(run: Path) -> None:
-    """Its search for the first and the last entry wanted found the last one first, and read what is not there."""
+    """The last entry wanted was found in front of the first, and what is not there was read."""
     raw = run.read_bytes()
     entries = [raw[at : at + 28] for at in range(48, len(raw), 28)]
     for order in (entries[::-1], entries[2:] + entries[:2], sorted(entries, key=lambda each: each[::-1])):

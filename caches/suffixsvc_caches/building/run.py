@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_caches.atomic import require_new
+from suffixsvc_caches.atomic import remove_leftovers, require_new
 from suffixsvc_caches.building.corpus import load_corpus
 from suffixsvc_caches.building.files import Written
 from suffixsvc_caches.building.lookup_caches import LookupCaches, LookupFiles
@@ -79,14 +79,14 @@ def build(spec: BuildSpec, watch: BuildWatch | None = None) -> BuildResult:
         StoreError: the disk.
     """
     watch = watch or _NoWatch()
-    for each in (spec.static, spec.dynamic):
-        if each is not None:
-            require_new(each.path, force=spec.force)
+    if not spec.work.exists():
+        _require_room(spec)  # before anything is read
     files = find_logs(spec.logs, spec.reading)
     tokenizer = spec.tokenizer.load() if spec.tokenizer else None
     plan = CountPlan(files, spec.reading, tokenizer, _count_options(spec), spec.corpus is not None)
     journal = Journal(spec.work, plan.key())
     try:
+        _require_room(spec, journal)
         counted = _count(spec, plan, journal, watch)
         if not counted.tokens:
             raise InvalidInputError(
@@ -95,9 +95,15 @@ def build(spec: BuildSpec, watch: BuildWatch | None = None) -> BuildResult:
         caches = _write_caches(spec, journal, watch)
         outputs = _load(spec, plan, journal, counted, watch)
     finally:
-        journal.close()
+        journal.discard_if_empty()
     shutil.rmtree(spec.work)
     return BuildResult(files, counted, caches.static, caches.dynamic, outputs)
+
+
+def _require_room(spec: BuildSpec, journal: Journal | None = None) -> None:
+    """Refuse to replace files, but for those that an earlier start of this build made."""
+    for path in spec.cache_paths:
+        require_new(path, force=spec.force or (journal is not None and journal.has_made(path)))
 
 
 def _count_options(spec: BuildSpec) -> CountOptions:
@@ -126,7 +132,11 @@ def _write_caches(spec: BuildSpec, journal: Journal, watch: BuildWatch) -> Looku
     if not caches.wanted:
         return LookupFiles()
     found = _merge(spec, journal, caches.wanted, watch)
-    written = caches.write(found, force=spec.force)
+    _require_room(spec, journal)  # again: counting takes a while
+    journal.begin_write(spec.cache_paths)
+    for path in spec.cache_paths:
+        remove_leftovers(path)
+    written = caches.write(found, force=True)
     for records in found:
         for part in records.parts:
             part.unlink(missing_ok=True)
