@@ -11,6 +11,7 @@ from typing import Any
 from suffixsvc.errors import InvalidConfigError, InvalidLabelsError, InvalidNamespaceError
 
 __all__ = [
+    "MAX_LABEL_CHARACTERS",
     "MAX_NAMESPACE_BYTES",
     "PROMPT_TAIL_TOKENS",
     "Limits",
@@ -21,6 +22,8 @@ __all__ = [
 
 #: LMDB keys hold at most 511 bytes; the rest of a key needs its room too
 MAX_NAMESPACE_BYTES = 200
+#: of the value of a label
+MAX_LABEL_CHARACTERS = 256
 #: how much of a prompt's end is kept with an output, as context only
 PROMPT_TAIL_TOKENS = 64
 
@@ -86,7 +89,7 @@ def validate_namespace(path: Any) -> str:
 
 
 def validate_labels(labels: Any) -> dict[str, str]:
-    """At most 16 labels, names of 1..64 and values of <= 256 characters."""
+    """At most 16 labels, names of 1..64 and values of <= MAX_LABEL_CHARACTERS characters."""
     if labels is None:
         return {}
     if not isinstance(labels, Mapping):
@@ -100,10 +103,10 @@ def validate_labels(labels: Any) -> dict[str, str]:
             raise InvalidLabelsError(
                 "a label has a bad name", expected="a string of 1 to 64 characters", got=repr(name)[:80]
             )
-        if not isinstance(value, str) or len(value) > 256 or not _encodable(value):
+        if not isinstance(value, str) or len(value) > MAX_LABEL_CHARACTERS or not _encodable(value):
             raise InvalidLabelsError(
                 f"label {name!r} has a bad value",
-                expected="a string of at most 256 characters",
+                expected=f"a string of at most {MAX_LABEL_CHARACTERS} characters",
                 got=repr(value)[:80],
             )
     return dict(labels)

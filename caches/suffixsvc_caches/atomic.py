@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,14 +12,18 @@ from typing import IO, Final
 
 from suffixsvc.errors import InvalidInputError, StoreError, StoreFullError
 
-__all__ = ["FULL", "new_file", "require_new"]
+__all__ = ["FULL", "new_file", "remove_leftovers", "require_new"]
 
 #: errors of the system that mean: no room
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_TEMPORARY: Final = ".tmp"
 
 
 def require_new(path: Path, *, force: bool) -> None:
-    """Refuse a path that exists, unless ``force``. InvalidInputError."""
+    """Refuse a path that no file can have, or that exists, unless ``force``. InvalidInputError."""
+    if path.is_dir() or not path.parent.is_dir():
+        what = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise InvalidInputError(what, expected="the name of a file, in a folder that exists")
     if path.exists() and not force:
         raise InvalidInputError(f"{path} exists", remedy="Give another name, or --force.")
 
@@ -32,9 +37,10 @@ def new_file(path: Path, *, force: bool = False) -> Iterator[IO[bytes]]:
         StoreFullError, StoreError: the disk; nothing is left behind.
     """
     require_new(path, force=force)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
     try:
-        with temporary.open("xb") as file:
+        # One that is there is of a process that had this number before, and was killed.
+        with temporary.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -46,3 +52,21 @@ def new_file(path: Path, *, force: bool = False) -> Iterator[IO[bytes]]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what processes that were killed left of a file that they were writing."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*{_TEMPORARY}"):
+        number = left.name.removesuffix(_TEMPORARY).rpartition(".")[2]
+        if number.isdecimal() and not _lives(int(number)):
+            left.unlink(missing_ok=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True

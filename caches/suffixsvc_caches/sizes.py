@@ -10,6 +10,7 @@ from suffixsvc.errors import InvalidConfigError
 __all__ = ["parse_size", "show_size"]
 
 _FORM: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?B)?\s*", re.IGNORECASE)
+_MOST: Final = 2**60
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -24,7 +25,10 @@ def parse_size(text: str, what: str) -> int:
         raise InvalidConfigError(
             f"{what} is no size", expected="bytes, or a number with K, M, G or T", got=repr(text)[:80]
         )
-    return int(float(match[1]) * 1024 ** _POWERS[match[2].lower()])
+    size = float(match[1]) * 1024 ** _POWERS[match[2].lower()]
+    if size > _MOST:
+        raise InvalidConfigError(f"{what} is too large", expected=show_size(_MOST), got=repr(text)[:80])
+    return int(size)
 
 
 def show_size(size: float) -> str:

@@ -88,6 +88,7 @@ class NgramCounter:
         Raises:
             InvalidInputError: an id beyond ``largest_token`` (it says where), more tokens than there is room
                 for, ends or contexts that make no sense.
+            TypeError: arrays of another type, or not contiguous.
         """
         with typed_errors(_KINDS):
             self._counter.add(tokens, ends, contexts)

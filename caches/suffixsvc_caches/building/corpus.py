@@ -93,6 +93,13 @@ def _into_folder(
             _require_empty(target, held)
             journal.begin_load(held)
         loaded = held - (journal.base or 0)
+        if loaded < 0:
+            raise InvalidInputError(
+                f"the namespace {target.namespace} in {target.place} lost outputs while it was loaded",
+                expected=f"{journal.base} or more",
+                got=f"{held} outputs",
+                remedy="Delete the work folder and build again.",
+            )
         _skip(outputs, loaded)
         for batch in _batches(outputs):
             namespace.add_outputs(batch)

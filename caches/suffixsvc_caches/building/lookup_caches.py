@@ -21,6 +21,7 @@ __all__ = ["DYNAMIC_MAX_COUNT", "STATIC_MAX_COUNT", "LookupCaches", "LookupFiles
 #: int32: 4,000 x 100 x 5,000 fits, with room for what a server counts on top
 STATIC_MAX_COUNT: Final = 4_000
 DYNAMIC_MAX_COUNT: Final = 5_000
+_MOST: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,9 @@ class LookupSpec:
             raise InvalidConfigError(
                 "no record fits the budget", expected=f"{RECORD_BYTES} bytes or more", got=self.budget_bytes
             )
-        if self.min_count < 1 or self.top < 0:
+        if not (1 <= self.min_count <= _MOST and 0 <= self.top <= _MOST):
             raise InvalidConfigError(
-                "that leaves no record", expected="min_count >= 1, top >= 0 (0 = all)",
+                "that leaves no record", expected=f"min_count 1 .. {_MOST}, top 0 (all) .. {_MOST}",
                 got=f"{self.min_count} and {self.top}",
             )  # fmt: skip
         if self.chosen and self.top > 1:

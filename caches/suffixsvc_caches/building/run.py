@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from suffixsvc.errors import InvalidInputError, TokenizerMismatchError
-from suffixsvc_caches.atomic import require_new
+from suffixsvc_caches.atomic import remove_leftovers, require_new
 from suffixsvc_caches.building.corpus import load_corpus, require_room
 from suffixsvc_caches.building.files import Written
 from suffixsvc_caches.building.lookup_caches import LookupCaches, LookupFiles, Provenance
@@ -89,30 +90,34 @@ def build(spec: BuildSpec, watch: BuildWatch | None = None) -> BuildResult:
     files = find_logs(spec.logs, spec.reading)
     tokenizer = spec.tokenizer.load() if spec.tokenizer else None
     plan = CountPlan(files, spec.reading, tokenizer, _count_options(spec), spec.corpus is not None)
-    if spec.corpus is not None:
-        require_room(spec.corpus, tokenizer.fingerprint if tokenizer else "")
     work = spec.work or work_folder(spec, plan.key())
     watch.working_in(work)
     journal = Journal(work, plan.key())
     try:
-        for each in (spec.static, spec.dynamic):
-            if each is not None and not journal.is_ours(each.path):
-                require_new(each.path, force=spec.force)
+        _require_new(spec, journal)
+        if spec.corpus is not None and journal.base is None:
+            require_room(spec.corpus, tokenizer.fingerprint if tokenizer else "")
         counted = _count_or_clear(spec, plan, journal, watch)
         caches = _write_caches(spec, plan, journal, counted, watch)
         outputs = _load(spec, plan, journal, counted, watch)
     finally:
-        journal.close()
+        journal.discard_if_empty()
     shutil.rmtree(work)
     return BuildResult(files, counted, caches.static, caches.dynamic, outputs)
 
 
 def work_folder(spec: BuildSpec, key: str) -> Path:
     """Beside the first output, a folder for each plan: a build with other options does not meet it."""
-    corpus = spec.corpus.data if spec.corpus else None
-    first = (spec.static and spec.static.path) or (spec.dynamic and spec.dynamic.path) or corpus
-    beside = first or Path("suffixsvc-build")
+    corpus = [spec.corpus.data] if spec.corpus and spec.corpus.data else []
+    first = [*spec.cache_paths, *corpus, Path("suffixsvc-build")][0]
+    beside = Path(os.path.abspath(first))  # "." has no name
     return beside.with_name(f"{beside.name}.work-{key[:8]}")
+
+
+def _require_new(spec: BuildSpec, journal: Journal) -> None:
+    """Refuse to replace files, but for those that an earlier start of this build made."""
+    for path in spec.cache_paths:
+        require_new(path, force=spec.force or journal.has_made(path))
 
 
 def _count_or_clear(spec: BuildSpec, plan: CountPlan, journal: Journal, watch: BuildWatch) -> Counted:
@@ -161,10 +166,10 @@ def _write_caches(
     if not caches.wanted:
         return LookupFiles()
     found = _merge(spec, journal, caches.wanted, watch)
-    for each in (spec.static, spec.dynamic):
-        if each is not None and not journal.is_ours(each.path):
-            require_new(each.path, force=spec.force)  # again: somebody may have written it meanwhile
-            journal.begin_writing(each.path)
+    _require_new(spec, journal)  # again: counting takes a while
+    journal.begin_write(spec.cache_paths)
+    for path in spec.cache_paths:
+        remove_leftovers(path)
     written = caches.write(found, _provenance(spec, plan, counted), force=True)
     for records in found:
         for part in records.parts:

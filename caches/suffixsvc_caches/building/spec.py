@@ -47,6 +47,11 @@ class BuildSpec:
     force: bool = False
     engine: str = "local"
 
+    @property
+    def cache_paths(self) -> list[Path]:
+        """The lookup caches to be written."""
+        return [each.path for each in (self.static, self.dynamic) if each is not None]
+
     def __post_init__(self) -> None:
         if not (self.static or self.dynamic or self.corpus):
             raise InvalidConfigError(

@@ -36,7 +36,7 @@ from suffixsvc_caches.counting.plan import Counted, CountPlan, Progress
 from suffixsvc_caches.counting.records import RecordFile, Records
 from suffixsvc_caches.counting.worker import Worker
 from suffixsvc_caches.logs import LogTally
-from suffixsvc_caches.tokenizers import Tokenizer, TokenizerSource
+from suffixsvc_caches.tokenizers import Tokenizer, TokenizerSource, require_fingerprint
 
 __all__ = ["count_on_cluster", "merge_on_cluster"]
 
@@ -75,7 +75,11 @@ def count_on_cluster(
                 continue
             done = journal.batches_of(index)
             pending[count.remote(bare, source, journal.folder, index, done, skips.get(index))] = index
+        known = plan.tokenizer.fingerprint if plan.tokenizer else journal.fingerprint
         for index, answer in _finished(ray, pending, lambda: _tell(on_progress, progress)):
+            if known and answer.fingerprint:  # each task saw its own log only
+                require_fingerprint(answer.fingerprint, known, str(plan.files[index].path))
+            known = known or answer.fingerprint
             journal.add_runs(map(Path, answer.runs), answer.batches, answer.tokens, answer.calls)
             if journal.end_of(index) is None:
                 journal.add_end(index, answer.ends, answer.tally, answer.fingerprint)
@@ -83,9 +87,8 @@ def count_on_cluster(
             progress.bytes_read += plan.files[index].size
             progress.tokens += answer.tokens
             progress.calls += answer.calls
-    fingerprint = plan.tokenizer.fingerprint if plan.tokenizer else journal.fingerprint
     duplicates = sum(int(np.count_nonzero(skip)) for skip in skips.values())
-    return Counted(journal.runs(), tally, journal.calls, journal.tokens, duplicates, fingerprint, resumed)
+    return Counted(journal.runs(), tally, journal.calls, journal.tokens, duplicates, known, resumed)
 
 
 def merge_on_cluster(

@@ -5,7 +5,7 @@
                                                      batches a .. b - 1 of a file are counted
     {"run": name, "of": [name, ..]}                  a run that took the place of others
     {"file": i, "batches": n, "tally": {..}, "fingerprint": f}    a log was read to its end, it has n batches
-    {"writing": name}                                a cache is about to get its name
+    {"made": [path, ..]}                             lookup caches that this build writes, or has written
     {"base": n}                                      outputs that a namespace held before a corpus was loaded
     {"loaded": n}                                    outputs of the corpus that are loaded
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -59,14 +60,14 @@ class Journal:
         self._ends: dict[int, tuple[int, dict[str, Any]]] = {}
         self.tokens = self.calls = self.loaded = 0
         self.base: int | None = None
+        self._made: set[str] = set()
         self.fingerprint = ""
-        #: caches that this build may have written already
-        self.writing: set[str] = set()
         self._serial = 0
         self._require_ours(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = (folder / _NAME).open("a+b")
+            # Unbuffered: what could not be written must not be written by a later attempt.
+            self._file = (folder / _NAME).open("a+b", buffering=0)
         except OSError as error:
             raise StoreError(f"cannot use the work folder {folder}", got=error.strerror) from None
         try:
@@ -79,10 +80,11 @@ class Journal:
         """Let the folder go."""
         self._file.close()
 
-    @property
-    def resumed(self) -> bool:
-        """Whether an earlier start left something to go on with."""
-        return bool(self._runs or self._ends)
+    def discard_if_empty(self) -> None:
+        """Let the folder go, and remove it where nothing in it is worth going on with."""
+        self.close()
+        if not self._runs and self.base is None:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def runs(self) -> list[Path]:
         """Runs that together count every batch that is done, once."""
@@ -140,13 +142,13 @@ class Journal:
         """A log was read to its end; the fingerprint is of the tokenizer that all ids so far belong to."""
         self._add({"file": file, "batches": batches, "tally": dict(tally), "fingerprint": fingerprint})
 
-    def begin_writing(self, path: Path) -> None:
-        """A file is about to be written: if it is there later, it is ours."""
-        self._add({"writing": str(path.absolute())})
+    def has_made(self, path: Path) -> bool:
+        """Whether a lookup cache is this build's own work."""
+        return str(path.absolute()) in self._made
 
-    def is_ours(self, path: Path) -> bool:
-        """Whether this build was about to write a file."""
-        return str(path.absolute()) in self.writing
+    def begin_write(self, paths: Iterable[Path]) -> None:
+        """Lookup caches are about to be written."""
+        self._add({"made": [str(path.absolute()) for path in paths]})
 
     def begin_load(self, held: int) -> None:
         """A corpus is about to be loaded beside so many outputs."""
@@ -159,14 +161,21 @@ class Journal:
     def _add(self, entry: dict[str, Any]) -> None:
         line = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
         with self._lock:
-            try:
-                self._file.write(line)
-                self._file.flush()
-                os.fsync(self._file.fileno())
-            except OSError as error:
-                kind = StoreFullError if error.errno in FULL else StoreError
-                raise kind(f"cannot write to {self.folder}", got=error.strerror) from None
+            self._write(line)
             self._take(entry)
+
+    def _write(self, line: bytes) -> None:
+        """Add a line, durably and in whole, or not at all."""
+        end = self._file.seek(0, os.SEEK_END)
+        left = memoryview(line)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            self._file.truncate(end)
+            kind = StoreFullError if error.errno in FULL else StoreError
+            raise kind(f"cannot write to {self.folder}", got=error.strerror) from None
 
     def _take(self, entry: dict[str, Any]) -> None:
         match entry:
@@ -183,14 +192,14 @@ class Journal:
             case {"file": file, "batches": batches, "tally": tally, "fingerprint": fingerprint}:
                 self._ends[file] = (batches, tally)
                 self.fingerprint = fingerprint or self.fingerprint
-            case {"writing": name}:
-                self.writing.add(name)
+            case {"made": paths}:
+                self._made.update(paths)
             case {"base": held}:
                 self.base = held
             case {"loaded": outputs}:
                 self.loaded = outputs
             case _:
-                raise StoreCorruptError(f"the journal in {self.folder} makes no sense", got=str(entry)[:80])
+                raise ValueError(str(entry)[:80])
 
     @staticmethod
     def _require_ours(folder: Path) -> None:
@@ -212,24 +221,27 @@ class Journal:
                 f"another process builds in {self.folder}", remedy="Wait for it, or name another with --work."
             ) from None
         self._file.seek(0)
-        lines = self._file.read().splitlines(keepends=True)
+        lines = self._file.readall().splitlines(keepends=True)
         whole = [line for line in lines if line.endswith(b"\n")]
         # What a crash cut off is no line, and nothing may be written behind it.
         self._file.truncate(sum(map(len, whole)))
         try:
             entries = [json.loads(line) for line in whole]
-        except ValueError as error:
-            raise StoreCorruptError(f"the journal in {self.folder} makes no sense", got=error) from None
-        if not entries:
-            self._file.write(json.dumps({"plan": key}).encode() + b"\n")
-            self._file.flush()
-        elif entries[0].get("plan") != key:
+            plan = entries[0]["plan"] if entries else None
+            for entry in entries[1:]:
+                self._take(entry)
+        except (ValueError, TypeError, KeyError) as error:
+            raise StoreCorruptError(
+                f"the journal in {self.folder} makes no sense", got=error,
+                remedy="Delete the folder and build again, or name another with --work.",
+            ) from None  # fmt: skip
+        if plan is None:
+            self._write(json.dumps({"plan": key}).encode() + b"\n")
+        elif plan != key:
             raise InvalidInputError(
                 f"{self.folder} holds what is left of another build",
                 remedy="Delete it, name another folder with --work, or build with the same logs and options.",
             )
-        for entry in entries[1:]:
-            self._take(entry)
         self._settle()
 
     def _settle(self) -> None:

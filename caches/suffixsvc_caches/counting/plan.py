@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import xxhash
 
+from suffixsvc import __version__
 from suffixsvc.core.ngram_count import MAX_COUNTED_ORDER
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.values import MAX_TOKEN_ID
@@ -28,7 +29,8 @@ class CountOptions:
 
     Attributes:
         lowest, highest: orders of the n-grams.
-        context_tokens: tokens of a call's prompt that n-grams may begin in; they are not counted themselves.
+        context_tokens: tokens of a call's prompt that n-grams may begin in; they are not counted themselves,
+            and more than ``highest`` are none that an n-gram reaches.
         dedupe: count equal responses once.
         workers: threads that encode and count.
         memory_bytes: what the whole process may take.
@@ -97,6 +99,7 @@ class CountPlan:
         options = self.options
         stats = [(str(file.path), (s := file.path.stat()).st_size, s.st_mtime_ns) for file in self.files]
         described = {
+            "version": __version__,  # another one may read a log, or divide it, in another way
             "files": stats,
             "tokenizer": self.tokenizer.fingerprint if self.tokenizer else "",
             "orders": [options.lowest, options.highest],

@@ -7,6 +7,9 @@ from typing import Final
 
 import lmdb
 
+from suffixsvc.errors import StoreError, StoreFullError
+from suffixsvc.store.environment import is_full
+
 __all__ = ["Seen"]
 
 #: what a hash takes in a set: the bytes object and its slot
@@ -29,7 +32,7 @@ class Seen:
         self._file: lmdb.Environment | None = None
 
     def add(self, digest: bytes) -> bool:
-        """Add a hash; whether it is new."""
+        """Add a hash; whether it is new. StoreError, StoreFullError: the disk."""
         if digest in self._held:
             return False
         if self._file is not None:
@@ -38,7 +41,11 @@ class Seen:
                     return False
         self._held.add(digest)
         if len(self._held) >= self._most:
-            self._move()
+            try:
+                self._move()
+            except lmdb.Error as error:
+                kind = StoreFullError if is_full(error, str(self._folder)) else StoreError
+                raise kind(f"cannot write to {self._folder}", got=error) from None
         return True
 
     def close(self) -> None:

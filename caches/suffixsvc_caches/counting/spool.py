@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from suffixsvc.config import MAX_LABEL_CHARACTERS
 from suffixsvc.errors import StoreCorruptError
 from suffixsvc.types import TokenArray
 from suffixsvc_caches.atomic import new_file
@@ -43,7 +45,7 @@ class TokenSpool:
         """Keep a batch; one that is there already is written again, the same. StoreError."""
         labels = [
             {
-                name: value
+                name: _as_label(value)
                 for name, value in (("agent", call.agent), ("session", call.session), ("model", call.model))
                 if value
             }
@@ -66,7 +68,7 @@ class TokenSpool:
             with np.load(path, allow_pickle=False) as kept:
                 arrays = {name: kept[name] for name in kept.files}
             labels = json.loads(arrays["labels"].tobytes())
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise StoreCorruptError(
                 f"cannot read {path}", got=error, remedy="Delete the work folder and build again."
             ) from None
@@ -78,6 +80,11 @@ class TokenSpool:
 
     def _path(self, file: int, batch: int) -> Path:
         return self._folder / f"{file}-{batch}.npz"
+
+
+def _as_label(value: str) -> str:
+    """What a log says, as a label can be: neither too long nor, as a file's name may be, without a UTF-8."""
+    return value[:MAX_LABEL_CHARACTERS].encode(errors="replace").decode()
 
 
 def _joined(parts: Sequence[TokenArray]) -> TokenArray:

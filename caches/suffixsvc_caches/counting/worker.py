@@ -54,7 +54,8 @@ class Worker:
             options.lowest, options.highest, largest_token=plan.largest_token, memory_bytes=memory_bytes
         )
         self._piece = min(_PIECE, self._counter.room)
-        self._prompt_tokens = max(options.context_tokens, spool.prompt_tokens if spool else 0)
+        self._context = min(options.context_tokens, options.highest)
+        self._prompt_tokens = max(self._context, spool.prompt_tokens if spool else 0)
         self._written: list[Path] = []
         self._batches: list[tuple[int, int]] = []
         self._tokens = self._calls = 0
@@ -69,11 +70,11 @@ class Worker:
             InvalidTokensError: ids beyond the vocabulary. StoreError: the disk.
         """
         responses, prompts = encode(self._plan, batch.calls, self._prompt_tokens)
-        self._require_known(batch, responses)
+        self._require_known(batch, responses, "response")
+        self._require_known(batch, prompts, "prompt")
         if self._spool is not None:
             self._spool.write(batch, responses, prompts)
-        context = self._plan.options.context_tokens
-        tails = [prompt[len(prompt) - min(context, len(prompt)) :] for prompt in prompts]
+        tails = [prompt[len(prompt) - min(self._context, len(prompt)) :] for prompt in prompts]
         tokens = sum(map(len, responses))
         if tokens + sum(map(len, tails)) > self._counter.room:
             self.flush()
@@ -141,14 +142,14 @@ class Worker:
             if len(text) > context:
                 yield text, context
 
-    def _require_known(self, batch: Batch, responses: Sequence[TokenArray]) -> None:
+    def _require_known(self, batch: Batch, texts: Sequence[TokenArray], what: str) -> None:
         largest = self._plan.largest_token
-        for i, tokens in enumerate(responses):
+        for i, tokens in enumerate(texts):
             wrong = np.flatnonzero((tokens < 0) | (tokens > largest))
             if len(wrong):
                 file = self._plan.files[batch.file].path
                 raise InvalidTokensError(
-                    f"{file} has ids beyond the vocabulary (response {i + 1} behind call {batch.first_call})",
+                    f"{file} has ids beyond the vocabulary ({what} {i + 1} behind call {batch.first_call})",
                     expected=f"0 .. {largest}",
                     got=int(tokens[wrong[0]]),
                     remedy="Give the tokenizer that the ids were made with.",

@@ -131,7 +131,8 @@ void bind_ngrams(nb::module_& m) {
     nb::class_<Counting>(m, "NgramCounter")
         .def(nb::init<unsigned, unsigned, std::int64_t, std::size_t>(), "lowest"_a, "highest"_a,
              "largest_token"_a, "memory_bytes"_a)
-        .def("add", &Counting::add, "tokens"_a, "ends"_a, "firsts"_a)
+        // No conversion: an id that does not fit would become another one.
+        .def("add", &Counting::add, "tokens"_a.noconvert(), "ends"_a.noconvert(), "firsts"_a.noconvert())
         .def("spill", &Counting::spill, "path"_a)
         .def_prop_ro("room", &Counting::room)
         .def_prop_ro("tokens", &Counting::tokens);

@@ -9,6 +9,8 @@
 #include <memory>
 #include <utility>
 
+#include "ngram_words.h"
+
 namespace suffixsvc {
 
 namespace {
@@ -51,11 +53,22 @@ FileFault unreadable(const std::string& path, int error) {
     return FileFault::of_system("cannot read the run " + path, error);
 }
 
+// The words that keys of a shape take in a run.
+unsigned compiled_words(const KeyShape& shape) {
+    return with_key_words(shape.words(), []<unsigned K>() { return K; });
+}
+
+// `crc` of zeros and entries, and the header.
+std::uint32_t whole_crc(RunHeader header, std::uint32_t crc) {
+    header.crc = 0;
+    return crc32c(&header, sizeof header, crc);
+}
+
 FileFault check_header(const std::string& path, const RunHeader& h, std::uint64_t bytes) {
     const FileFault foreign{FileFault::Kind::foreign, path + " is no run of this version", "", ""};
     if (h.magic != kMagic || h.version != kVersion) return foreign;
     const bool shaped = h.lowest >= 1 && h.lowest <= h.highest && h.highest <= kMostOrder && h.bits >= 1 &&
-                        h.bits <= 32 && h.words >= h.shape().words() && h.words <= kMostKeyWords;
+                        h.bits <= 32 && h.words == compiled_words(h.shape());
     const std::uint64_t entry = std::uint64_t{8} * h.words + 4;
     if (!shaped || h.entries > (bytes - sizeof h) / entry || sizeof h + entry * h.entries != bytes)
         return {FileFault::Kind::corrupt, "the header of the run " + path + " makes no sense", "", ""};
@@ -65,18 +78,17 @@ FileFault check_header(const std::string& path, const RunHeader& h, std::uint64_
 }  // namespace
 
 StreamFile::~StreamFile() {
-    if (fd_ < 0) return;
-    ::close(fd_);
-    ::unlink(path_.c_str());
+    if (fd_ >= 0) ::close(fd_);
+    if (!path_.empty()) ::unlink(path_.c_str());
 }
 
 bool StreamFile::create(const std::string& path) {
-    path_ = path;
     fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd_ < 0) {
         fault_ = FileFault::of_system("cannot create " + path, errno);
         return false;
     }
+    path_ = path;
     buffer_.reserve(kBuffer);
     return true;
 }
@@ -123,9 +135,11 @@ bool StreamFile::finish() {
 
 template <unsigned K>
 bool RunWriter<K>::finish(const KeyShape& shape, std::uint64_t tokens) {
-    const RunHeader header{kMagic,     kVersion,    K,        shape.lowest, shape.highest,
-                           shape.bits, file_.crc(), entries_, tokens};
-    return file_.overwrite(0, &header, sizeof header) && file_.finish();
+    RunHeader header{kMagic, kVersion, K, shape.lowest, shape.highest, shape.bits, 0, entries_, tokens};
+    header.crc = whole_crc(header, file_.crc());
+    if (!file_.overwrite(0, &header, sizeof header) || !file_.finish()) return false;
+    file_.keep();
+    return true;
 }
 
 RunHeader read_run_header(const std::string& path, FileFault& fault) {
@@ -160,6 +174,7 @@ FileFault check_run(const std::string& path) {
         crc = crc32c(buffer.data(), bytes, crc);
         at += bytes;
     }
+    crc = whole_crc(header, crc);
     if (crc != header.crc)
         return {FileFault::Kind::corrupt, "the run " + path + " is damaged", std::to_string(header.crc),
                 std::to_string(crc)};
@@ -199,7 +214,8 @@ bool RunReader<K>::open(const std::string& path, const RunHeader& header, std::u
     // An entry takes its bytes twice: as read, and aligned.
     capacity_ = std::max<std::size_t>(1, buffer_bytes / (2 * kEntryBytes<K>));
     begin_ = next_ = lower_bound(low, header.shape(), header.entries);
-    end_ = lower_bound(high, header.shape(), header.entries);
+    // In a damaged run, which is in no order, the second may come first.
+    end_ = std::max(begin_, lower_bound(high, header.shape(), header.entries));
     if (fault_) end_ = next_;
     if (next_ < end_) fill();
     return !fault_;

@@ -1,7 +1,8 @@
 // A run: keys in rising order, each once, with its count; a file between counting and merging.
 //
 //     header   "SFXNGRM1", version, words of a key, lowest order, highest order, bits of a code (u32 each),
-//              crc32c of header and entries, the header all 0 (u32), entries, tokens counted (u64 each)
+//              crc32c of zeros in place of the header, the entries and the header, itself 0 there (u32),
+//              entries, tokens counted (u64 each)
 //     entries  words of the key, most significant first (u64 each), count (u32)
 //
 // Little endian. A run lives as long as the build that wrote it and is not meant for anybody else; docs say
@@ -34,7 +35,7 @@ struct RunHeader {
 };
 static_assert(sizeof(RunHeader) == 48);
 
-// A file, written from its beginning through a buffer, and removed again unless it was finished.
+// A file, written from its beginning through a buffer, and removed again unless it was kept.
 class StreamFile {
   public:
     StreamFile() = default;
@@ -60,7 +61,8 @@ class StreamFile {
     // Over what was written; does not move where `put` writes.
     bool overwrite(std::uint64_t at, const void* data, std::size_t bytes);
     bool flush();
-    bool finish();  // all of it is on the disk, the file stays
+    bool finish();  // all of it is on the disk; nothing may be put any more
+    void keep() { path_.clear(); }
 
   private:
     static constexpr std::size_t kBuffer = 1u << 20;
@@ -95,7 +97,7 @@ class RunWriter {
         file_.put(entry.data(), entry.size());
         ++entries_;
     }
-    bool finish(const KeyShape& shape, std::uint64_t tokens);
+    bool finish(const KeyShape& shape, std::uint64_t tokens);  // the file stays
     const FileFault& fault() const { return file_.fault(); }
     std::uint64_t entries() const { return entries_; }
 
@@ -106,7 +108,7 @@ class RunWriter {
 
 // The header of a run, looked at; `fault` says what is wrong with it.
 RunHeader read_run_header(const std::string& path, FileFault& fault);
-// Reads all of a run and compares checksum and order.
+// Reads all of a run and compares its checksum.
 FileFault check_run(const std::string& path);
 
 // Entries of a run one after the other, from the first whose oldest token has code `low` or more to the last

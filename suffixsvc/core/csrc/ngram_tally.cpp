@@ -111,6 +111,9 @@ class OrderTally {
         }
         return !fault;
     }
+    void keep() {
+        for (Sink& sink : sinks_) sink.file->keep();
+    }
     const FileFault* fault() const {
         for (const Sink& sink : sinks_)
             if (sink.file->fault()) return &sink.file->fault();
@@ -245,12 +248,20 @@ FileFault tally_runs(const std::vector<std::string>& paths, std::int64_t low, st
     Runs runs;
     if (FileFault fault = look_at(paths, runs)) return fault;
     const KeyShape shape = runs.headers[0].shape();
-    for (const TallyOutput& output : outputs)
-        if (output.order < shape.lowest || output.order > shape.highest ||
-            output.slots < output.order + (output.totals ? 1 : 0))
+    for (const TallyOutput& output : outputs) {
+        if (output.order < shape.lowest || output.order > shape.highest)
             return {FileFault::Kind::invalid, "the runs do not count n-grams of this order",
                     std::to_string(shape.lowest) + " .. " + std::to_string(shape.highest),
                     std::to_string(output.order)};
+        const unsigned least = output.order + (output.totals ? 1 : 0);
+        if (output.slots < least || output.slots > kMostOrder + 1)
+            return {FileFault::Kind::invalid, "such records cannot hold their n-grams",
+                    std::to_string(least) + " .. " + std::to_string(kMostOrder + 1) + " slots",
+                    std::to_string(output.slots)};
+    }
+    if (low < 0 || low > high || high > std::int64_t{kMost} + 1)
+        return {FileFault::Kind::invalid, "that is no range of tokens", "0 <= first <= end <= 2147483648",
+                std::to_string(low) + " .. " + std::to_string(high)};
     FileFault fault;
     std::vector<OrderTally> tallies;
     if (!divide(outputs, tallies, fault)) return fault;
@@ -267,11 +278,11 @@ FileFault tally_runs(const std::vector<std::string>& paths, std::int64_t low, st
             return std::none_of(tallies.begin(), tallies.end(),
                                 [](const OrderTally& t) { return t.fault() != nullptr; });
         });
-        // Every file is told to finish, so that every fault is looked at; a file that is not finished goes.
         if (bad) return bad;
         for (OrderTally& tally : tallies)
-            if (!tally.finish(bad)) break;
-        return bad;
+            if (!tally.finish(bad)) return bad;
+        for (OrderTally& tally : tallies) tally.keep();  // all of them or none
+        return {};
     });
 }
 
@@ -298,6 +309,8 @@ FileFault combine_runs(const std::vector<std::string>& paths, const std::string&
 FileFault split_runs(const std::vector<std::string>& paths, unsigned parts,
                      std::vector<std::int64_t>& tokens) {
     constexpr std::uint64_t kSamples = 4096;  // of a run
+    if (parts == 0)
+        return {FileFault::Kind::invalid, "runs cannot be divided into no part", "1 or more", "0"};
     Runs runs;
     if (FileFault fault = look_at(paths, runs)) return fault;
     return with_key_words(runs.headers[0].words, [&]<unsigned K>() -> FileFault {

@@ -42,8 +42,8 @@ struct TallyOutput {
     std::uint64_t occurrences = 0;  // of n-grams with a follower, before any cut
 };
 
-// Merges runs of one shape: windows whose oldest token t has low <= t < high. Files are synced; on a fault
-// none is left.
+// Merges runs of one shape: windows whose oldest token t has low <= t < high, 0 <= low <= high <= 2^31. Files
+// are synced; on a fault none is left.
 FileFault tally_runs(const std::vector<std::string>& runs, std::int64_t low, std::int64_t high,
                      std::size_t memory_bytes, std::vector<TallyOutput>& outputs, SegmentJob& job);
 
@@ -51,8 +51,8 @@ FileFault tally_runs(const std::vector<std::string>& runs, std::int64_t low, std
 FileFault combine_runs(const std::vector<std::string>& runs, const std::string& path,
                        std::size_t memory_bytes, SegmentJob& job);
 
-// Tokens that divide the windows of runs into about equal parts by their oldest token; rising, fewer than
-// `parts`.
+// Tokens that divide the windows of runs into about equal parts, one or more, by their oldest token; rising,
+// fewer than `parts`.
 FileFault split_runs(const std::vector<std::string>& runs, unsigned parts, std::vector<std::int64_t>& tokens);
 
 }  // namespace suffixsvc
