@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check sanitize fuzz-segment fuzz-wire bench performance peers clean
+.PHONY: help setup demo test check sanitize fuzz-segment fuzz-wire bench performance caches peers clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -114,6 +114,10 @@ performance: $(VENV)/.stamp-core  ## run all benchmarks and write docs/performan
 
 peers: $(VENV)/.stamp-core  ## build what `suffixsvc bench replay` can compare with, into .venv-peers
 	@tools/peers.sh
+
+# The logs are answers of a real model, recorded with `suffixsvc bench record` (hours; docs/benchmarks.md).
+caches: $(VENV)/.stamp-core  ## make the caches that come along again from the logs in caches/recorded
+	@$(BIN)/suffixsvc cache make sql json code --force
 
 clean:  ## remove everything that was built or set up here (downloaded models stay)
 	@rm -rf $(VENV) .venv-proto .venv-peers build dist .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache \

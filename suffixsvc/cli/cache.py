@@ -7,6 +7,7 @@ import typer
 from suffixsvc.cli.cache_change import diff, merge
 from suffixsvc.cli.cache_forecast import forecast
 from suffixsvc.cli.cache_look import inspect, verify
+from suffixsvc.cli.cache_make import make
 
 __all__ = ["app"]
 
@@ -24,3 +25,4 @@ app.command("verify")(verify)
 app.command("forecast")(forecast)
 app.command("merge")(merge)
 app.command("diff")(diff)
+app.command("make")(make)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from suffixsvc.config import Limits
+
+if TYPE_CHECKING:
+    from suffixsvc.engine import SuffixCache
 
 __all__ = ["serve"]
 
@@ -83,6 +87,12 @@ def serve(
         Path | None,
         typer.Option(help="TOML file: bytes, time to live and pinning of namespaces (docs/limits.md)."),
     ] = None,
+    preload: Annotated[
+        str | None,
+        typer.Option(
+            help="Recipes that every session of their tokenizer drafts from: sql,json,code, or folders."
+        ),
+    ] = None,
     max_streams: Annotated[
         int, typer.Option(help="Streams at a time; a client process uses one.", min=1)
     ] = 512,
@@ -122,5 +132,17 @@ def serve(
             max_streams=max_streams,
             limits=limits,
             policies=Policies() if policies is None else Policies.load(policies),
+            preload=_preload(preload),
         )
     )
+
+
+def _preload(names: str | None) -> Callable[[SuffixCache], Sequence[str]] | None:
+    if not names:
+        return None
+    from suffixsvc_caches.recipes import find_recipe, preload
+
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    for name in wanted:  # an unknown one is told before anything is opened
+        find_recipe(name)
+    return lambda cache: preload(cache, wanted)

@@ -24,7 +24,12 @@ from suffixsvc.engine.namespace import Namespace
 from suffixsvc.engine.outputs import Outputs
 from suffixsvc.engine.room import predicted_bytes
 from suffixsvc.engine.sealing import Hook, Sealer
-from suffixsvc.errors import InvalidConfigError, InvalidInputError, LimitExceededError
+from suffixsvc.errors import (
+    InvalidConfigError,
+    InvalidInputError,
+    LimitExceededError,
+    UnknownNamespaceError,
+)
 from suffixsvc.index import Abandoned, NamespaceIndex, NamespaceStats, Session
 from suffixsvc.interrupts import uninterrupted
 from suffixsvc.policies import Policies
@@ -94,6 +99,7 @@ class SuffixCache:
         self._closing = threading.Lock()
         self._sessions = 0
         self._abandoned: Abandoned = deque()
+        self._default_reads: tuple[str, ...] = ()
         self._indexes: dict[str, NamespaceIndex] = {}
         self._store = _open_store(path, self._limits.max_store_bytes, crash_hook)
         try:
@@ -190,6 +196,20 @@ class SuffixCache:
         """What a folder's sealer does, or 0. An interrupt waits: half a move would stay half till the end."""
         with self._quiet() as sealer:
             return 0 if sealer is None else uninterrupted(lambda: work(sealer, index))
+
+    def read_by_default(self, paths: Sequence[str]) -> None:
+        """Let every session that is opened from now on draft from these namespaces as well, where its own has
+        a tokenizer and it is theirs: corpora that everybody may use. What a session names itself comes first;
+        beyond the most that it can read (7) none are added.
+
+        Raises:
+            UnknownNamespaceError: one does not exist.
+        """
+        known = {record.path for record in self.namespaces()}
+        for path in paths:
+            if path not in known:
+                raise UnknownNamespaceError(f"there is no namespace {path!r} to read from", got=path)
+        self._default_reads = tuple(paths)
 
     def compact(
         self, namespace: str | None = None, *, progress: Callable[[int, int], None] | None = None
@@ -322,7 +342,7 @@ class SuffixCache:
                     expected=f"at most {MAX_READS} beside its own",
                     got=len(reads),
                 )
-            others = [self._catalog.readable(path, record) for path in reads]
+            others = [self._catalog.readable(path, record) for path in self._with_defaults(reads, record)]
             index = self._catalog.index_of(record.path)
             self._sessions += 1
         try:
@@ -340,6 +360,12 @@ class SuffixCache:
         except BaseException:
             self._session_closed(index)
             raise
+
+    def _with_defaults(self, reads: Sequence[str], record: NamespaceRecord) -> list[str]:
+        """The namespaces a session drafts from beside its own: those it names, then the default ones."""
+        usable = self._catalog.of_tokenizer(self._default_reads, record.tokenizer)
+        others = [path for path in usable if path != record.path]
+        return list(dict.fromkeys([*reads, *others]))[:MAX_READS]
 
     def _reap_abandoned(self) -> None:
         """End the sessions that were dropped without close(): what they wrote is taken back."""

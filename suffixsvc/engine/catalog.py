@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -102,6 +102,13 @@ class Catalog:
                 f"no namespace {namespace!r}", remedy="Create it by writing to it first."
             )
         return [self.index_of(namespace)]
+
+    def of_tokenizer(self, paths: Sequence[str], tokenizer: str) -> list[str]:
+        """Those of the namespaces that are of a tokenizer; none where it is not known."""
+        records = [self._records.get(path) for path in paths]
+        return [
+            each.path for each in records if each is not None and tokenizer and each.tokenizer == tokenizer
+        ]
 
     def readable(self, path: str, reader: NamespaceRecord) -> NamespaceIndex:
         """What sessions of another namespace may draft from.

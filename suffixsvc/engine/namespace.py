@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from suffixsvc.engine.cache import SuffixCache
 
 __all__ = ["Namespace"]
+
+
+#: what the names of notes begin with in the store, beside the engine's own
+_NOTE: Final = "note:"
+#: ids are below it
+MAX_OUTPUT_ID: Final = 2**63 - 1
 
 
 class Namespace:
@@ -102,6 +108,19 @@ class Namespace:
     def forget(self, output_id: OutputId) -> None:
         """Delete one output from log and index. UnknownOutputError if it is not there."""
         self._cache._outputs.forget(self.path, output_id)
+
+    def clear(self) -> int:
+        """Delete every output that is here now from log and index; how many those were."""
+        ids = self._cache._store.output_ids(self.path, 0, MAX_OUTPUT_ID)
+        return self._cache._outputs.forget_many(self.path, ids)
+
+    def note(self, name: str) -> bytes | None:
+        """What :meth:`put_note` kept under a name, or None."""
+        return self._cache._store.get_state(self.path, _NOTE + name)
+
+    def put_note(self, name: str, value: bytes) -> None:
+        """Keep a few bytes with this namespace, for whoever fills it. Durable when it returns."""
+        self._cache._store.put_state(self.path, _NOTE + name, value)
 
     def ngrams(self, n: int) -> tuple[TokenArray, npt.NDArray[np.uint64]]:
         """All n-grams: int32[m, n] and uint64[m] counts. See ``NamespaceIndex.ngrams``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,6 +43,8 @@ class ServeConfig:
     max_streams: int = 512
     limits: Limits = field(default_factory=Limits)
     policies: Policies = field(default_factory=Policies)
+    #: fills namespaces before the service answers; those that it returns, sessions read by default
+    preload: Callable[[SuffixCache], Sequence[str]] | None = None
 
 
 def serve_until_signal(config: ServeConfig) -> None:
@@ -59,6 +62,8 @@ def serve_until_signal(config: ServeConfig) -> None:
             str(config.data), limits=config.limits, progress=progress, policies=config.policies
         )
     try:
+        if config.preload is not None:
+            cache.read_by_default(config.preload(cache))
         server = SuffixServer(
             cache,
             addresses,

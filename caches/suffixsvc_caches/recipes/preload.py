@@ -1,0 +1,76 @@
+"""Recipes into a service: each its own pinned namespace, which sessions of that tokenizer draft from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import xxhash
+
+from suffixsvc import SuffixCache
+from suffixsvc.errors import InvalidConfigError
+from suffixsvc.types import NewOutput
+from suffixsvc_caches.logs import LogTally, ReadOptions, find_logs, read_calls
+from suffixsvc_caches.recipes.recipe import Recipe, find_recipe
+
+__all__ = ["NAMESPACE", "preload"]
+
+#: what the namespaces of recipes begin with
+NAMESPACE: Final = "preload"
+_BATCH: Final = 256
+#: note of a namespace: hash of the corpus that is in it, whole
+_VERSION: Final = "preload"
+
+
+def preload(cache: SuffixCache, names: Iterable[str]) -> list[str]:
+    """Load recipes, those that are not there yet; the namespaces they are in.
+
+    A recipe that was loaded from other bytes is loaded again, and what it held is forgotten.
+
+    Raises:
+        InvalidConfigError: no such recipe, or one that was not made. StoreError.
+    """
+    recipes = [find_recipe(name) for name in names]
+    return [_load(cache, recipe) for recipe in dict.fromkeys(recipes)]
+
+
+def _load(cache: SuffixCache, recipe: Recipe) -> str:
+    path = f"{NAMESPACE}/{recipe.name}"
+    try:
+        version = xxhash.xxh3_64_digest(recipe.corpus.read_bytes())
+    except OSError as error:
+        raise InvalidConfigError(
+            f"the recipe {recipe.name} was not made",
+            expected=recipe.corpus.name,
+            got=error.strerror,
+            remedy="Make it: suffixsvc cache make FOLDER (make caches for those of this project).",
+        ) from None
+    namespace = cache.namespace(path, tokenizer=recipe.tokenizer)
+    if namespace.note(_VERSION) == version:
+        return path
+    namespace.clear()
+    for batch in _batches(_outputs(path, recipe)):
+        namespace.add_outputs(batch)
+    namespace.put_note(_VERSION, version)
+    return path
+
+
+def _outputs(path: str, recipe: Recipe) -> Iterator[NewOutput]:
+    reading = ReadOptions()
+    for file in find_logs([recipe.corpus], reading):
+        for call in read_calls(file, reading, LogTally()):
+            labels = {"agent": call.agent} if call.agent else {}
+            tokens, prompt = np.asarray(call.response, np.int32), np.asarray(call.prompt, np.int32)
+            yield NewOutput(path, tokens, (len(tokens),), prompt, labels, corpus=True)
+
+
+def _batches(outputs: Iterator[NewOutput]) -> Iterator[Sequence[NewOutput]]:
+    batch: list[NewOutput] = []
+    for output in outputs:
+        batch.append(output)
+        if len(batch) == _BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
