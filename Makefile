@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check sanitize fuzz-segment fuzz-wire bench performance caches peers clean
+.PHONY: help setup demo test interop check sanitize fuzz-segment fuzz-wire bench performance caches peers clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -55,6 +55,11 @@ ifeq ($(filter-out 0,$(SUFFIXSVC_NO_MODEL)),)
 else
 	@$(BIN)/python -m pytest -m "not model" $(PYTEST_ARGS)
 endif
+
+# LLAMA_CPP_BIN=DIR takes the programs of a llama.cpp that is there. JOBS=1 compiles one file at a time.
+interop: setup  ## hold lookup caches against llama.cpp's own programs (built once, about 15 minutes)
+	@bin=$$(tools/llama_tools.sh); $(BIN)/suffixsvc models get smollm2-135m >/dev/null; \
+	    LLAMA_CPP_BIN="$$bin" $(BIN)/python -m pytest -m interop tests/interop $(PYTEST_ARGS)
 
 check: setup  ## lint, formats, types, import directions, generated code
 	@echo "ruff";          $(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .

@@ -15,7 +15,8 @@ SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "peers.sh"
 def checkout(tmp_path: Path) -> Path:
     """A folder with nothing but the script in its place."""
     (tmp_path / "tools").mkdir()
-    shutil.copy(SCRIPT, tmp_path / "tools" / "peers.sh")
+    for script in (SCRIPT, SCRIPT.with_name("common.sh")):
+        shutil.copy(script, tmp_path / "tools" / script.name)
     return tmp_path
 
 

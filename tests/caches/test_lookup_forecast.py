@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -29,39 +28,12 @@ STATIC = {(0, 1): {2: 3, 1: 3}, (1, 2): {0: 5, 3: 1}, (2, 2): {2: 1}, (3, 3): {0
 SLOW_STATIC = oracle.loaded([(ngram, [*pairs.items()]) for ngram, pairs in STATIC.items()])
 
 
-def slow_stats(text: Sequence[int], ctx: int, wide: int) -> Forecast:
-    """llama-lookup-stats, line by line."""
-    dynamic: oracle.Cache = {}
-    drafted = accepted = steps = tokens = 0
-    start = 0
-    while start + ctx < len(text):
-        chunk = text[start : start + ctx]
-        output, context = [chunk[0]], dict[tuple[int, ...], oracle.GnuMap]()
-        while len(output) < ctx:
-            draft = oracle.draft(output, wide, context, dynamic, SLOW_STATIC)
-            drafted += len(draft)
-            for token in draft:
-                if len(output) == ctx or chunk[len(output)] != token:
-                    break
-                accepted += 1
-                output.append(token)
-                oracle.update(context, output, 1)
-            if len(output) < ctx:
-                output.append(chunk[len(output)])
-                oracle.update(context, output, 1)
-            steps += 1
-        oracle.merge(dynamic, context)
-        tokens += ctx - 1
-        start += ctx
-    return Forecast(wide, len(text) - len(text) % ctx, drafted, accepted, steps, tokens)
-
-
 @settings(deadline=None)
 @given(calls=calls_, ctx=st.integers(2, 20), wide=st.integers(1, 8))
 def test_stats_replay_a_log_as_one_text_in_chunks(calls: list[TokenCall], ctx: int, wide: int) -> None:
     text = [token for call in calls for token in call.response]
     forecaster = Forecaster(LookupTable.of(STATIC), ctx=ctx, draft_tokens=wide)
-    assert forecaster.add_log(calls) == slow_stats(text, ctx, wide)
+    assert forecaster.add_log(calls) == Forecast(wide, *oracle.stats(text, ctx, wide, SLOW_STATIC))
 
 
 @settings(deadline=None)

@@ -10,6 +10,9 @@ SAMPLES_STRICT, PERCENT_STRICT = [4, 3, 2, 2], [75, 66, 66, 66]
 
 Ngram = tuple[int, ...]
 
+#: tokens between which only the order of a hash map decided, as they were met
+TIES: list[tuple[int, ...]] = []
+
 
 class GnuMap:
     """``std::unordered_map<int, int>``: ``items`` is what a loop over it sees."""
@@ -93,6 +96,33 @@ def draft(text: Sequence[int], wide: int, context: Cache, dynamic: Cache, static
     return drafted
 
 
+def stats(text: Sequence[int], ctx: int, wide: int, static: Cache) -> tuple[int, int, int, int, int]:
+    """llama-lookup-stats, line by line: n_predict, n_drafted, n_accept, steps, tokens."""
+    dynamic: Cache = {}
+    drafted = accepted = steps = tokens = 0
+    start = 0
+    while start + ctx < len(text):
+        chunk = text[start : start + ctx]
+        output, context = [chunk[0]], dict[Ngram, GnuMap]()
+        while len(output) < ctx:
+            tried = draft(output, wide, context, dynamic, static)
+            drafted += len(tried)
+            for token in tried:
+                if len(output) == ctx or chunk[len(output)] != token:
+                    break
+                accepted += 1
+                output.append(token)
+                update(context, output, 1)
+            if len(output) < ctx:
+                output.append(chunk[len(output)])
+                update(context, output, 1)
+            steps += 1
+        merge(dynamic, context)
+        tokens += ctx - 1
+        start += ctx
+    return len(text) - len(text) % ctx, drafted, accepted, steps, tokens
+
+
 def _primary(
     cache: Cache, known: Sequence[int], prior: GnuMap, samples: list[int], percent: list[int]
 ) -> int | None:
@@ -100,22 +130,27 @@ def _primary(
         if n > len(known):
             continue
         part = cache.get(tuple(known[len(known) - n :]), GnuMap())
-        best, best_count, best_weight, total = None, 0, 0, 0
-        for token, count in part.items:
-            weight = 100 * (prior.get(token) or 0) or 1
-            if count * weight > best_count * best_weight:
-                best, best_count, best_weight = token, count, weight
-            total += count
-        if total < samples[n - 1] or 100 * best_count < percent[n - 1] * total:
-            continue
-        return best
+        weights = {token: 100 * (prior.get(token) or 0) or 1 for token, _ in part.items}
+        best = _best(part, weights, samples[n - 1], percent[n - 1])
+        if best is not None:
+            return best
     return None
 
 
 def _static(part: GnuMap) -> int | None:
-    best, best_count, total = None, 0, 0
+    return _best(part, dict.fromkeys((token for token, _ in part.items), 1), SAMPLES_LAX[1], PERCENT_LAX[1])
+
+
+def _best(part: GnuMap, weights: dict[int, int], samples: int, percent: int) -> int | None:
+    best, best_product, total = None, 0, 0
     for token, count in part.items:
-        if count > best_count:
-            best, best_count = token, count
+        if count * weights[token] > best_product:
+            best, best_product = token, count * weights[token]
         total += count
-    return best if total >= SAMPLES_LAX[1] and 100 * best_count >= PERCENT_LAX[1] * total else None
+    if best is None or total < samples:
+        return None
+    enough = {token: 100 * count >= percent * total for token, count in part.items}
+    equal = tuple(token for token, count in part.items if count * weights[token] == best_product)
+    if len(equal) > 1 and any(enough[token] for token in equal):
+        TIES.append(equal)
+    return best if enough[best] else None

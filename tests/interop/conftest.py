@@ -1,0 +1,106 @@
+"""llama.cpp's own programs against our lookup caches: ``make interop``, outside the everyday tests.
+
+What the tests find goes into a table, which is printed at the end and written into docs/interop.md when all
+of them passed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from suffixsvc_caches.tokenizers import Tokenizer, load_tokenizer
+
+from suffixsvc import __version__
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "interop.md"
+_BEGIN, _END = "<!-- written by make interop: begin -->\n", "<!-- written by make interop: end -->\n"
+MODEL = "smollm2-135m"
+PROGRAMS = ("llama-lookup-create", "llama-lookup-merge", "llama-lookup-stats", "llama-lookup", "llama-server")
+
+#: (program, what was compared, what came out), in the order in which the tests found it
+FOUND: list[tuple[str, str, str]] = []
+VERSIONS: dict[str, str] = {}
+
+Note = Callable[[str, str, str], None]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Only ``pytest -m interop`` looks in here."""
+    return True if "interop" not in (config.getoption("markexpr") or "") else None
+
+
+@dataclass(frozen=True)
+class Tools:
+    """llama.cpp's programs, and the model they are given."""
+
+    folder: Path
+    model: Path
+
+    def run(self, program: str, *args: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(self.folder / program), *map(str, args)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+            env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # no debugger where it aborts
+            **options,
+        )
+
+
+@pytest.fixture(scope="session")
+def tools() -> Tools:
+    from suffixsvc_driver import models
+
+    folder = os.environ.get("LLAMA_CPP_BIN")
+    if not folder:
+        pytest.fail("LLAMA_CPP_BIN is not set; run: make interop")
+    found = Tools(Path(folder), models.path(MODEL))
+    said = found.run("llama-server", "--version")
+    version = re.search(r"version:\s*(.+)", said.stdout + said.stderr)
+    stamp = found.folder / "VERSION"
+    VERSIONS["llama.cpp"] = (version[1].strip() if version else "unknown") + (
+        f", {stamp.read_text().strip()}" if stamp.is_file() else ""
+    )
+    VERSIONS["model"] = found.model.name
+    VERSIONS["suffixsvc"] = __version__
+    return found
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tools: Tools) -> Tokenizer:
+    return load_tokenizer(tools.model)
+
+
+@pytest.fixture(scope="session")
+def note() -> Note:
+    return lambda program, what, outcome: FOUND.append((program, what, outcome))
+
+
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
+    if not FOUND:
+        return
+    lines = ["| program | compared | outcome |", "|---|---|---|"]
+    lines += [f"| {program} | {what} | {outcome} |" for program, what, outcome in FOUND]
+    text = ", ".join(f"{name} {version}" for name, version in VERSIONS.items())
+    terminalreporter.section("interop")
+    terminalreporter.write_line(text)
+    for line in lines:
+        terminalreporter.write_line(line)
+    programs = {program for program, _, _ in FOUND}
+    if exitstatus != 0 or terminalreporter.stats.get("deselected") or programs != set(PROGRAMS):
+        terminalreporter.write_line(f"{PAGE.name} is left as it is: not all tests ran and passed")
+        return
+    page = PAGE.read_text(encoding="utf-8")
+    before, rest = page.split(_BEGIN)
+    _, after = rest.split(_END)
+    table = "\n".join([f"Versions: {text}.", "", *lines, ""])
+    PAGE.write_text(f"{before}{_BEGIN}{table}{_END}{after}", encoding="utf-8")

@@ -1,0 +1,157 @@
+"""llama-server drafts from our static cache."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from interop.conftest import Note, Tools
+from suffixsvc_caches.lookup import DRAFT_TOKENS, LookupTable, write_lookup
+from suffixsvc_caches.lookup.forecast import Forecaster, Program, TokenCall
+from suffixsvc_caches.tokenizers import Tokenizer
+
+pytestmark = pytest.mark.interop
+
+PROMPT = "Write a list of the months of the year, each with the number of its days:\n"
+TOKENS = 96
+_PATIENCE_S = 120.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the server wrote, and what it says of the drafts."""
+
+    token_ids: list[int]
+    drafted: int
+    accepted: int
+
+
+class Server:
+    """A running llama-server."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> str:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://{self._address}{path}", data)
+        with urllib.request.urlopen(request, timeout=_PATIENCE_S) as reply:
+            return str(reply.read().decode())
+
+    def complete(self) -> Answer:
+        asked = {
+            "prompt": PROMPT,
+            "n_predict": TOKENS,
+            "temperature": 0,
+            "return_tokens": True,
+            "ignore_eos": True,
+        }
+        found = json.loads(self.ask("/completion", asked))
+        timings = found["timings"]
+        return Answer(found["tokens"], timings.get("draft_n", 0), timings.get("draft_n_accepted", 0))
+
+    def metric(self, name: str) -> int:
+        found = re.search(rf"^llamacpp:{name} (\d+)", self.ask("/metrics"), re.MULTILINE)
+        assert found is not None, name
+        return int(found[1])
+
+
+@contextmanager
+def serving(tools: Tools, log: Path, *args: str | Path) -> Iterator[Server]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [tools.folder / "llama-server", "-m", tools.model, "--port", str(port), "--metrics", "-np", "1"]
+    command += ["-c", "1024", "-t", "1", *args]
+    with log.open("w") as out, subprocess.Popen(list(map(str, command)), stdout=out, stderr=out) as process:
+        server = Server(f"127.0.0.1:{port}")
+        try:
+            until = time.monotonic() + _PATIENCE_S
+            while not _ready(server):
+                assert process.poll() is None, log.read_text(errors="replace")[-2000:]
+                assert time.monotonic() < until, "the server did not start"
+                time.sleep(0.2)
+            yield server
+        finally:
+            process.terminate()
+
+
+def _ready(server: Server) -> bool:
+    try:
+        return "ok" in server.ask("/health")
+    except (urllib.error.URLError, ConnectionError):
+        return False
+
+
+def static_cache(path: Path, token_ids: list[int]) -> LookupTable:
+    """2-grams of an answer, counted as if it had been given twice."""
+    found: dict[tuple[int, int], dict[int, int]] = {}
+    for a, b, c in zip(token_ids, token_ids[1:], token_ids[2:], strict=False):
+        followers = found.setdefault((a, b), {})
+        followers[c] = followers.get(c, 0) + 2
+    table = LookupTable.of(found).in_order()
+    write_lookup(path, table)
+    return table
+
+
+def test_the_server_drafts_from_our_cache(
+    tools: Tools, tokenizer: Tokenizer, tmp_path: Path, note: Note
+) -> None:
+    drafting = ("--spec-type", "ngram-cache")
+    with serving(tools, tmp_path / "without.log", *drafting) as server:
+        without = server.complete()
+    table = static_cache(tmp_path / "ours.bin", without.token_ids)
+    with serving(tools, tmp_path / "with.log", *drafting, "-lcs", tmp_path / "ours.bin") as server:
+        found = server.complete()
+        assert server.metric("spec_decode_num_draft_tokens_total") == found.drafted
+        assert server.metric("spec_decode_num_accepted_tokens_total") == found.accepted
+    assert found.accepted > without.accepted + TOKENS // 4
+    prompt = tokenizer.encode_batch([PROMPT])[0].tolist()
+    forecasts = [
+        Forecaster(cache, program=Program.SERVER).add_log([TokenCall(prompt, answer.token_ids)])
+        for cache, answer in ((None, without), (table, found))
+    ]
+    # The server cuts its last draft to the tokens that are left.
+    for forecast, answer in zip(forecasts, (without, found), strict=True):
+        assert 0 <= forecast.n_drafted - answer.drafted < DRAFT_TOKENS
+        assert 0 <= forecast.n_accept - answer.accepted < DRAFT_TOKENS
+    note(
+        "llama-server",
+        f"`--spec-type ngram-cache -lcs`, a cache of its own answer of {TOKENS} tokens",
+        f"starts and drafts from it: /metrics shows {found.drafted} drafted, {found.accepted} accepted "
+        f"(`cache forecast --program server`: {forecasts[1].n_drafted} and {forecasts[1].n_accept}, the last "
+        f"draft not cut to what is left); without the cache {without.drafted} and {without.accepted}",
+    )
+
+
+def test_the_server_ignores_the_cache_without_the_type(tools: Tools, tmp_path: Path, note: Note) -> None:
+    static_cache(tmp_path / "ours.bin", [1, 2, 3, 4])
+    with serving(tools, tmp_path / "server.log", "-lcs", tmp_path / "ours.bin") as server:
+        assert server.complete().drafted == 0
+    note(
+        "llama-server",
+        "`-lcs` without `--spec-type ngram-cache`",
+        "starts, and never drafts: the file is ignored",
+    )
+
+
+def test_the_server_aborts_on_a_torn_cache(tools: Tools, tmp_path: Path, note: Note) -> None:
+    static_cache(tmp_path / "ours.bin", [1, 2, 3, 4])
+    torn = tmp_path / "torn.bin"
+    torn.write_bytes((tmp_path / "ours.bin").read_bytes()[:-1])
+    result = tools.run(
+        "llama-server", "-m", tools.model, "--spec-type", "ngram-cache", "-lcs", torn, "--port", "0"
+    )
+    assert result.returncode != 0
+    note("llama-server", "a static cache that lacks its last byte", "aborts at the start")
