@@ -50,23 +50,22 @@ def count_logs(
     spool = open_spool(plan, journal.folder)
     feed = _Feed(plan, journal, seen, progress, stop)
     workers = [Worker(plan, journal, share, spool) for _ in range(plan.options.workers)]
-    threads = [
-        threading.Thread(target=feed.guard, args=(_work, worker, feed), name=f"count-{i}")
-        for i, worker in enumerate(workers)
-    ]
-    for thread in threads:
-        thread.start()
+    # Events, since Python 3.11 takes a thread for ended when Ctrl-C interrupts a join (bpo-45274).
+    ended: list[threading.Event] = []
     try:
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(0.1)
+        for i, worker in enumerate(workers):
+            end = threading.Event()
+            threading.Thread(target=feed.guard, args=(end, _work, worker, feed), name=f"count-{i}").start()
+            ended.append(end)
+        for end in ended:
+            while not end.wait(0.1):
                 if on_progress is not None:
                     on_progress(progress)
     except BaseException:
         # Ctrl-C: what was counted is written down before it goes on its way.
         stop.set()
-        for thread in threads:
-            thread.join()
+        for end in ended:
+            end.wait()
         raise
     finally:
         if seen is not None:
@@ -145,14 +144,16 @@ class _Feed:
             self._progress.tokens += tokens
             self._progress.calls += len(batch.calls)
 
-    def guard(self, work: Callable[..., None], *args: object) -> None:
-        """Run a thread; its first error ends all."""
+    def guard(self, end: threading.Event, work: Callable[..., None], *args: object) -> None:
+        """Run a thread, and tell of its end; its first error ends all."""
         try:
             work(*args)
         except BaseException as error:  # handed to the thread that asked for the build
             with self._lock:
                 self.error = self.error or error
             self._stop.set()
+        finally:
+            end.set()
 
     def _all(self) -> Iterator[Batch]:
         passed = 0

@@ -3,6 +3,7 @@
 // may be refused or give wrong counts, and may not crash, hang or trip a sanitizer.
 //
 //   ngram_stress DIR [seed] [rounds]
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <thread>

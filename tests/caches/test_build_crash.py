@@ -1,0 +1,147 @@
+"""A build that is killed, again and again, and started again: as if nothing had been."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from support.build_logs import Call, made_up_calls, write_log
+from support.forking import ForkServer
+
+from suffixsvc import SuffixCache
+
+pytestmark = pytest.mark.crash
+
+CALLS = made_up_calls(11, 3000)
+#: kills of one build at most; then it may come to its end
+KILLS = 25
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_log(tmp_path_factory.mktemp("logs") / "calls.jsonl", CALLS)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    server = ForkServer(Path(__file__).with_name("build_child.py"))
+    yield server
+    server.close()
+
+
+def arguments(log: Path, folder: Path, workers: int) -> list[str]:
+    return [
+        *(str(log), "--lookup-static", str(folder / "s.bin"), "--lookup-dynamic", str(folder / "d.bin")),
+        *("--data", str(folder / "data"), "--namespace", "acme/logs", "--checkpoint", "0.1"),
+        *("--workers", str(workers)),
+    ]
+
+
+def outcome(server: ForkServer, args: list[str], kill_after: float | None) -> str:
+    """What the build said at its end; "" where it was killed."""
+    said: list[str] = []
+    status = server.run({"arguments": args}, said.append, kill_after)
+    assert status in (1, -signal.SIGKILL)
+    ends = [line for line in said if line.startswith("code ")]
+    assert all(line.startswith("code 0 ") for line in ends), said
+    return ends[0] if ends else ""
+
+
+def caches(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in ("s.bin", "d.bin")}
+
+
+def corpus(folder: Path) -> list[Call]:
+    """The outputs of the namespace, in their order; the folder is checked as well."""
+    with SuffixCache(folder / "data") as cache:
+        cache.check()
+        held = list(cache._store.scan("acme/logs"))
+    assert [stored.output_id for stored in held] == sorted(stored.output_id for stored in held)
+    return [
+        Call(
+            stored.output.token_ids.tolist(), stored.output.prompt_tail.tolist(),
+            stored.output.labels.get("agent", ""),
+        )
+        for stored in held
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    server: ForkServer, log: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, bytes], float]:
+    """The files of a build that nobody disturbs, and its seconds."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    began = time.monotonic()
+    assert outcome(server, arguments(log, folder, 1), None)
+    seconds = time.monotonic() - began
+    assert corpus(folder) == [call for call in CALLS if call.response]
+    return caches(folder), seconds
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_build_that_is_killed_at_any_time_goes_on(
+    workers: int, server: ForkServer, log: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path
+) -> None:
+    files, seconds = undisturbed
+    random = Random(workers)
+    args = arguments(log, tmp_path, workers)
+    kills, said = 0, ""
+    while not said:
+        said = outcome(server, args, random.uniform(0.02, 0.7 * seconds) if kills < KILLS else None)
+        kills += not said
+    assert kills
+    assert caches(tmp_path) == files
+    assert corpus(tmp_path) == [call for call in CALLS if call.response]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.bin", "data", "s.bin"]
+
+
+def test_a_build_that_was_killed_while_it_loaded_the_corpus_needs_no_force(
+    server: ForkServer, log: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path
+) -> None:
+    """The lookup caches were there by then, and it refused to replace its own work."""
+    args = arguments(log, tmp_path, 1)
+    said = ""
+    for _ in range(100):
+        if (tmp_path / "d.bin").exists():
+            break
+        said = outcome(server, args, undisturbed[1] / 3)
+    while not said:
+        said = outcome(server, args, None)
+    assert caches(tmp_path) == undisturbed[0]
+    assert corpus(tmp_path) == [call for call in CALLS if call.response]
+
+
+@pytest.mark.parametrize("hits", [1, 2])
+def test_ctrl_c_keeps_what_was_counted(hits: int, log: Path, tmp_path: Path) -> None:
+    """Exit code 130, one line, and the next start goes on."""
+    big = write_log(tmp_path / "big.jsonl", CALLS * 20)
+    command = [sys.executable, "-m", "suffixsvc.cli", "build", str(big), "--workers", "2", "--json"]
+    command += ["--lookup-static", str(tmp_path / "s.bin")]
+    # A shell without job control has its background processes ignore SIGINT, and they pass that on.
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, heard)
+    journal = tmp_path / "s.bin.work" / "journal.jsonl"
+    while not journal.exists() and process.poll() is None:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    for _ in range(hits):
+        os.kill(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130, told
+    assert told.splitlines()[-1:] == ["interrupted"]
+    assert not (tmp_path / "s.bin").exists()
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["tokens"] == 20 * sum(len(call.response) for call in CALLS)
+    assert not journal.parent.exists()
