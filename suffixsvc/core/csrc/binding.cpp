@@ -12,8 +12,8 @@
 #include <mutex>
 
 #include "binding_segment.h"
-#include "ngram_binding.h"
 #include "index.h"
+#include "ngram_binding.h"
 #include "segment.h"
 #include "session.h"
 

@@ -17,7 +17,7 @@ namespace suffixsvc {
 namespace {
 
 FileFault fault_of(FileFault::Kind kind, const std::string& path, const std::string& what,
-                      std::string expected = "", std::string got = "") {
+                   std::string expected = "", std::string got = "") {
     return {kind, "segment file " + path + ": " + what, std::move(expected), std::move(got)};
 }
 

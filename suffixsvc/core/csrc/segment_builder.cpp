@@ -129,7 +129,7 @@ std::uint32_t shared_context(const std::vector<std::uint32_t>& codes, std::uint3
 }  // namespace
 
 FileFault build_segment(const std::string& path, const SegmentInput& input, const SegmentOptions& options,
-                           SegmentJob& job) {
+                        SegmentJob& job) {
     if (FileFault fault = validate(input)) return fault;
     TextTable texts;
     const std::vector<Piece> pieces = distinct_texts(input, texts);

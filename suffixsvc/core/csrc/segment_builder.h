@@ -36,14 +36,14 @@ struct SegmentOptions {
 // Memory: 8 to 12 bytes a token for all but inputs of very few different ids, at most 40. Fault kinds:
 // invalid, full, io, cancelled.
 FileFault build_segment(const std::string& path, const SegmentInput& input, const SegmentOptions& options,
-                           SegmentJob& job);
+                        SegmentJob& job);
 
 // Streams: memory a few dozen bytes a text and four bytes a different id and source; the sources' pages are
 // read once in order, their texts at random. Forgotten outputs are left out; those forgotten while it runs
 // may or may not be (the caller forgets them again in the result). Fault kinds: as above, and corrupt where a
 // source is.
 FileFault merge_segments(const std::string& path, std::span<const Segment* const> sources,
-                            const SegmentOptions& options, SegmentJob& job);
+                         const SegmentOptions& options, SegmentJob& job);
 
 // The last steps of both: hubs from the sorted columns already written, tables, checksums, the final name.
 // `header.counts` is complete but for texts and hubs. `ids` are the alphabet.

@@ -330,10 +330,10 @@ bool Merger::write_entries(SegmentWriter& writer, const SegmentLayout& layout, c
 }  // namespace
 
 FileFault merge_segments(const std::string& path, std::span<const Segment* const> sources,
-                            const SegmentOptions& options, SegmentJob& job) {
+                         const SegmentOptions& options, SegmentJob& job) {
     const auto corrupt = [](const std::string& name) {
         return FileFault{FileFault::Kind::corrupt, "segment file " + name + ": cannot be merged",
-                            "a segment that check() accepts", "a damaged one"};
+                         "a segment that check() accepts", "a damaged one"};
     };
     for (const Segment* s : sources)
         if (s->corrupt() || !s->touch_all()) return corrupt(s->path());
