@@ -56,7 +56,7 @@ def forecast(
 
     Drafts by llama.cpp's own rules from the context, the dynamic and the static cache, and prints the figures
     that llama-lookup-stats prints, beside those without the cache. "hit rate" is the share of tokens that
-    were drafted right, "MAT" the tokens a step of the model brings. Takes about 20 seconds for a million
+    were drafted right, "MAT" the tokens a step of the model brings. Takes about half a minute for a million
     tokens, twice, and ten times as long with --plot.
     """
     from suffixsvc_caches.atomic import new_file, require_new

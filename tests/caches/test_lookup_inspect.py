@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from suffixsvc_caches.lookup import LookupTable, NgramCounts, merge_tables, read_lookup, write_lookup
 from suffixsvc_caches.lookup.difference import compare_tables
-from suffixsvc_caches.lookup.faults import repeated_rows
 from suffixsvc_caches.lookup.forecast import Forecaster, Program, TokenCall, smaller_table
 from suffixsvc_caches.lookup.inspect import Record, inspect_table
-from suffixsvc_caches.lookup.table import unique_rows
+from suffixsvc_caches.lookup.table import repeated_rows, unique_rows
 
 from suffixsvc.errors import InvalidInputError, StoreCorruptError
 

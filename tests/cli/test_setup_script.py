@@ -88,3 +88,21 @@ def test_an_unknown_step_is_a_usage_error(bare: Path) -> None:
     result = setup("everything", bare)
     assert result.returncode == 2
     assert "venv|core|llama" in result.stderr
+
+
+def llama_tools(folder: Path) -> subprocess.CompletedProcess[str]:
+    script = SCRIPT.with_name("llama_tools.sh")
+    env = {**os.environ, "LLAMA_CPP_BIN": str(folder)}
+    return subprocess.run([str(script)], env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_programs_of_llama_cpp_that_are_there_are_taken_or_named(tmp_path: Path) -> None:
+    programs = ["llama-lookup", "llama-lookup-create", "llama-lookup-merge", "llama-lookup-stats"]
+    for program in programs:
+        fake(tmp_path, program, "exit 0")
+    result = llama_tools(tmp_path)
+    assert result.returncode == 2
+    assert f"LLAMA_CPP_BIN={tmp_path} lacks llama-server" in result.stderr
+    fake(tmp_path, "llama-server", "exit 0")
+    result = llama_tools(tmp_path)
+    assert (result.returncode, result.stdout) == (0, f"{tmp_path}\n")

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from suffixsvc_caches.tokenizers import Tokenizer, load_tokenizer
+from support.llama_tools import ROOT, Note, Tools
 
 from suffixsvc import __version__
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "interop.md"
 _BEGIN, _END = "<!-- written by make interop: begin -->\n", "<!-- written by make interop: end -->\n"
 MODEL = "smollm2-135m"
@@ -29,31 +26,10 @@ PROGRAMS = ("llama-lookup-create", "llama-lookup-merge", "llama-lookup-stats", "
 FOUND: list[tuple[str, str, str]] = []
 VERSIONS: dict[str, str] = {}
 
-Note = Callable[[str, str, str], None]
-
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Only ``pytest -m interop`` looks in here."""
     return True if "interop" not in (config.getoption("markexpr") or "") else None
-
-
-@dataclass(frozen=True)
-class Tools:
-    """llama.cpp's programs, and the model they are given."""
-
-    folder: Path
-    model: Path
-
-    def run(self, program: str, *args: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(self.folder / program), *map(str, args)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=600,
-            env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # no debugger where it aborts
-            **options,
-        )
 
 
 @pytest.fixture(scope="session")

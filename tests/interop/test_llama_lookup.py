@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from interop.conftest import ROOT, Note, Tools
 from suffixsvc_caches.lookup import (
     Harm,
     LookupTable,
@@ -25,6 +24,7 @@ from suffixsvc_caches.lookup.forecast import Forecast, Forecaster, TokenCall
 from suffixsvc_caches.manifest import find_mismatches, read_manifest
 from suffixsvc_caches.tokenizers import Tokenizer
 from support import lookup_oracle as oracle
+from support.llama_tools import ROOT, Note, Tools
 
 pytestmark = pytest.mark.interop
 
@@ -172,7 +172,8 @@ def test_create_counts_what_our_builder_counts(
     assert found == counted(tokenizer.encode_batch([corpus])[0].tolist()).as_dict()
     assert found == read_lookup(ours).as_dict()
     manifest = read_manifest(ours)
-    assert manifest is None or list(find_mismatches(ours, manifest, read_lookup(ours))) == []
+    assert manifest is not None
+    assert list(find_mismatches(ours, manifest, read_lookup(ours))) == []
     note(
         "llama-lookup-create",
         f"{len(found):,} 2-grams of {len(corpus):,} characters of documentation",

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interop.conftest import Note, Tools
 from suffixsvc_caches.lookup import DRAFT_TOKENS, LookupTable, write_lookup
 from suffixsvc_caches.lookup.forecast import Forecaster, Program, TokenCall
 from suffixsvc_caches.tokenizers import Tokenizer
+from support.llama_tools import Note, Tools
 
 pytestmark = pytest.mark.interop
 

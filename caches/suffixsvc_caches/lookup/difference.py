@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from suffixsvc_caches.lookup.faults import repeated_rows
-from suffixsvc_caches.lookup.table import FREE, LookupTable, unique_rows
+from suffixsvc_caches.lookup.table import FREE, LookupTable, repeated_rows, unique_rows
 
 __all__ = ["Change", "Difference", "compare_tables"]
 

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from suffixsvc_caches.lookup.table import HEAD, MAX_ORDER, Int32s, Int64s, are_ngrams
+from suffixsvc_caches.lookup.table import HEAD, MAX_ORDER, Int32s, Int64s, are_ngrams, repeated_rows
 
-__all__ = ["Fault", "Harm", "find_faults", "repeated_rows"]
+__all__ = ["Fault", "Harm", "find_faults"]
 
 
 class Harm(enum.Enum):
@@ -88,12 +87,3 @@ def _in_records(words: Int32s, starts: Int64s, odd: bool) -> Iterator[Fault]:
         yield Fault(
             4 * int(pair_at[i]), f"token {tokens[i]} again in one record; the first one counts", Harm.ODD
         )
-
-
-def repeated_rows(rows: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
-    """bool[n] of [n, columns]: whether an equal row stands further up."""
-    order = np.lexsort(rows.T)  # stable: of equal rows the first stays the first
-    again = np.zeros(len(rows), bool)
-    if len(rows):
-        again[order[1:]] = (rows[order[1:]] == rows[order[:-1]]).all(axis=1)
-    return again

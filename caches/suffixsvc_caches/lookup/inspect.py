@@ -9,8 +9,7 @@ from typing import Final
 import numpy as np
 
 from suffixsvc_caches.lookup.algorithm import LAX, STRICT
-from suffixsvc_caches.lookup.faults import repeated_rows
-from suffixsvc_caches.lookup.table import FREE, STATIC_ORDER, Int32s, Int64s, LookupTable
+from suffixsvc_caches.lookup.table import FREE, STATIC_ORDER, Int32s, Int64s, LookupTable, repeated_rows
 
 __all__ = ["Inspection", "Record", "inspect_table"]
 

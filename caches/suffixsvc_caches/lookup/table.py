@@ -169,6 +169,15 @@ def unique_rows(rows: npt.NDArray[Number]) -> tuple[npt.NDArray[Number], Int64s]
     return ordered[first], numbers
 
 
+def repeated_rows(rows: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
+    """bool[n] of [n, columns]: whether an equal row stands further up."""
+    order = np.lexsort(rows.T)  # stable: of equal rows the first stays the first
+    again = np.zeros(len(rows), bool)
+    if len(rows):
+        again[order[1:]] = (rows[order[1:]] == rows[order[:-1]]).all(axis=1)
+    return again
+
+
 def _require(values: Iterable[int], least: int, what: str) -> None:
     for value in values:
         if isinstance(value, bool) or not least <= value <= MAX_TOKEN_ID:
