@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,9 +99,10 @@ def build(spec: BuildSpec, watch: BuildWatch | None = None) -> BuildResult:
         counted = _count_or_clear(spec, plan, journal, watch)
         caches = _write_caches(spec, plan, journal, counted, watch)
         outputs = _load(spec, plan, journal, counted, watch)
-    finally:
-        journal.discard_if_empty()
-    shutil.rmtree(work)
+    except BaseException:
+        journal.close_or_remove()
+        raise
+    journal.remove()
     return BuildResult(files, counted, caches.static, caches.dynamic, outputs)
 
 
@@ -126,7 +126,7 @@ def _count_or_clear(spec: BuildSpec, plan: CountPlan, journal: Journal, watch: B
         _require_tokens(counted)
     except (InvalidInputError, TokenizerMismatchError):
         # Other logs are another plan: nothing could go on from here.
-        shutil.rmtree(journal.folder, ignore_errors=True)
+        journal.remove()
         raise
     return counted
 
