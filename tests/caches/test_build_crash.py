@@ -22,7 +22,7 @@ pytestmark = pytest.mark.crash
 
 CALLS = made_up_calls(11, 3000)
 #: kills in all, and of one build at most: then it may come to its end
-KILLS = 12
+KILLS = 6
 
 
 @pytest.fixture(scope="module")
