@@ -37,7 +37,7 @@ def log(calls: list[Call], tmp_path: Path) -> Path:
 
 
 def spec_of(log: Path, tmp_path: Path, target: CorpusTarget, **more: object) -> BuildSpec:
-    return BuildSpec([log], tmp_path / "work", corpus=target, **more)  # type: ignore[arg-type] # by name
+    return BuildSpec([log], work=tmp_path / "work", corpus=target, **more)  # type: ignore[arg-type] # by name
 
 
 def held(cache: SuffixCache) -> list[StoredOutput]:
@@ -118,13 +118,13 @@ def test_a_namespace_of_another_tokenizer_is_left_alone(log: Path, tmp_path: Pat
 
 
 def test_a_folder_in_use_and_a_full_disk_cost_no_count(log: Path, calls: list[Call], tmp_path: Path) -> None:
-    """The lookup cache, written before the corpus was loaded, is no obstacle the next time."""
+    """Nor is the lookup cache, written before the corpus was loaded, an obstacle the next time."""
     spec = spec_of(log, tmp_path, CorpusTarget(NS, tmp_path / "data"), static=LookupSpec(tmp_path / "s.bin"))
     with SuffixCache(tmp_path / "data"), pytest.raises(StoreLockedError):
         build(spec)
-    static = (tmp_path / "s.bin").read_bytes()
     with files_up_to(100 << 10), pytest.raises(StoreError):
         build(spec)
+    static = (tmp_path / "s.bin").read_bytes()
     result = build(spec)
     assert result.counted.resumed_tokens == result.counted.tokens
     assert (tmp_path / "s.bin").read_bytes() == static
@@ -160,8 +160,8 @@ def test_into_a_running_service(log: Path, calls: list[Call], tmp_path: Path) ->
                 draft = client.namespace(NS).open_session([1]).step([40, 41, 42, 43], max_draft_tokens=6)
                 assert draft.token_ids.tolist() == [(44 + i) % 50 for i in range(len(draft))]
                 assert len(draft) >= 3
-        assert as_calls(held(cache)) == expected(calls)
-        assert all(each.output.corpus for each in held(cache))
+        corpus = [each for each in held(cache) if each.output.corpus]  # the session wrote something as well
+        assert as_calls(corpus) == expected(calls)
 
 
 def test_a_service_that_goes_away_is_loaded_from_where_it_stopped(
@@ -176,6 +176,8 @@ def test_a_service_that_goes_away_is_loaded_from_where_it_stopped(
         with serving(cache, address) as (server, _):
 
             class Watch:
+                def working_in(self, folder: Path) -> None: ...
+
                 def counting(self, progress: object) -> None: ...
 
                 def merging(self, share: float) -> None: ...

@@ -24,6 +24,9 @@ CALLS = made_up_calls(11, 3000)
 #: kills in all, and of one build at most: then it may come to its end
 KILLS = 6
 
+#: in the folder of a build that is done, and nothing else
+MADE = ["d.bin", "d.bin.manifest.json", "data", "s.bin", "s.bin.manifest.json"]
+
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -107,7 +110,7 @@ def test_a_build_that_is_killed_at_any_time_goes_on(
         longest = longest if lives > 2 else longest * 0.7  # the machine is faster than it was
         assert caches(folder) == files
         assert corpus(folder) == [call for call in CALLS if call.response]
-        assert sorted(path.name for path in folder.iterdir()) == ["d.bin", "data", "s.bin"]
+        assert sorted(path.name for path in folder.iterdir()) == MADE
 
 
 def test_a_build_that_was_killed_while_it_loaded_the_corpus_needs_no_force(
@@ -131,14 +134,14 @@ def test_ctrl_c_keeps_what_was_counted(hits: int, log: Path, tmp_path: Path) -> 
     """Exit code 130, one line, and the next start goes on."""
     big = write_log(tmp_path / "big.jsonl", CALLS * 20)
     command = [sys.executable, "-m", "suffixsvc.cli", "build", str(big), "--workers", "2", "--json"]
-    command += ["--lookup-static", str(tmp_path / "s.bin")]
+    command += ["--lookup-static", str(tmp_path / "s.bin"), "--work", str(tmp_path / "work")]
     # A shell without job control has its background processes ignore SIGINT, and they pass that on.
     heard = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     finally:
         signal.signal(signal.SIGINT, heard)
-    journal = tmp_path / "s.bin.work" / "journal.jsonl"
+    journal = tmp_path / "work" / "journal.jsonl"
     while not journal.exists() and process.poll() is None:
         time.sleep(0.01)
     time.sleep(0.05)
@@ -147,6 +150,7 @@ def test_ctrl_c_keeps_what_was_counted(hits: int, log: Path, tmp_path: Path) -> 
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130, told
     assert told.splitlines()[-1:] == ["interrupted"]
+    assert f"what was counted is kept in {tmp_path / 'work'}" in told
     assert not (tmp_path / "s.bin").exists()
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["tokens"] == 20 * sum(len(call.response) for call in CALLS)

@@ -61,7 +61,7 @@ def built(calls: Sequence[Call], folder: Path, *, static: bool, **spec: int | bo
     folder.mkdir()
     log = write_log(folder / "log.jsonl", calls)
     lookup = LookupSpec(folder / "c.bin", **spec)  # type: ignore[arg-type] # by name
-    build(BuildSpec([log], folder / "work", **{"static" if static else "dynamic": lookup}))  # type: ignore[arg-type] # by name
+    build(BuildSpec([log], work=folder / "work", **{"static" if static else "dynamic": lookup}))  # type: ignore[arg-type] # by name
     return lookup.path
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from suffixsvc.errors import InvalidInputError, TokenizerMismatchError
+from suffixsvc.errors import InvalidConfigError, InvalidInputError, TokenizerMismatchError
 from suffixsvc_caches.atomic import remove_leftovers, require_new
 from suffixsvc_caches.building.corpus import load_corpus, require_room
 from suffixsvc_caches.building.files import Written
@@ -124,6 +124,8 @@ def _count_or_clear(spec: BuildSpec, plan: CountPlan, journal: Journal, watch: B
     try:
         counted = _count(spec, plan, journal, watch)
         _require_tokens(counted)
+    except InvalidConfigError:
+        raise  # too little memory, say: other settings go on from here
     except (InvalidInputError, TokenizerMismatchError):
         # Other logs are another plan: nothing could go on from here.
         journal.remove()
