@@ -213,8 +213,21 @@ def test_counting_goes_on_from_any_line(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_folder_without_counts_is_not_kept(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "work", "key")
     journal.add_end(0, 0, {}, "")
-    journal.discard_if_empty()
+    journal.close_or_remove()
     assert not (tmp_path / "work").exists()
+
+
+def test_a_build_that_was_killed_while_it_tidied_up_was_done(folder: Path) -> None:
+    """A folder that had lost its journal was refused as no work folder."""
+    (folder / NAME).rename(folder / "finished")
+    (folder / "000001.run").unlink()
+    (folder / "tokens").mkdir()
+    (folder / "tokens" / "0-0.npz").write_bytes(b"")
+    journal = Journal(folder, "another")
+    assert journal.runs() == []
+    assert [path.name for path in folder.iterdir()] == [NAME]
+    journal.remove()
+    assert not folder.exists()
 
 
 def test_encoded_calls_that_cannot_be_read(tmp_path: Path) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from suffixsvc.errors import InvalidInputError, TokenizerMismatchError
+from suffixsvc.errors import InvalidConfigError, InvalidInputError, TokenizerMismatchError
 from suffixsvc_caches.atomic import remove_leftovers, require_new
 from suffixsvc_caches.building.corpus import load_corpus, require_room
 from suffixsvc_caches.building.files import Written
@@ -100,9 +99,10 @@ def build(spec: BuildSpec, watch: BuildWatch | None = None) -> BuildResult:
         counted = _count_or_clear(spec, plan, journal, watch)
         caches = _write_caches(spec, plan, journal, counted, watch)
         outputs = _load(spec, plan, journal, counted, watch)
-    finally:
-        journal.discard_if_empty()
-    shutil.rmtree(work)
+    except BaseException:
+        journal.close_or_remove()
+        raise
+    journal.remove()
     return BuildResult(files, counted, caches.static, caches.dynamic, outputs)
 
 
@@ -124,9 +124,11 @@ def _count_or_clear(spec: BuildSpec, plan: CountPlan, journal: Journal, watch: B
     try:
         counted = _count(spec, plan, journal, watch)
         _require_tokens(counted)
+    except InvalidConfigError:
+        raise  # too little memory, say: other settings go on from here
     except (InvalidInputError, TokenizerMismatchError):
         # Other logs are another plan: nothing could go on from here.
-        shutil.rmtree(journal.folder, ignore_errors=True)
+        journal.remove()
         raise
     return counted
 

@@ -9,12 +9,15 @@
     {"base": n}                                      outputs that a namespace held before a corpus was loaded
     {"loaded": n}                                    outputs of the corpus that are loaded
 
+The journal of a build that is done is called finished, and what is beside it is being removed.
+
 A line is added once what it speaks of is on the disk, so what the journal says is true; a line cut off by a
 crash is no line, and a run that no line names is removed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -22,7 +25,7 @@ import shutil
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from suffixsvc.core.ngram_count import check_run
 from suffixsvc.errors import (
@@ -37,6 +40,7 @@ from suffixsvc_caches.atomic import FULL
 __all__ = ["Journal"]
 
 _NAME: Final = "journal.jsonl"
+_FINISHED: Final = "finished"
 _RUN: Final = "*.run"
 
 
@@ -64,6 +68,7 @@ class Journal:
         self.fingerprint = ""
         self._serial = 0
         self._require_ours(folder)
+        self._remove_finished()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # Unbuffered: what could not be written must not be written by a later attempt.
@@ -80,11 +85,19 @@ class Journal:
         """Let the folder go."""
         self._file.close()
 
-    def discard_if_empty(self) -> None:
-        """Let the folder go, and remove it where nothing in it is worth going on with."""
+    def remove(self) -> None:
+        """The build is done: remove the folder. If a crash stops that, the next build there does it."""
+        with contextlib.suppress(OSError):  # what was built is whole
+            (self.folder / _NAME).rename(self.folder / _FINISHED)
+            _remove(self.folder)
         self.close()
-        if not self._runs and self.base is None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def close_or_remove(self) -> None:
+        """Let the folder go; remove it where nothing in it is worth going on with."""
+        if self._runs or self.base is not None:
+            self.close()
+        else:
+            self.remove()
 
     def runs(self) -> list[Path]:
         """Runs that together count every batch that is done, once."""
@@ -205,7 +218,7 @@ class Journal:
     def _require_ours(folder: Path) -> None:
         if (
             folder.exists()
-            and not (folder / _NAME).exists()
+            and not any((folder / name).is_file() for name in (_NAME, _FINISHED))
             and (not folder.is_dir() or any(folder.iterdir()))
         ):
             raise InvalidInputError(
@@ -213,13 +226,27 @@ class Journal:
                 remedy="Name another with --work.",
             )  # fmt: skip
 
-    def _open(self, key: str) -> None:
+    def _remove_finished(self) -> None:
+        """Remove what a build that was done left, killed before it could do so."""
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with (self.folder / _FINISHED).open("rb") as file:
+                self._lock_file(file)
+                _remove(self.folder)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            raise StoreError(f"cannot remove {self.folder}", got=error.strerror) from None
+
+    def _lock_file(self, file: IO[bytes]) -> None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise StoreLockedError(
                 f"another process builds in {self.folder}", remedy="Wait for it, or name another with --work."
             ) from None
+
+    def _open(self, key: str) -> None:
+        self._lock_file(self._file)
         self._file.seek(0)
         lines = self._file.readall().splitlines(keepends=True)
         whole = [line for line in lines if line.endswith(b"\n")]
@@ -259,6 +286,17 @@ class Journal:
                 f"runs are missing in {self.folder}", expected=", ".join(sorted(known))[:80],
                 remedy="Delete the folder and build again.",
             )  # fmt: skip
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, the file that says that it may go last."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != _FINISHED:
+            path.unlink()
+    (folder / _FINISHED).unlink()
+    folder.rmdir()
 
 
 def _as_ranges(numbers: Iterable[int]) -> list[list[int]]:

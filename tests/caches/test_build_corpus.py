@@ -1,0 +1,200 @@
+"""Corpora: into a data folder that opens at once, and into a running service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from suffixsvc_caches.building import BuildSpec, CorpusTarget, LookupSpec, build
+from suffixsvc_client import SuffixClient
+from support.build_logs import FINGERPRINT, Call, made_up_calls, write_log
+from support.serving import serving, socket_dir
+from support.small_disk import files_up_to
+
+from suffixsvc import SuffixCache
+from suffixsvc.errors import (
+    InvalidConfigError,
+    InvalidInputError,
+    ServiceError,
+    StoreError,
+    StoreLockedError,
+    TokenizerMismatchError,
+)
+from suffixsvc.types import StoredOutput
+
+NS = "acme/logs"
+
+
+@pytest.fixture
+def calls() -> list[Call]:
+    """With equal responses, which are outputs each, and one that is longer than what a batch may hold."""
+    return [*made_up_calls(5, 120), Call(list(range(50)) * 40, [9] * 100, "a" * 300), Call([7, 8])]
+
+
+@pytest.fixture
+def log(calls: list[Call], tmp_path: Path) -> Path:
+    return write_log(tmp_path / "log.jsonl", calls)
+
+
+def spec_of(log: Path, tmp_path: Path, target: CorpusTarget, **more: object) -> BuildSpec:
+    return BuildSpec([log], work=tmp_path / "work", corpus=target, **more)  # type: ignore[arg-type] # by name
+
+
+def held(cache: SuffixCache) -> list[StoredOutput]:
+    return list(cache._store.scan(NS))
+
+
+def as_calls(outputs: list[StoredOutput]) -> list[Call]:
+    return [
+        Call(
+            each.output.token_ids.tolist(),
+            each.output.prompt_tail.tolist(),
+            each.output.labels.get("agent", ""),
+        )
+        for each in outputs
+    ]
+
+
+def expected(calls: list[Call]) -> list[Call]:
+    return [Call(call.response, call.prompt[-64:], call.agent[:256]) for call in calls]
+
+
+def test_a_data_folder_opens_at_once_and_drafts(log: Path, calls: list[Call], tmp_path: Path) -> None:
+    result = build(spec_of(log, tmp_path, CorpusTarget(NS, tmp_path / "data")))
+    assert result.corpus_outputs == len(calls)
+    with SuffixCache(tmp_path / "data") as cache:
+        cache.check()
+        assert (cache.stats().hot_tokens, cache.namespace(NS, tokenizer=FINGERPRINT).stats().segments) == (
+            0,
+            1,
+        )
+        outputs = held(cache)
+        assert as_calls(outputs) == expected(calls)
+        assert all(each.output.corpus for each in outputs)
+        session = cache.namespace(NS).open_session([1])
+        draft = session.step([40, 41, 42, 43])
+        assert draft.token_ids.tolist() == [(44 + i) % 50 for i in range(len(draft))]
+        assert len(draft) >= 3
+        with pytest.raises(TokenizerMismatchError):
+            cache.namespace(NS, tokenizer="xxh3:fedcba9876543210")
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_very_long_text_becomes_outputs_that_follow_each_other(
+    log: Path, calls: list[Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("suffixsvc_caches.building.corpus._MOST_TOKENS", 100)
+    monkeypatch.setattr("suffixsvc_caches.building.corpus._TOKENS", 150)
+    build(spec_of(log, tmp_path, CorpusTarget(NS, tmp_path / "data")))
+    with SuffixCache(tmp_path / "data") as cache:
+        parts = as_calls(held(cache))[120:-1]
+    assert [part.response for part in parts] == [(list(range(50)) * 2)] * 20
+    assert [part.prompt for part in parts] == [[9] * 64, *[list(range(36, 50)) + list(range(50))] * 19]
+    assert sum(len(call.response) for call in calls) == sum(len(p.response) for p in parts) + sum(
+        len(call.response) for call in [*calls[:120], calls[-1]]
+    )
+
+
+def test_a_namespace_that_holds_something_is_left_alone(log: Path, calls: list[Call], tmp_path: Path) -> None:
+    with SuffixCache(tmp_path / "data") as cache:
+        cache.namespace(NS).add_output([1, 2, 3])
+    target = CorpusTarget(NS, tmp_path / "data")
+    with pytest.raises(InvalidInputError, match="holds outputs already") as caught:
+        build(spec_of(log, tmp_path, target))
+    assert caught.value.got == "1 outputs"
+    with SuffixCache(tmp_path / "data") as cache:
+        assert len(held(cache)) == 1
+    added = CorpusTarget(NS, tmp_path / "data", add=True)
+    assert build(spec_of(log, tmp_path, added)).corpus_outputs == len(calls)
+    with SuffixCache(tmp_path / "data") as cache:
+        assert as_calls(held(cache))[1:] == expected(calls)
+
+
+def test_a_namespace_of_another_tokenizer_is_left_alone(log: Path, tmp_path: Path) -> None:
+    with SuffixCache(tmp_path / "data") as cache:
+        cache.namespace(NS, tokenizer="xxh3:fedcba9876543210")
+    with pytest.raises(TokenizerMismatchError):
+        build(spec_of(log, tmp_path, CorpusTarget(NS, tmp_path / "data")))
+
+
+def test_a_folder_in_use_and_a_full_disk_cost_no_count(log: Path, calls: list[Call], tmp_path: Path) -> None:
+    """Nor is the lookup cache, written before the corpus was loaded, an obstacle the next time."""
+    spec = spec_of(log, tmp_path, CorpusTarget(NS, tmp_path / "data"), static=LookupSpec(tmp_path / "s.bin"))
+    with SuffixCache(tmp_path / "data"), pytest.raises(StoreLockedError):
+        build(spec)
+    with files_up_to(100 << 10), pytest.raises(StoreError):
+        build(spec)
+    static = (tmp_path / "s.bin").read_bytes()
+    result = build(spec)
+    assert result.counted.resumed_tokens == result.counted.tokens
+    assert (tmp_path / "s.bin").read_bytes() == static
+    with SuffixCache(tmp_path / "data") as cache:
+        cache.check()
+        assert as_calls(held(cache)) == expected(calls)
+
+
+def test_outputs_that_went_missing_in_between_are_noticed(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SuffixCache(tmp_path / "data") as cache:
+        kept = [cache.namespace(NS).add_output([1, 2, 3, i]) for i in range(3)]
+    spec = spec_of(log, tmp_path, CorpusTarget(NS, tmp_path / "data", add=True))
+    with monkeypatch.context() as patch:
+        patch.setattr("suffixsvc_caches.building.corpus._batches", lambda outputs: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            build(spec)
+    with SuffixCache(tmp_path / "data") as cache:
+        cache.namespace(NS).forget(kept[0])
+    with pytest.raises(InvalidInputError, match="lost outputs"):
+        build(spec)
+
+
+def test_into_a_running_service(log: Path, calls: list[Call], tmp_path: Path) -> None:
+    with socket_dir() as folder, SuffixCache(tmp_path / "data") as cache:
+        with serving(cache, f"unix:{folder / 's.sock'}") as (_, address):
+            target = CorpusTarget(NS, server=address)
+            assert build(spec_of(log, tmp_path, target)).corpus_outputs == len(calls)
+            with pytest.raises(InvalidInputError, match="holds outputs already"):
+                build(spec_of(log, tmp_path, target))
+            with SuffixClient(address) as client:
+                draft = client.namespace(NS).open_session([1]).step([40, 41, 42, 43], max_draft_tokens=6)
+                assert draft.token_ids.tolist() == [(44 + i) % 50 for i in range(len(draft))]
+                assert len(draft) >= 3
+        corpus = [each for each in held(cache) if each.output.corpus]  # the session wrote something as well
+        assert as_calls(corpus) == expected(calls)
+
+
+def test_a_service_that_goes_away_is_loaded_from_where_it_stopped(
+    log: Path, calls: list[Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("suffixsvc_caches.building.corpus._OUTPUTS", 25)
+    with socket_dir() as folder, SuffixCache(tmp_path / "data") as cache:
+        address = f"unix:{folder / 's.sock'}"
+        spec = spec_of(log, tmp_path, CorpusTarget(NS, server=address))
+        with pytest.raises(ServiceError):
+            build(spec)
+        with serving(cache, address) as (server, _):
+
+            class Watch:
+                def working_in(self, folder: Path) -> None: ...
+
+                def counting(self, progress: object) -> None: ...
+
+                def merging(self, share: float) -> None: ...
+
+                def loading(self, outputs: int) -> None:
+                    if outputs >= 50:
+                        server.drain()
+
+            with pytest.raises(ServiceError):
+                build(spec, Watch())
+        assert len(held(cache)) == 50
+        with serving(cache, address):
+            assert build(spec).corpus_outputs == len(calls)
+        assert as_calls(held(cache)) == expected(calls)
+
+
+def test_a_corpus_goes_to_one_place(tmp_path: Path) -> None:
+    for data, server in ((tmp_path, "unix:/s"), (None, "")):
+        with pytest.raises(InvalidConfigError, match="one place"):
+            CorpusTarget(NS, data, server)
