@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from suffixsvc.core import ngram_count
 from suffixsvc.errors import StoreCorruptError, StoreError
 from suffixsvc_caches.atomic import new_file
 from suffixsvc_caches.lookup.faults import find_faults
@@ -62,17 +63,8 @@ def read_words(path: Path) -> tuple[Int32s, int]:
 def record_starts(words: Int32s) -> tuple[Int64s, bool]:
     """Where records begin, in words, and where the last whole one ends; and whether the file goes wrong
     there."""
-    starts = [0]
-    at, end = 0, len(words)
-    view = np.ascontiguousarray(words).data
-    while at + HEAD <= end:
-        followers = view[at + MAX_ORDER]
-        after = at + HEAD + 2 * followers
-        if followers <= 0 or after > end:
-            break
-        starts.append(after)
-        at = after
-    return np.array(starts, np.int64), at != end
+    starts = ngram_count.record_starts(words, HEAD)
+    return starts, int(starts[-1]) != len(words)
 
 
 def write_lookup(path: Path, table: LookupTable, *, force: bool = False) -> int:
