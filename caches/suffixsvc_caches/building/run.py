@@ -10,7 +10,6 @@ from typing import Protocol
 
 from suffixsvc.errors import InvalidInputError, TokenizerMismatchError
 from suffixsvc_caches.atomic import require_new
-from suffixsvc_caches.building.corpus import load_corpus, require_room
 from suffixsvc_caches.building.files import Written
 from suffixsvc_caches.building.lookup_caches import LookupCaches, LookupFiles, Provenance
 from suffixsvc_caches.building.spec import BuildSpec
@@ -87,9 +86,11 @@ def build(spec: BuildSpec, watch: BuildWatch | None = None) -> BuildResult:
     """
     watch = watch or _NoWatch()
     files = find_logs(spec.logs, spec.reading)
-    tokenizer = spec.tokenizer.load() if spec.tokenizer else None
+    tokenizer = spec.tokenizer.load(spec.workers) if spec.tokenizer else None
     plan = CountPlan(files, spec.reading, tokenizer, _count_options(spec), spec.corpus is not None)
     if spec.corpus is not None:
+        from suffixsvc_caches.building.corpus import require_room  # noqa: PLC0415 - loads engine and client
+
         require_room(spec.corpus, tokenizer.fingerprint if tokenizer else "")
     work = spec.work or work_folder(spec, plan.key())
     watch.working_in(work)
@@ -204,6 +205,8 @@ def _load(spec: BuildSpec, plan: CountPlan, journal: Journal, counted: Counted, 
     spool = open_spool(plan, journal.folder)
     if spec.corpus is None or spool is None:
         return 0
+    from suffixsvc_caches.building.corpus import load_corpus  # noqa: PLC0415 - loads engine and client
+
     calls = _spooled(plan, journal, spool)
     return load_corpus(spec.corpus, calls, counted.fingerprint, journal, watch.loading)
 

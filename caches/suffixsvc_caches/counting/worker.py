@@ -144,8 +144,9 @@ class Worker:
     def _require_known(self, batch: Batch, responses: Sequence[TokenArray]) -> None:
         largest = self._plan.largest_token
         for i, tokens in enumerate(responses):
-            wrong = np.flatnonzero((tokens < 0) | (tokens > largest))
-            if len(wrong):
+            # negative ones are the largest of all as uint32
+            if len(tokens) and tokens.view(np.uint32).max() > largest:
+                wrong = np.flatnonzero((tokens < 0) | (tokens > largest))
                 file = self._plan.files[batch.file].path
                 raise InvalidTokensError(
                     f"{file} has ids beyond the vocabulary (response {i + 1} behind call {batch.first_call})",
