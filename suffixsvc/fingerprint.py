@@ -16,6 +16,7 @@ import xxhash
 __all__ = ["tokenizer_fingerprint"]
 
 _PADDING = re.compile(rb"\[PAD\d+\]")
+_HEAD = struct.Struct("<ii")  # id, bytes
 
 
 def tokenizer_fingerprint(
@@ -31,7 +32,7 @@ def tokenizer_fingerprint(
         ``"xxh3:"`` and 16 hexadecimal digits.
     """
     used = sorted((i, b) for i, b in tokens if b and not (b.startswith(b"[PAD") and _PADDING.fullmatch(b)))
-    digest = xxhash.xxh3_64(b"".join(struct.pack("<ii", i, len(b)) + b for i, b in used))
+    digest = xxhash.xxh3_64(b"".join([_HEAD.pack(i, len(b)) + b for i, b in used]))
     for name in ("bos", "eos"):
         value = special_ids.get(name)
         digest.update(struct.pack("<i", -1 if value is None or value < 0 else value))

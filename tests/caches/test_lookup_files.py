@@ -180,7 +180,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(StoreError):
+    with pytest.raises(InvalidInputError, match="no folder"):
         write_lookup(tmp_path / "no" / "cache.bin", table)
     with pytest.raises(StoreError):
         read_lookup(tmp_path / "cache.bin")

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from suffixsvc_client import ClientNamespace, SuffixClient
 
 from suffixsvc import SuffixCache
-from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits, validate_namespace
-from suffixsvc.errors import InvalidConfigError, InvalidInputError, UnknownNamespaceError
+from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits
+from suffixsvc.errors import InvalidInputError, UnknownNamespaceError
 from suffixsvc.types import NewOutput
+from suffixsvc_caches.building.spec import CorpusTarget
 from suffixsvc_caches.counting import Journal, SpooledCall
 
-__all__ = ["CorpusTarget", "load_corpus", "require_room"]
+__all__ = ["load_corpus", "require_room"]
 
 #: written in one transaction, or sent in one call: whichever comes first
 _OUTPUTS: Final = 512
@@ -25,35 +25,6 @@ _MOST_TOKENS: Final = Limits().max_output_tokens
 
 #: told how many outputs are loaded
 OnLoaded = Callable[[int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class CorpusTarget:
-    """Where a corpus goes.
-
-    Attributes:
-        namespace: path of the namespace.
-        data: a data folder, created where there is none; or None.
-        server: address of a running service; or "".
-        add: put it beside what the namespace already holds.
-    """
-
-    namespace: str
-    data: Path | None = None
-    server: str = ""
-    add: bool = False
-
-    def __post_init__(self) -> None:
-        validate_namespace(self.namespace)
-        if (self.data is None) == (not self.server):
-            raise InvalidConfigError(
-                "a corpus goes to one place", expected="a data folder or a server", got="both or none"
-            )
-
-    @property
-    def place(self) -> str:
-        """In words."""
-        return str(self.data or self.server)
 
 
 def load_corpus(

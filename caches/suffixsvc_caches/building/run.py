@@ -10,7 +10,6 @@ from typing import Protocol
 
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, TokenizerMismatchError
 from suffixsvc_caches.atomic import remove_leftovers, require_new
-from suffixsvc_caches.building.corpus import load_corpus, require_room
 from suffixsvc_caches.building.files import Written
 from suffixsvc_caches.building.lookup_caches import LookupCaches, LookupFiles, Provenance
 from suffixsvc_caches.building.spec import BuildSpec
@@ -87,7 +86,7 @@ def build(spec: BuildSpec, watch: BuildWatch | None = None) -> BuildResult:
     """
     watch = watch or _NoWatch()
     files = find_logs(spec.logs, spec.reading)
-    tokenizer = spec.tokenizer.load() if spec.tokenizer else None
+    tokenizer = spec.tokenizer.load(spec.workers) if spec.tokenizer else None
     plan = CountPlan(files, spec.reading, tokenizer, _count_options(spec), spec.corpus is not None)
     work = spec.work or work_folder(spec, plan.key())
     watch.working_in(work)
@@ -95,6 +94,8 @@ def build(spec: BuildSpec, watch: BuildWatch | None = None) -> BuildResult:
     try:
         _require_new(spec, journal)
         if spec.corpus is not None and journal.base is None:
+            from suffixsvc_caches.building.corpus import require_room  # noqa: PLC0415 - loads engine and client
+
             require_room(spec.corpus, tokenizer.fingerprint if tokenizer else "")
         counted = _count_or_clear(spec, plan, journal, watch)
         caches = _write_caches(spec, plan, journal, counted, watch)
@@ -211,6 +212,8 @@ def _load(spec: BuildSpec, plan: CountPlan, journal: Journal, counted: Counted, 
     spool = open_spool(plan, journal.folder)
     if spec.corpus is None or spool is None:
         return 0
+    from suffixsvc_caches.building.corpus import load_corpus  # noqa: PLC0415 - loads engine and client
+
     calls = _spooled(plan, journal, spool)
     return load_corpus(spec.corpus, calls, counted.fingerprint, journal, watch.loading)
 

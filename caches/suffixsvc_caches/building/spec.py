@@ -6,13 +6,42 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from suffixsvc.config import validate_namespace
 from suffixsvc.errors import InvalidConfigError
-from suffixsvc_caches.building.corpus import CorpusTarget
 from suffixsvc_caches.building.lookup_caches import LookupSpec
 from suffixsvc_caches.logs import ReadOptions
 from suffixsvc_caches.tokenizers import TokenizerSource
 
-__all__ = ["BuildSpec"]
+__all__ = ["BuildSpec", "CorpusTarget"]
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusTarget:
+    """Where a corpus goes.
+
+    Attributes:
+        namespace: path of the namespace.
+        data: a data folder, created where there is none; or None.
+        server: address of a running service; or "".
+        add: put it beside what the namespace already holds.
+    """
+
+    namespace: str
+    data: Path | None = None
+    server: str = ""
+    add: bool = False
+
+    def __post_init__(self) -> None:
+        validate_namespace(self.namespace)
+        if (self.data is None) == (not self.server):
+            raise InvalidConfigError(
+                "a corpus goes to one place", expected="a data folder or a server", got="both or none"
+            )
+
+    @property
+    def place(self) -> str:
+        """In words."""
+        return str(self.data or self.server)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from suffixsvc.errors import InvalidInputError, TokenizerMismatchError
 from suffixsvc.types import TokenArray
 from suffixsvc_caches.counting.plan import CountPlan
 from suffixsvc_caches.logs import LogCall, LogFile, LogTally
+from suffixsvc_caches.tokenizers import encode_texts
 
 __all__ = ["Batch", "BatchReader", "SeenBefore", "digest_of", "encode"]
 
@@ -142,6 +143,6 @@ def encode(
 
 def _encode_all(plan: CountPlan, given: list[str | TokenArray]) -> list[TokenArray]:
     texts = [each for each in given if isinstance(each, str)]
-    encoded = iter(plan.tokenizer.encode_batch(texts) if texts and plan.tokenizer else ())
+    encoded = iter(encode_texts(plan.tokenizer, texts) if texts and plan.tokenizer else ())
     none = np.empty(0, np.int32)
     return [next(encoded, none) if isinstance(each, str) else each for each in given]

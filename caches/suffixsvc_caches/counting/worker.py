@@ -145,8 +145,9 @@ class Worker:
     def _require_known(self, batch: Batch, texts: Sequence[TokenArray], what: str) -> None:
         largest = self._plan.largest_token
         for i, tokens in enumerate(texts):
-            wrong = np.flatnonzero((tokens < 0) | (tokens > largest))
-            if len(wrong):
+            # negative ones are the largest of all as uint32
+            if len(tokens) and tokens.view(np.uint32).max() > largest:
+                wrong = np.flatnonzero((tokens < 0) | (tokens > largest))
                 file = self._plan.files[batch.file].path
                 raise InvalidTokensError(
                     f"{file} has ids beyond the vocabulary ({what} {i + 1} behind call {batch.first_call})",

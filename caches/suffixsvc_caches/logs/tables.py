@@ -67,7 +67,12 @@ def _values(column: Any) -> list[Any]:
 
     kind = column.type
     if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_integer(kind.value_type):
-        return [None if row.values is None else row.values.to_numpy(zero_copy_only=False) for row in column]
+        if column.null_count or column.values.null_count:
+            return [
+                None if row.values is None else row.values.to_numpy(zero_copy_only=False) for row in column
+            ]
+        every, ends = column.values.to_numpy(), column.offsets.to_numpy()
+        return [every[first:end] for first, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
     try:
         values: list[Any] = column.to_pylist()
     except UnicodeDecodeError:  # one value is no text: only its row is lost

@@ -2,5 +2,6 @@
 
 from suffixsvc_caches.tokenizers.base import Tokenizer
 from suffixsvc_caches.tokenizers.load import TokenizerSource, load_tokenizer, require_fingerprint
+from suffixsvc_caches.tokenizers.pieces import encode_texts
 
-__all__ = ["Tokenizer", "TokenizerSource", "load_tokenizer", "require_fingerprint"]
+__all__ = ["Tokenizer", "TokenizerSource", "encode_texts", "load_tokenizer", "require_fingerprint"]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
-import numpy as np
 from suffixsvc_driver.targets.llama_model import LlamaModel
 
 from suffixsvc.types import TokenArray, TokenIds
 
 __all__ = ["GgufTokenizer"]
+
+#: characters a text, on average, from which on threads pay
+_FEW: Final = 2048
 
 
 class GgufTokenizer:
@@ -18,13 +22,15 @@ class GgufTokenizer:
 
     Args:
         path: a GGUF file; its weights are not read.
+        threads: that encode the texts of a batch; 1 = the caller's own.
 
     Raises:
         MissingExtraError: llama-cpp-python is not installed. ModelError: llama.cpp cannot load the file.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, threads: int = 1) -> None:
         self._model = LlamaModel(path, vocab_only=True)
+        self._pool = ThreadPoolExecutor(threads, "encode") if threads > 1 else None
         self.vocab_size = self._model.vocab_size
 
     @property
@@ -32,7 +38,10 @@ class GgufTokenizer:
         return self._model.vocabulary.fingerprint
 
     def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
-        return [np.array(self._model.tokenize(text), np.int32) for text in texts]
+        # Handing a short text to another thread costs more than encoding it.
+        if self._pool is None or len(texts) < 2 or sum(map(len, texts)) < _FEW * len(texts):
+            return list(map(self._model.token_array, texts))
+        return list(self._pool.map(self._model.token_array, texts))
 
     def decode(self, token_ids: TokenIds) -> str:
         return self._model.detokenize(token_ids, special=True)

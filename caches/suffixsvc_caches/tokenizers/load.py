@@ -22,12 +22,17 @@ class TokenizerSource:
     bos: str | int | None = None
     eos: str | int | None = None
 
-    def load(self) -> Tokenizer:
-        return load_tokenizer(self.path, bos=self.bos, eos=self.eos)
+    def load(self, threads: int = 1) -> Tokenizer:
+        return load_tokenizer(self.path, bos=self.bos, eos=self.eos, threads=threads)
 
 
 def load_tokenizer(
-    path: Path, *, bos: str | int | None = None, eos: str | int | None = None, expected: str = ""
+    path: Path,
+    *,
+    bos: str | int | None = None,
+    eos: str | int | None = None,
+    expected: str = "",
+    threads: int = 1,
 ) -> Tokenizer:
     """The tokenizer of a GGUF (vocabulary only), or of a tokenizer.json, plain or .gz.
 
@@ -35,13 +40,14 @@ def load_tokenizer(
         bos, eos: text or id of the special tokens, for a tokenizer.json: it does not say which they are, and
             both count in the fingerprint.
         expected: the fingerprint it must have; "" = any.
+        threads: that encode, for a GGUF; the library for a tokenizer.json takes all cores.
 
     Raises:
         InvalidConfigError: no such file, or neither. MissingExtraError: the library for it is missing.
         InvalidInputError: bos and eos of a GGUF, or no tokens of this tokenizer.
         TokenizerMismatchError: another fingerprint than expected.
     """
-    tokenizer = _load(path, bos, eos)
+    tokenizer = _load(path, bos, eos, threads)
     if expected:
         require_fingerprint(tokenizer.fingerprint, expected, str(path.name))
     return tokenizer
@@ -58,7 +64,7 @@ def require_fingerprint(fingerprint: str, expected: str, whose: str) -> None:
         )
 
 
-def _load(path: Path, bos: str | int | None, eos: str | int | None) -> Tokenizer:
+def _load(path: Path, bos: str | int | None, eos: str | int | None, threads: int) -> Tokenizer:
     if not path.is_file():
         raise InvalidConfigError(
             f"no tokenizer at {path}", expected="a GGUF or a tokenizer.json", got="no such file"
@@ -72,7 +78,7 @@ def _load(path: Path, bos: str | int | None, eos: str | int | None) -> Tokenizer
                 got="bos or eos",
                 remedy="Leave --bos and --eos out.",
             )
-        return GgufTokenizer(path)
+        return GgufTokenizer(path, threads)
     from suffixsvc_client.text import TextCodec  # noqa: PLC0415 - only a tokenizer.json needs it
 
     return TextCodec.load(path, bos=bos, eos=eos)

@@ -27,6 +27,7 @@ _BLOCKS: Final = {
     22: (256, 82), 23: (256, 136), 24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8), 28: (1, 8),
     29: (256, 56), 30: (1, 2), 34: (256, 54), 35: (256, 66), 39: (32, 17),
 }  # fmt: skip
+_U64: Final = struct.Struct("<Q")
 _REMEDY: Final = "Fetch the file again."
 
 
@@ -58,10 +59,20 @@ class _Header:
         return int(struct.unpack("<I", self.take(4))[0])
 
     def u64(self) -> int:
-        return int(struct.unpack("<Q", self.take(8))[0])
+        return int(_U64.unpack(self.take(8))[0])
 
     def string(self) -> bytes:
         return self.take(self.u64())
+
+    def _skip_strings(self, count: int) -> None:
+        """Vocabularies and merges: several 100,000 of them."""
+        data, at, end, size_at = self._data, self.at, len(self._data) - 8, _U64.unpack_from
+        for _ in range(count):
+            if at > end:
+                raise _EndOfFileError
+            at += 8 + size_at(data, at)[0]
+        self.at = at
+        self.skip(0)
 
     def skip_value(self, kind: int) -> None:
         if kind == _STRING:
@@ -70,6 +81,8 @@ class _Header:
             item, count = self.u32(), self.u64()
             if item in _SCALAR_BYTES:
                 self.skip(count * _SCALAR_BYTES[item])
+            elif item == _STRING:
+                self._skip_strings(count)
             else:
                 for _ in range(count):
                     self.skip_value(item)
