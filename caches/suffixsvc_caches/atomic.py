@@ -12,18 +12,23 @@ from typing import IO, Final
 
 from suffixsvc.errors import InvalidInputError, StoreError, StoreFullError
 
-__all__ = ["FULL", "new_file", "remove_leftovers", "require_new"]
+__all__ = ["FULL", "new_file", "remove_leftovers", "require_new", "require_place"]
 
 #: errors of the system that mean: no room
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TEMPORARY: Final = ".tmp"
 
 
-def require_new(path: Path, *, force: bool) -> None:
-    """Refuse a path that no file can have, or that exists, unless ``force``. InvalidInputError."""
+def require_place(path: Path) -> None:
+    """Refuse a path that no file can have. InvalidInputError."""
     if path.is_dir() or not path.parent.is_dir():
         what = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
         raise InvalidInputError(what, expected="the name of a file, in a folder that exists")
+
+
+def require_new(path: Path, *, force: bool) -> None:
+    """Refuse a path that no file can have, or that exists, unless ``force``. InvalidInputError."""
+    require_place(path)
     if path.exists() and not force:
         raise InvalidInputError(f"{path} exists", remedy="Give another name, or --force.")
 

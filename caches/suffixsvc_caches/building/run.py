@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, TokenizerMismatchError
-from suffixsvc_caches.atomic import remove_leftovers, require_new
+from suffixsvc_caches.atomic import remove_leftovers, require_new, require_place
 from suffixsvc_caches.building.files import Written
 from suffixsvc_caches.building.lookup_caches import LookupCaches, LookupFiles, Provenance
 from suffixsvc_caches.building.spec import BuildSpec
@@ -85,6 +85,8 @@ def build(spec: BuildSpec, watch: BuildWatch | None = None) -> BuildResult:
         StoreError: the disk.
     """
     watch = watch or _NoWatch()
+    for path in spec.cache_paths:
+        require_place(path)
     files = find_logs(spec.logs, spec.reading)
     tokenizer = spec.tokenizer.load(spec.workers) if spec.tokenizer else None
     plan = CountPlan(files, spec.reading, tokenizer, _count_options(spec), spec.corpus is not None)

@@ -1,0 +1,60 @@
+"""What a build takes of memory: what it was given."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.build_logs import FINGERPRINT
+
+#: builds, and prints the most that was ever resident and how many runs there were
+CHILD = """
+import sys
+from pathlib import Path
+from suffixsvc_caches.building import BuildSpec, LookupSpec, build
+from suffixsvc_caches.counting import Journal
+from suffixsvc_caches.counting.memory import peak_bytes
+log, memory, workers = sys.argv[1:]
+folder, runs = Path(log).parent, []
+new_run = Journal.new_run
+Journal.new_run = lambda self: runs.append(1) or new_run(self)
+spec = BuildSpec(
+    [Path(log)], work=folder / "work", dynamic=LookupSpec(folder / "d.bin", min_count=2),
+    memory_bytes=int(memory), workers=int(workers),
+)
+print(build(spec).counted.tokens, peak_bytes(), len(runs))
+"""
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four million ids that hardly ever follow each other twice: nothing makes the counts small."""
+    path = tmp_path_factory.mktemp("log") / "ids.jsonl"
+    state = 1
+    with path.open("w") as file:
+        for _ in range(4000):
+            ids = []
+            for _ in range(1000):
+                state = state * 6_364_136_223_846_793_005 + 1_442_695_040_888_963_407 & (1 << 64) - 1
+                ids.append(state >> 47)
+            file.write(
+                json.dumps({"response_token_ids": ids, "session_id": "s", "tokenizer": FINGERPRINT}) + "\n"
+            )
+    return path
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_build_keeps_to_its_memory(workers: int, log: Path) -> None:
+    """All windows together take three times what is left to count in."""
+    memory = 128 << 20
+    command = [sys.executable, "-c", CHILD, str(log), str(memory), str(workers)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (log.parent / "d.bin").unlink()
+    (log.parent / "d.bin.manifest.json").unlink()
+    tokens, peak, runs = map(int, done.stdout.split())
+    assert tokens == 4_000_000
+    assert runs > 2 * workers
+    assert peak <= 1.1 * memory

@@ -1,0 +1,203 @@
+"""``suffixsvc build``: from a log of texts to caches, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from suffixsvc_caches.lookup import read_lookup
+from support.build_logs import made_up_calls, write_log
+from support.ngram_oracle import follows
+from support.tiny_tokenizer import write_tokenizer
+
+from suffixsvc import SuffixCache, cli
+
+RESPONSES = [
+    "SELECT name FROM singer ORDER BY name",
+    "SELECT name, age FROM singer",
+    '{"tool": "search", "query": "the other term"}',
+    "SELECT name FROM singer ORDER BY name",
+]
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Exit code, stdout, stderr."""
+
+    def call(*args: object) -> tuple[int, str, str]:
+        code = cli.main(["build", *map(str, args)])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> list[object]:
+    """The arguments of a build from texts."""
+    log = tmp_path / "log.jsonl"
+    lines = [
+        json.dumps({"prompt": f"question {i}", "response": text, "agent": "a"})
+        for i, text in enumerate(RESPONSES)
+    ]
+    log.write_text("\n".join([*lines, "{broken", ""]))
+    return [log, "--tokenizer", write_tokenizer(tmp_path / "tokenizer.json", merges=True)]
+
+
+def test_from_texts_to_caches(run: Run, texts: list[object], tmp_path: Path) -> None:
+    s, d = tmp_path / "s.bin", tmp_path / "d.bin"
+    outputs = ["--lookup-static", s, "--lookup-dynamic", d, "--data", tmp_path / "data", "--namespace", "a/b"]
+    code, told, wrong = run(*texts, *outputs, "--json", "--exact-counts", "--workers", 2)
+    assert (code, wrong) == (0, "")
+    from suffixsvc_caches.tokenizers import load_tokenizer
+
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    ids = [(each.tolist(), 0) for each in tokenizer.encode_batch(RESPONSES)]
+    plain = json.loads(told)
+    assert (plain["tokens"], plain["calls"], plain["duplicates"]) == (sum(len(text) for text, _ in ids), 4, 0)
+    assert plain["tokenizer"] == tokenizer.fingerprint
+    assert plain["read"]["counts"]["malformed"] == 1
+    assert plain["corpus"] == {"namespace": "a/b", "outputs": 4}
+    by_order = [follows(ids, n) for n in range(1, 5)]
+    assert read_lookup(s).as_dict() == by_order[1]
+    assert read_lookup(d).as_dict() == {
+        ngram: counts for order in by_order for ngram, counts in order.items()
+    }
+    assert plain["static"]["bytes"] == s.stat().st_size
+    assert plain["static"]["ngrams"] == {"2": len(by_order[1])}
+    assert plain["dynamic"]["pairs"] == sum(len(counts) for order in by_order for counts in order.values())
+    with SuffixCache(tmp_path / "data") as cache:
+        held = Counter(tokenizer.decode(each.output.token_ids) for each in cache._store.scan("a/b"))
+    assert held == Counter(RESPONSES)
+    assert not list(tmp_path.glob("*.work*"))
+
+
+def test_what_people_read(run: Run, texts: list[object], tmp_path: Path) -> None:
+    code, told, wrong = run(*texts, "--lookup-static", tmp_path / "s.bin", "--dedupe")
+    assert (code, wrong) == (0, "")
+    for word in ("1 malformed", "tokens counted", "1 duplicates left out", "static cache", "of 2"):
+        assert word in told, told
+
+
+def test_the_same_bytes_twice_and_from_ids(run: Run, texts: list[object], tmp_path: Path) -> None:
+    for i in range(2):
+        assert (
+            run(*texts, "--lookup-dynamic", tmp_path / f"{i}.bin", "--context", 3, "--workers", i + 1)[0] == 0
+        )
+    assert (tmp_path / "0.bin").read_bytes() == (tmp_path / "1.bin").read_bytes()
+    log = write_log(tmp_path / "ids.jsonl", made_up_calls(1, 50))
+    assert run(log, "--lookup-dynamic", tmp_path / "ids.bin", "--budget", "1K")[0] == 0
+    assert 0 < (tmp_path / "ids.bin").stat().st_size <= 1024
+    words = np.fromfile(tmp_path / "ids.bin", "<i4").reshape(-1, 7)
+    assert (words[:, 4] == 1).all()
+
+
+def test_what_exists_is_kept_unless_force(run: Run, texts: list[object], tmp_path: Path) -> None:
+    (tmp_path / "s.bin").write_bytes(b"mine")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    code, _, wrong = run(
+        *texts, "--lookup-static", tmp_path / "s.bin", "--lookup-dynamic", tmp_path / "d.bin"
+    )
+    assert code == 2
+    assert wrong.splitlines() == [
+        f"suffixsvc build: {tmp_path / 's.bin'} exists. Give another name, or --force."
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert run(*texts, "--lookup-static", tmp_path / "s.bin", "--force")[0] == 0
+    assert (tmp_path / "s.bin").read_bytes() != b"mine"
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ([], "there is nothing to build"),
+        (["--lookup-static", "s.bin", "--lookup-dynamic", "./s.bin"], "the same name"),
+        (["--lookup-static", "s.bin", "--memory", "lots"], "--memory is no size"),
+        (["--lookup-static", "s.bin", "--memory", f"{'9' * 400}T"], "--memory is too large"),
+        (["--lookup-static", "s.bin", "--memory", "1M"], "too little memory"),
+        (["--lookup-static", "s.bin", "--budget", "27"], "no record fits"),
+        (["--lookup-static", "s.bin", "--budget", "-1"], "--budget is no size"),
+        (["--lookup-static", "s.bin", "--top", "-1"], "leaves no record"),
+        (["--lookup-static", "s.bin", "--top", str(1 << 40)], "leaves no record"),
+        (["--lookup-static", "s.bin", "--min-count", "0"], "leaves no record"),
+        (["--lookup-static", "s.bin", "--engine", "abacus"], "no such engine"),
+        (["--lookup-static", "s.bin", "--format", "runes"], "runes"),
+        (["--lookup-static", "s.bin", "--since", "yesterday"], "yesterday"),
+        (["--lookup-static", "s.bin", "--split", "never"], "never"),
+        (["--lookup-static", "s.bin", "--agent-field", "nobody"], "nobody"),
+        (["--lookup-static", "s.bin", "--tokenizer", "missing.json"], "no tokenizer at"),
+        (["--lookup-static", "s.bin", "--eos", "<|nothing|>"], "eos"),
+        (["--lookup-static", "s.bin", "--strict"], "log.jsonl:5"),
+        (["--lookup-static", "none/s.bin"], "there is no folder"),
+        (["--lookup-static", "."], "is a folder"),
+        (["--data", "data", "--server", "unix:/s"], "one place"),
+        (["--data", "data", "--namespace", "/"], "namespace"),
+        (["--server", "unix:missing.sock"], "missing.sock"),
+        (["missing.jsonl", "--lookup-static", "s.bin"], "cannot read the log missing.jsonl"),
+        (["--lookup-static", "s.bin", "--work", "."], "no work folder"),
+    ],
+)
+def test_a_bad_option_is_one_line_and_leaves_nothing(
+    args: list[str], says: str, run: Run, texts: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    code, told, wrong = run(*texts, *args)
+    assert (code, told) == (2, ""), wrong
+    (line,) = wrong.splitlines()
+    assert line.startswith("suffixsvc build: ")
+    assert says in line
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_logs_of_nothing(run: Run, tmp_path: Path) -> None:
+    """Empty, of no response, junk: one line, and no folder is left for the next try to stumble over."""
+    contents = {
+        "empty": b"",
+        "silent": b'{"response": ""}\n' * 3,
+        "junk": b'{"response": 5}\n{]\n',
+        "bits": bytes(range(256)) * 9,
+    }
+    for name, content in contents.items():
+        log = tmp_path / f"{name}.jsonl"
+        log.write_bytes(content)
+        code, _, wrong = run(log, "--lookup-static", tmp_path / "s.bin", "--data", tmp_path / "data")
+        assert (code, len(wrong.splitlines())) == (2, 1), wrong
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".jsonl"] * 4
+
+
+def test_texts_without_a_tokenizer(run: Run, texts: list[object], tmp_path: Path) -> None:
+    code, _, wrong = run(texts[0], "--lookup-static", tmp_path / "s.bin")
+    assert code == 2
+    assert "Give a GGUF or a tokenizer.json with --tokenizer." in wrong
+    assert not list(tmp_path.glob("s.bin*"))
+
+
+def test_a_folder_named_by_a_dot(
+    run: Run, texts: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no name that the work folder could be named after."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert run(*texts, "--data", ".")[0] == 0
+    assert (tmp_path / "here" / "data.mdb").is_file()
+
+
+def test_too_little_memory_costs_no_counts(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resumed build that was given less than it needs took everything that was counted with it."""
+    log = write_log(tmp_path / "log.jsonl", made_up_calls(1, 50))
+    args = [log, "--lookup-static", tmp_path / "s.bin", "--json"]
+    with monkeypatch.context() as patch:
+        patch.setattr("suffixsvc_caches.building.run.merge_runs", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            run(*args)
+    assert run(*args, "--memory", "64M", "--workers", 30)[0] == 2
+    code, told, _ = run(*args)
+    assert code == 0
+    plain = json.loads(told)
+    assert plain["resumed_tokens"] == plain["tokens"] > 0
