@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from suffixsvc.cli.cache_change import diff, merge
+from suffixsvc.cli.cache_change import diff, import_, merge, prune
 from suffixsvc.cli.cache_forecast import forecast
 from suffixsvc.cli.cache_look import inspect, verify
 from suffixsvc.cli.cache_make import make
@@ -24,5 +24,7 @@ app.command("inspect")(inspect)
 app.command("verify")(verify)
 app.command("forecast")(forecast)
 app.command("merge")(merge)
+app.command("prune")(prune)
+app.command("import")(import_)
 app.command("diff")(diff)
 app.command("make")(make)

@@ -1,4 +1,4 @@
-"""``suffixsvc cache merge`` and ``diff``."""
+"""``suffixsvc cache merge``, ``prune``, ``import`` and ``diff``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from suffixsvc.cli.cache_look import TokenizerPath, shown_by
 if TYPE_CHECKING:
     from suffixsvc_caches.lookup.difference import Difference
 
-__all__ = ["diff", "merge"]
+__all__ = ["diff", "import_", "merge", "prune"]
 
 #: exit code of diff where two caches differ, as of the program of that name
 _DIFFERENT: Final = 1
@@ -45,6 +45,48 @@ def merge(
     typer.echo(
         f"{out}: {manifest.bytes:,} bytes, {sum(manifest.ngrams.values()):,} n-grams of {len(given)} files"
     )
+
+
+def prune(
+    file: Annotated[Path, typer.Argument(help="A lookup cache.")],
+    out: Annotated[Path, typer.Argument(help="The new one.")],
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="The most it may take: 200K. Default: all that changes a draft.", show_default=False
+        ),
+    ] = None,
+    kind: Annotated[str, typer.Option("--as", help="static, dynamic, or auto: what FILE is.")] = "auto",
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT.")] = False,
+) -> None:
+    """Cut a lookup cache down: to what changes a draft, and further to a budget by expected hits.
+
+    As suffixsvc build --compact and --budget, for a file that is there already.
+    """
+    from suffixsvc_caches.changing import prune_cache
+    from suffixsvc_caches.sizes import parse_size
+
+    limit = None if budget is None else parse_size(budget, "--budget")
+    manifest = prune_cache(file, out, limit, kind=kind, force=force)
+    share = manifest.bytes / max(1, file.stat().st_size)
+    typer.echo(f"{out}: {manifest.bytes:,} bytes ({share:.1%}), {sum(manifest.ngrams.values()):,} n-grams")
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(help="A lookup cache that llama.cpp or anybody else wrote.")],
+    out: Annotated[Path, typer.Argument(help="The new one.")],
+    tokenizer: Annotated[Path, typer.Option(help="The model's GGUF or tokenizer.json.")],
+    kind: Annotated[str, typer.Option("--as", help="static, dynamic, or auto: what FILE is.")] = "auto",
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT.")] = False,
+) -> None:
+    """Take over a lookup cache that has no manifest: checked against the vocabulary, as llama.cpp would load
+    it, in order, and with a manifest.
+    """
+    from suffixsvc_caches.changing import import_cache
+    from suffixsvc_caches.tokenizers import load_tokenizer
+
+    manifest = import_cache(file, out, load_tokenizer(tokenizer), tokenizer.name, kind=kind, force=force)
+    typer.echo(f"{out}: {manifest.bytes:,} bytes, {sum(manifest.ngrams.values()):,} n-grams")
 
 
 def diff(

@@ -14,7 +14,6 @@ from suffixsvc_caches.lookup.forecast import (
     Program,
     TokenCall,
     forecast_sizes,
-    smaller_table,
 )
 from support import lookup_oracle as oracle
 
@@ -83,24 +82,6 @@ def test_a_dynamic_cache_is_used_and_left_as_it_is() -> None:
 def test_nonsense_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidInputError):
         Forecaster(None, **wrong)
-
-
-def test_a_smaller_table_keeps_what_fires_most() -> None:
-    table = LookupTable.of(
-        {
-            (1,): {9: 100},  # no 2-gram
-            (1, 2): {3: 9, 4: 1},
-            (2, 3): {4: 5, 5: 5},  # half is enough
-            (3, 4): {5: 50, 6: 30, 7: 30},  # less than half
-            (4, 5): {6: 1},  # once
-            (5, 6): {7: 20},
-            (6, 7, 8): {9: 90},
-        }
-    )
-    assert smaller_table(table, 10**6).as_dict() == {(1, 2): {3: 9}, (2, 3): {4: 5}, (5, 6): {7: 20}}
-    assert smaller_table(table, 2 * 28).as_dict() == {(1, 2): {3: 9}, (5, 6): {7: 20}}
-    assert smaller_table(table, 27).as_dict() == {}
-    assert smaller_table(LookupTable.of({}), 100).as_dict() == {}
 
 
 def test_sizes_rise_to_the_whole_table() -> None:

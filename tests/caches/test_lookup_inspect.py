@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from suffixsvc_caches.lookup import LookupTable, NgramCounts, merge_tables, read_lookup, write_lookup
 from suffixsvc_caches.lookup.difference import compare_tables
-from suffixsvc_caches.lookup.forecast import Forecaster, Program, TokenCall, smaller_table
+from suffixsvc_caches.lookup.forecast import Forecaster, Program, TokenCall
 from suffixsvc_caches.lookup.inspect import Record, inspect_table
+from suffixsvc_caches.lookup.pruning import prune_table
 from suffixsvc_caches.lookup.table import repeated_rows, unique_rows
 
 from suffixsvc.errors import InvalidInputError, StoreCorruptError
@@ -119,7 +120,9 @@ def everything(path: Path) -> None:
         assert sum(inspect_table(table, static=static, top=3).ngrams.values()) == len(table)
     assert compare_tables(table, table).equal
     merge_tables([table, table])
-    smaller_table(table, 100)
+    prune_table(table, 100, static=True)
+    prune_table(table, None, static=False)
+    table.as_loaded()
     calls = [TokenCall([1, 2], [3, 4, 1, 2, 3, 4, 1, 2])]
     for program in Program:
         Forecaster(table, table, program=program, ctx=4).add_log(calls)

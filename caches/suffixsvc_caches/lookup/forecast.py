@@ -19,13 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_caches.lookup.algorithm import DRAFT_TOKENS, LAX, LookupDrafter, NgramCounts
-from suffixsvc_caches.lookup.table import HEAD, STATIC_ORDER, LookupTable
+from suffixsvc_caches.lookup.algorithm import DRAFT_TOKENS, LookupDrafter, NgramCounts
+from suffixsvc_caches.lookup.pruning import prune_table
+from suffixsvc_caches.lookup.table import LookupTable
 
 __all__ = [
     "Forecast",
@@ -34,11 +33,8 @@ __all__ = [
     "Program",
     "TokenCall",
     "forecast_sizes",
-    "smaller_table",
 ]
 
-#: what one record of a cut-down cache takes: an n-gram and one follower
-_RECORD: Final = 4 * (HEAD + 2)
 #: told how many tokens were written since it was last told
 OnTokens = Callable[[int], None]
 
@@ -196,25 +192,6 @@ class Forecaster:
         return drafted, accepted, steps
 
 
-def smaller_table(table: LookupTable, budget_bytes: int) -> LookupTable:
-    """The 2-grams that a static cache of a size keeps: of those that fire (seen often enough, and one
-    follower has enough of it) the ones whose follower was seen most often, with that follower alone."""
-    least, percent = LAX[STATIC_ORDER - 1]
-    best = table.in_order()  # followers by falling count
-    heads = best.starts[:-1]
-    totals = np.add.reduceat(best.counts.astype(np.int64), heads) if len(best) else heads
-    most = best.counts[heads].astype(np.int64)
-    fires = (best.orders() == STATIC_ORDER) & (totals >= least) & (100 * most >= percent * totals)
-    chosen = np.flatnonzero(fires)
-    kept = np.sort(chosen[np.argsort(-most[chosen], kind="stable")[: budget_bytes // _RECORD]])
-    return LookupTable(
-        best.ngrams[kept],
-        np.arange(len(kept) + 1, dtype=np.int64),
-        best.tokens[heads[kept]],
-        best.counts[heads[kept]],
-    )
-
-
 def forecast_sizes(
     table: LookupTable, forecast: Callable[[LookupTable], Forecast], sizes: int = 10
 ) -> list[tuple[int, Forecast]]:
@@ -226,7 +203,7 @@ def forecast_sizes(
     whole = table.file_bytes()
     found = {whole: table}
     for step in range(1, sizes):
-        cut = smaller_table(table, int(whole * 1000 ** -(step / (sizes - 1))))
+        cut = prune_table(table, int(whole * 1000 ** -(step / (sizes - 1))), static=True)
         if len(cut):
             found.setdefault(cut.file_bytes(), cut)
     return [(size, forecast(found[size])) for size in sorted(found)]

@@ -109,6 +109,24 @@ class LookupTable:
         starts = np.concatenate([[0], np.cumsum(sizes[keep])]).astype(np.int64)
         return LookupTable(self.ngrams[keep], starts, self.tokens[pairs], self.counts[pairs])
 
+    def as_loaded(self) -> LookupTable:
+        """What llama.cpp has of it in memory: of equal n-grams, and of equal tokens in one record, the first;
+        nothing that is no n-gram or no token."""
+        _, first = np.unique(self.ngrams, axis=0, return_index=True)
+        keep = np.zeros(len(self), bool)
+        keep[first] = True
+        kept = self.selected(keep & are_ngrams(self.ngrams))
+        record_of = np.repeat(np.arange(len(kept)), kept.sizes())
+        _, first = np.unique(
+            np.stack([record_of, kept.tokens.astype(np.int64)], axis=1), axis=0, return_index=True
+        )
+        pairs = np.zeros(len(kept.tokens), bool)
+        pairs[first] = True
+        pairs &= kept.tokens >= 0
+        sizes = np.bincount(record_of[pairs], minlength=len(kept))
+        starts = np.concatenate([[0], np.cumsum(sizes[sizes > 0])]).astype(np.int64)
+        return LookupTable(kept.ngrams[sizes > 0], starts, kept.tokens[pairs], kept.counts[pairs])
+
     def in_order(self) -> LookupTable:
         """The same records by order, then by tokens; followers by falling count, then by token. Equal tables
         are equal byte for byte then, whatever they were made from."""

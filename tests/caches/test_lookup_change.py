@@ -1,0 +1,134 @@
+"""Lookup caches made of others: pruned, and taken over from somebody who wrote no manifest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from suffixsvc_caches.changing import import_cache, prune_cache
+from suffixsvc_caches.lookup import LookupTable, read_lookup, write_lookup
+from suffixsvc_caches.lookup.algorithm import LAX, STRICT
+from suffixsvc_caches.lookup.pruning import prune_table
+from suffixsvc_caches.manifest import read_manifest
+from suffixsvc_client.text import TextCodec
+from tokenizers import Tokenizer, models
+
+from suffixsvc.cli import main
+from suffixsvc.errors import InvalidInputError, TokenizerMismatchError
+
+TABLE = {
+    (1,): {9: 100},  # no 2-gram
+    (1, 2): {3: 9, 4: 1},
+    (2, 3): {4: 5, 5: 5},  # half is enough
+    (3, 4): {5: 50, 6: 30, 7: 30},  # less than half
+    (4, 5): {6: 1},  # once
+    (5, 6): {7: 20},
+    (6, 7, 8): {9: 90},
+}
+
+
+@pytest.fixture
+def codec(tmp_path: Path) -> TextCodec:
+    words = {f"w{i}": i for i in range(100)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return TextCodec(tokenizer)
+
+
+def test_a_static_cache_keeps_what_fires_most() -> None:
+    table = LookupTable.of(TABLE)
+    assert prune_table(table, 10**6, static=True).as_dict() == {
+        (1, 2): {3: 9},
+        (2, 3): {4: 5},
+        (5, 6): {7: 20},
+    }
+    assert prune_table(table, 2 * 28, static=True).as_dict() == {(1, 2): {3: 9}, (5, 6): {7: 20}}
+    assert prune_table(table, 27, static=True).as_dict() == {}
+    assert prune_table(LookupTable.of({}), 100, static=True).as_dict() == {}
+
+
+def test_a_dynamic_cache_leaves_out_what_a_shorter_one_says() -> None:
+    table = LookupTable.of(
+        {(1,): {2: 10}, (5, 1): {2: 6}, (6, 1): {3: 4}, (5, 6, 1): {3: 2}, (5, 5, 1): {4: 1}}
+    )
+    assert prune_table(table, None, static=False).as_dict() == {(1,): {2: 10}, (6, 1): {3: 4}}
+    assert prune_table(table, 28, static=False).as_dict() == {(1,): {2: 10}}
+
+
+ngrams = st.lists(st.integers(0, 2), min_size=1, max_size=4).map(tuple)
+tables = st.dictionaries(
+    ngrams, st.dictionaries(st.integers(0, 2), st.integers(1, 6), min_size=1), min_size=1, max_size=40
+)
+
+
+@given(records=tables, text=st.lists(st.integers(0, 2), min_size=4, max_size=30), static=st.booleans())
+def test_pruning_changes_no_draft(
+    records: dict[tuple[int, ...], dict[int, int]], text: list[int], static: bool
+) -> None:
+    """Ties apart: of two equal best followers llama.cpp takes one or the other."""
+    rules = {2: LAX[1]} if static else dict(enumerate(STRICT, 1))
+    records = {n: f for n, f in records.items() if list(f.values()).count(max(f.values())) == 1}
+    full = LookupTable.of(records)
+    small = prune_table(full, None, static=static)
+    assert len(small) <= len(full)
+    for at in range(4, len(text) + 1):
+        assert _first(small, text[:at], rules) == _first(full, text[:at], rules)
+
+
+def _first(table: LookupTable, text: list[int], rules: dict[int, tuple[int, int]]) -> list[int]:
+    """The token drafted behind a text from one cache alone, by the rules written down again."""
+    records = table.as_dict()
+    for order in sorted(rules, reverse=True):
+        followers = records.get(tuple(text[-order:]), {})
+        total, least, percent = sum(followers.values()), *rules[order]
+        if followers and total >= least and 100 * max(followers.values()) >= percent * total:
+            return [max(followers, key=lambda token: followers[token])]
+    return []
+
+
+def test_pruning_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_lookup(tmp_path / "a.bin", LookupTable.of({n: f for n, f in TABLE.items() if len(n) == 2}))
+    manifest = prune_cache(tmp_path / "a.bin", tmp_path / "b.bin", 56)
+    assert read_lookup(tmp_path / "b.bin").as_dict() == {(1, 2): {3: 9}, (5, 6): {7: 20}}
+    assert (manifest.bytes, manifest.ngrams) == (56, {2: 2})
+    assert [source.file for source in manifest.sources] == ["a.bin"]
+    with pytest.raises(InvalidInputError, match="exists"):
+        prune_cache(tmp_path / "a.bin", tmp_path / "b.bin", 56)
+    with pytest.raises(InvalidInputError, match="nothing would be left"):
+        prune_cache(tmp_path / "a.bin", tmp_path / "c.bin", 27)
+    assert not (tmp_path / "c.bin").exists()
+    assert main(["cache", "prune", str(tmp_path / "a.bin"), str(tmp_path / "c.bin"), "--budget", "1K"]) == 0
+    assert "3 n-grams" in capsys.readouterr().out
+
+
+def test_importing_takes_what_llama_would_load(tmp_path: Path, codec: TextCodec) -> None:
+    words = [7, 8, -1, -1, 1, 9, 3, 5, 6, -1, -1, 3, 7, 2, 7, 8, 8, 1, 7, 8, -1, -1, 1, 9, 99]
+    (tmp_path / "theirs.bin").write_bytes(np.array(words, np.int32).tobytes())
+    manifest = import_cache(tmp_path / "theirs.bin", tmp_path / "ours.bin", codec, "tokenizer.json")
+    table = read_lookup(tmp_path / "ours.bin")
+    assert table.as_dict() == {(5, 6): {7: 2, 8: 1}, (7, 8): {9: 3}}
+    assert len(table) == 2  # the second record of (7, 8) and the second 7 are gone
+    assert manifest == read_manifest(tmp_path / "ours.bin")
+    assert (manifest.tokenizer.fingerprint, manifest.tokenizer.vocab_size) == (codec.fingerprint, 100)
+
+
+def test_importing_refuses_another_vocabulary(tmp_path: Path, codec: TextCodec) -> None:
+    write_lookup(tmp_path / "theirs.bin", LookupTable.of({(1, 2): {100: 1}}))
+    with pytest.raises(InvalidInputError, match="beyond the vocabulary"):
+        import_cache(tmp_path / "theirs.bin", tmp_path / "ours.bin", codec, "t")
+    write_lookup(tmp_path / "good.bin", LookupTable.of({(1, 2): {99: 1}}))
+    import_cache(tmp_path / "good.bin", tmp_path / "ours.bin", codec, "t")
+    other = TextCodec(Tokenizer(models.WordLevel({f"v{i}": i for i in range(100)}, unk_token="v0")))
+    with pytest.raises(TokenizerMismatchError):
+        import_cache(tmp_path / "ours.bin", tmp_path / "more.bin", other, "t")
+    assert not (tmp_path / "more.bin").exists()
+
+
+def test_the_verb_imports(tmp_path: Path, codec: TextCodec, capsys: pytest.CaptureFixture[str]) -> None:
+    write_lookup(tmp_path / "good.bin", LookupTable.of({(1, 2): {99: 1}}))
+    arguments = ["cache", "import", str(tmp_path / "good.bin"), str(tmp_path / "ours.bin")]
+    assert main([*arguments, "--tokenizer", str(tmp_path / "tokenizer.json")]) == 0
+    assert "1 n-grams" in capsys.readouterr().out
