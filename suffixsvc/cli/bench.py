@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from suffixsvc.cli.bench_index import bench_index
+from suffixsvc.cli.bench_preload import bench_preload
 from suffixsvc.cli.bench_publish import bench_publish
 from suffixsvc.cli.bench_record import bench_record
 from suffixsvc.cli.bench_replay import bench_replay
@@ -25,5 +26,6 @@ app.command("record")(bench_record)
 app.command("train")(bench_train)
 app.command("index")(bench_index)
 app.command("segment")(bench_segment)
+app.command("preload")(bench_preload)
 app.command("rpc")(rpc)
 app.command("publish")(bench_publish)
