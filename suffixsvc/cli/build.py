@@ -155,7 +155,7 @@ def build(
         ),
     ] = False,
     memory: Annotated[
-        str, typer.Option(help="What the whole process may take.", rich_help_panel=_RUN)
+        str, typer.Option(help="What the process may take; with ray, each task.", rich_help_panel=_RUN)
     ] = "2G",
     workers: Annotated[
         int | None,

@@ -61,9 +61,11 @@ def count_on_cluster(
     resumed = journal.tokens
     progress = Progress(0, sum(file.size for file in plan.files), resumed, journal.calls)
     tally = LogTally()
-    # A tokenizer does not travel: every process of the cluster loads it once. Each has its share of memory.
-    options = replace(plan.options, memory_bytes=plan.options.memory_bytes // plan.options.workers)
-    bare = replace(plan, tokenizer=None, options=options)
+    # A tokenizer does not travel: every process of the cluster loads it once. Their folder need not be ours.
+    files = [replace(file, path=file.path.absolute()) for file in plan.files]
+    bare = replace(plan, tokenizer=None, files=files)
+    source = source and replace(source, path=source.path.absolute())
+    folder = journal.folder.absolute()
     with _cluster(plan.options.workers) as ray:
         skips = _skips(ray, bare) if plan.options.dedupe else {}
         count = ray.remote(num_cpus=1, max_retries=0)(_count_log)
@@ -74,7 +76,7 @@ def count_on_cluster(
                 progress.bytes_read += file.size
                 continue
             done = journal.batches_of(index)
-            pending[count.remote(bare, source, journal.folder, index, done, skips.get(index))] = index
+            pending[count.remote(bare, source, folder, index, done, skips.get(index))] = index
         known = plan.tokenizer.fingerprint if plan.tokenizer else journal.fingerprint
         for index, answer in _finished(ray, pending, lambda: _tell(on_progress, progress)):
             if known and answer.fingerprint:  # each task saw its own log only
@@ -98,16 +100,20 @@ def merge_on_cluster(
     on_progress: Callable[[float], None] | None = None,
 ) -> list[Records]:
     """As :func:`suffixsvc_caches.counting.merge_runs`."""
+    folder = journal.folder.absolute()
     with _cluster(workers) as ray:
         combine = ray.remote(num_cpus=1, max_retries=0)(_combine)
         while len(runs := journal.runs()) > FAN_IN:
             groups = [runs[i : i + FAN_IN] for i in range(0, len(runs), FAN_IN)]
-            names = {combine.remote(group, run := journal.new_run()): (run, group) for group in groups}
+            names = {
+                combine.remote(_absolute(group), (run := journal.new_run()).absolute()): (run, group)
+                for group in groups
+            }
             for (run, group), _ in _finished(ray, names, lambda: None):
                 journal.replace_runs(run, group)
-        parts = parts_of(runs, journal.folder, wanted, workers)
+        parts = parts_of(runs, folder, wanted, workers)
         merge = ray.remote(num_cpus=1, max_retries=0)(_merge)
-        tasks = {merge.remote(runs, list(wanted), part): i for i, part in enumerate(parts)}
+        tasks = {merge.remote(_absolute(runs), list(wanted), part): i for i, part in enumerate(parts)}
         found: list[Sequence[tuple[int, ...]]] = [() for _ in parts]
         for done, (i, answer) in enumerate(_finished(ray, tasks, lambda: None), 1):
             found[i] = answer
@@ -257,6 +263,10 @@ def _skips(ray: Any, bare: CountPlan) -> dict[int, npt.NDArray[np.bool_]]:
     again[first] = False
     parts = np.split(again, np.cumsum([len(each) for each in found])[:-1])
     return dict(enumerate(parts))
+
+
+def _absolute(paths: Sequence[Path]) -> list[Path]:
+    return [path.absolute() for path in paths]
 
 
 def _tell(on_progress: Callable[[Progress], None] | None, progress: Progress) -> None:
