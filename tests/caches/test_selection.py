@@ -7,8 +7,10 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+import numpy as np
 import pytest
-from suffixsvc_caches.building import BuildSpec, LookupSpec, build
+from suffixsvc_caches.building import BuildSpec, LookupSpec, build, selection
+from suffixsvc_caches.counting import Records
 from suffixsvc_caches.lookup import read_lookup
 from suffixsvc_caches.lookup.algorithm import LookupDrafter, NgramCounts
 from support.build_logs import Call, texts_of, write_log
@@ -154,3 +156,24 @@ def test_followers_are_cut_and_counts_kept_small(tmp_path: Path) -> None:
 def test_cuts_that_are_none(bad: dict[str, int]) -> None:
     with pytest.raises(InvalidConfigError):
         LookupSpec(Path("s.bin"), **bad)  # type: ignore[arg-type] # by name
+
+
+def test_what_memory_cannot_hold_goes_by_count(tmp_path: Path) -> None:
+    """Candidates of 1, 2, .. 40 occurrences; room to choose among ten of them."""
+    rows = np.zeros((40, 8), np.int32)
+    rows[:, 0], rows[:, 1], rows[:, 2:4] = np.arange(40), 7, -1
+    rows[:, 4] = rows[:, 7] = np.random.default_rng(3).permutation(40) + 1
+    rows[:, 5], rows[:, 6] = 1, 9
+    parts = [tmp_path / "a", tmp_path / "b"]
+    for part, half in zip(parts, np.split(rows, 2), strict=True):
+        part.write_bytes(half.tobytes())
+    [wanted] = selection.candidates([2], static=True, min_count=1)
+    found = [Records(wanted, parts, 40, 40, rows.nbytes, int(rows[:, 7].sum()), 0)]
+    everything, none = selection.choose(found, None)
+    assert (none, len(everything.rows[0])) == (0, 40)
+    chosen, least = selection.choose(found, None, memory_bytes=10 * 160)
+    assert least == 31
+    assert sorted(chosen.rows[0][:, 7].tolist()) == list(range(31, 41))
+    assert chosen.rows[0].tolist() == rows[rows[:, 7] >= 31].tolist()  # still in order
+    nothing, most = selection.choose(found, None, memory_bytes=0)
+    assert (len(nothing.rows[0]), most) == (0, 41)

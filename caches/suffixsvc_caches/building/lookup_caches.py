@@ -105,16 +105,27 @@ class LookupCaches:
         self._of_dynamic = _wanted(dynamic, is_static=False) if dynamic else []
         self.wanted: list[RecordFile] = [*self._of_static, *self._of_dynamic]
 
-    def write(self, found: Sequence[Records], provenance: Provenance, *, force: bool) -> LookupFiles:
+    def write(
+        self,
+        found: Sequence[Records],
+        provenance: Provenance,
+        *,
+        force: bool,
+        memory_bytes: int | None = None,
+    ) -> LookupFiles:
         """Write the files, each with its manifest, from the records found, one for each that is wanted.
+
+        Args:
+            memory_bytes: to choose records in; None: no limit.
 
         Raises:
             InvalidInputError: a file exists, and not ``force``. StoreError: the disk; no half file is left.
         """
         of_static, of_dynamic = found[: len(self._of_static)], found[len(self._of_static) :]
+        how = (provenance, force, memory_bytes)
         return LookupFiles(
-            _write(self._static, True, of_static, provenance, force) if self._static else None,
-            _write(self._dynamic, False, of_dynamic, provenance, force) if self._dynamic else None,
+            _write(self._static, True, of_static, *how) if self._static else None,
+            _write(self._dynamic, False, of_dynamic, *how) if self._dynamic else None,
         )
 
 
@@ -132,11 +143,18 @@ def _wanted(each: LookupSpec, *, is_static: bool) -> list[RecordFile]:
 
 
 def _write(
-    each: LookupSpec, is_static: bool, records: Sequence[Records], provenance: Provenance, force: bool
+    each: LookupSpec,
+    is_static: bool,
+    records: Sequence[Records],
+    provenance: Provenance,
+    force: bool,
+    memory_bytes: int | None,
 ) -> Written:
     most = _max_count(each, is_static)
+    least = 0
     if each.chosen:
-        written = write_rows(each.path, choose(records, each.budget_bytes).words(most), force=force)
+        chosen, least = choose(records, each.budget_bytes, memory_bytes)
+        written = write_rows(each.path, chosen.words(most), force=force)
     else:
         written = write_records(each.path, records, force=force)
     manifest = Manifest(
@@ -149,14 +167,14 @@ def _write(
         written.count,
         provenance.tokenizer,
         provenance.sources,
-        {**provenance.options, **_options(each, most)},
+        {**provenance.options, **_options(each, most, least)},
         f"suffixsvc {__version__}",
     )
     write_manifest(each.path, manifest, force=True)  # an old one would belong to another file
     return written
 
 
-def _options(each: LookupSpec, most: int) -> dict[str, Any]:
+def _options(each: LookupSpec, most: int, least: int) -> dict[str, Any]:
     """How the records of a file were cut."""
     return {
         "budget_bytes": each.budget_bytes,
@@ -164,6 +182,7 @@ def _options(each: LookupSpec, most: int) -> dict[str, Any]:
         "min_count": each.min_count,
         "top": each.top,
         "max_count": most,
+        "left_out_below": least,  # for want of memory to choose in
     }
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, TokenizerMismatchError
 from suffixsvc_caches.atomic import remove_leftovers, require_new, require_place
@@ -27,12 +27,17 @@ from suffixsvc_caches.counting import (
     merge_runs,
 )
 from suffixsvc_caches.counting.local import open_spool
+from suffixsvc_caches.counting.memory import resident_bytes
 from suffixsvc_caches.counting.plan import as_plain
 from suffixsvc_caches.logs import LogFile, ReadOptions, find_logs
 from suffixsvc_caches.lookup.table import MAX_ORDER, STATIC_ORDER
 from suffixsvc_caches.manifest import SourceFile, TokenizerNote
 
 __all__ = ["BuildResult", "BuildWatch", "build"]
+
+
+#: to choose records in, however little is left
+_LEAST_CHOICE: Final = 32 << 20
 
 
 class BuildWatch(Protocol):
@@ -175,7 +180,8 @@ def _write_caches(
     journal.begin_write(spec.cache_paths)
     for path in spec.cache_paths:
         remove_leftovers(path)
-    written = caches.write(found, _provenance(spec, plan, counted), force=True)
+    memory = max(_LEAST_CHOICE, spec.memory_bytes - resident_bytes())
+    written = caches.write(found, _provenance(spec, plan, counted), force=True, memory_bytes=memory)
     for records in found:
         for part in records.parts:
             part.unlink(missing_ok=True)

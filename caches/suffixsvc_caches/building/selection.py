@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -12,6 +13,12 @@ from suffixsvc_caches.lookup.pruning import RECORD_BYTES, ROW_WORDS, Chosen, cho
 from suffixsvc_caches.lookup.table import MAX_ORDER, STATIC_ORDER, Int32s
 
 __all__ = ["RECORD_BYTES", "candidates", "choose"]
+
+#: what a candidate takes while it is chosen from: its row, twice for a moment, and what is worked out of it
+_CHOICE_BYTES: Final = 160
+_PIECE_ROWS: Final = 1 << 16
+#: counts are told apart up to here
+_COUNTED: Final = 1 << 16
 
 
 def candidates(orders: Sequence[int], *, static: bool, min_count: int) -> list[RecordFile]:
@@ -32,23 +39,44 @@ def candidates(orders: Sequence[int], *, static: bool, min_count: int) -> list[R
     ]
 
 
-def choose(found: Sequence[Records], budget_bytes: int | None) -> Chosen:
+def choose(
+    found: Sequence[Records], budget_bytes: int | None, memory_bytes: int | None = None
+) -> tuple[Chosen, int]:
     """The best records for a budget (:func:`suffixsvc_caches.lookup.pruning.choose_rows`).
 
     Args:
         found: what merging found of :func:`candidates`, by rising order.
+        memory_bytes: to choose in; where all candidates take more, those seen least often are left out
+            beforehand. None: no limit.
+
+    Returns:
+        What was chosen, and the count below which candidates were left out for want of memory (0 = none).
     """
-    return choose_rows([_rows(each) for each in found], budget_bytes)
+    most = sum(each.records for each in found) if memory_bytes is None else memory_bytes // _CHOICE_BYTES
+    least = _least_count(found, most)
+    return choose_rows([_rows(each, least) for each in found], budget_bytes), least
 
 
-def _rows(found: Records) -> Int32s:
-    """The records of one order, int32[m, 8], mapped from their file where it is one."""
-    parts = [
-        np.memmap(part, np.dtype("<i4"), "r").reshape(-1, ROW_WORDS)
-        for part in found.parts
-        if part.stat().st_size
-    ]
-    rows: Int32s = (
-        parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, ROW_WORDS), np.int32), *parts])
-    )
-    return rows
+def _least_count(found: Sequence[Records], most: int) -> int:
+    """The smallest count that at most ``most`` records reach, or 0 where all may stay."""
+    if sum(each.records for each in found) <= most:
+        return 0
+    seen = np.zeros(_COUNTED + 1, np.int64)
+    for piece in (piece for each in found for piece in _pieces(each)):
+        seen += np.bincount(np.minimum(piece[:, -1], _COUNTED), minlength=_COUNTED + 1)
+    reach = np.cumsum(seen[::-1])[::-1]  # how many have so much or more
+    return int(np.argmax(reach <= most)) if (reach <= most).any() else _COUNTED + 1
+
+
+def _rows(found: Records, least: int) -> Int32s:
+    """The records of one order whose follower was counted so often, int32[m, 8]."""
+    kept = [np.empty((0, ROW_WORDS), np.int32)]
+    kept += [piece[piece[:, -1] >= least] if least else piece for piece in _pieces(found)]
+    return np.concatenate(kept)
+
+
+def _pieces(found: Records) -> Iterator[Int32s]:
+    for part in found.parts:
+        with part.open("rb") as file:
+            while raw := file.read(_PIECE_ROWS * 4 * ROW_WORDS):
+                yield np.frombuffer(raw, "<i4").reshape(-1, ROW_WORDS)
