@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from suffixsvc.cli.bench_build import bench_build
 from suffixsvc.cli.bench_index import bench_index
 from suffixsvc.cli.bench_preload import bench_preload
 from suffixsvc.cli.bench_publish import bench_publish
@@ -27,5 +28,6 @@ app.command("train")(bench_train)
 app.command("index")(bench_index)
 app.command("segment")(bench_segment)
 app.command("preload")(bench_preload)
+app.command("build")(bench_build)
 app.command("rpc")(rpc)
 app.command("publish")(bench_publish)

@@ -14,8 +14,8 @@ def bench_publish(
     measured: Annotated[
         Path,
         typer.Argument(
-            help="A folder with the JSON of runs: replay.json, index.json, segment.json, rpc.json; what is "
-            "missing is left out of the page."
+            help="A folder with the JSON of runs: replay.json, index.json, segment.json, rpc.json, "
+            "build.json; what is missing is left out of the page."
         ),
     ],
     page: Annotated[Path, typer.Option(help="The page to write; its plots go beside it.")] = Path(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["index_command", "replay_command", "rpc_command", "segment_command"]
+__all__ = ["build_command", "index_command", "replay_command", "rpc_command", "segment_command"]
 
 _REPLAY: Final = {
     "methods": "--method",
@@ -54,6 +54,31 @@ def index_command(results: Mapping[str, Any]) -> str:
     words += [] if options["restart"] else ["--no-restart"]
     words += ["--output-tokens", str(options["output_tokens"]), "--seed", str(options["seed"]), "--json"]
     return shlex.join(words)
+
+
+_BUILD: Final = {
+    "sections": "--section",
+    "tokens": "--tokens",
+    "memory_tokens": "--memory-tokens",
+    "memories": "--memory",
+    "records": "--records",
+    "logs": "--logs",
+    "tokenizers": "--tokenizer",
+    "text": "--text",
+    "text_bytes": "--text-size",
+    "llama_bin": "--llama-bin",
+    "target": "--target",
+    "rounds": "--rounds",
+    "seed": "--seed",
+}
+
+
+def build_command(results: Mapping[str, Any]) -> str:
+    words = ["suffixsvc", "bench", "build"]
+    for name, option in _BUILD.items():
+        for value in _listed(results["options"][name]):
+            words += [option, str(value)]
+    return shlex.join([*words, "--json"])
 
 
 def segment_command(results: Mapping[str, Any]) -> str:

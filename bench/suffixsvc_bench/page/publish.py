@@ -11,9 +11,16 @@ from typing import Any, Final
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.plots import Chart
 from suffixsvc.plots.files import svg_file
+from suffixsvc_bench.build_bench.tables import build_grids
 from suffixsvc_bench.index_bench.charts import index_charts
 from suffixsvc_bench.index_bench.tables import index_grids, removal_line, restart_grid
-from suffixsvc_bench.page.commands import index_command, replay_command, rpc_command, segment_command
+from suffixsvc_bench.page.commands import (
+    build_command,
+    index_command,
+    replay_command,
+    rpc_command,
+    segment_command,
+)
 from suffixsvc_bench.provenance import Provenance
 from suffixsvc_bench.replay.charts import charts
 from suffixsvc_bench.replay.document import read_comparison
@@ -34,7 +41,7 @@ def publish(measured: Path, page: Path) -> list[Path]:
 
     Args:
         measured: a folder with what the verbs printed with ``--json``: replay.json, index.json,
-            segment.json, rpc.json. Sections without a file are left out.
+            segment.json, rpc.json, build.json. Sections without a file are left out.
         page: the page; plots go into a folder of its name beside it, and old ones there are removed.
 
     Raises:
@@ -116,11 +123,18 @@ def _rpc(path: Path) -> list[Part]:
     return ["## Over the wire", _words("rpc"), made, markdown_grid(rpc_grid(report)), rpc_line(report)]
 
 
+def _build(path: Path) -> list[Part]:
+    results = _read(path, ("provenance", "options"))
+    made = _made(_where(results), build_command(results))
+    return ["## Building caches", _words("build"), made, *map(markdown_grid, build_grids(results))]
+
+
 _SECTIONS: Final[dict[str, Callable[[Path], list[Part]]]] = {
     "replay": _replay,
     "index": _index,
     "segment": _segment,
     "rpc": _rpc,
+    "build": _build,
 }
 
 
