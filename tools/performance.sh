@@ -11,15 +11,16 @@
 # Arctic Inference is compared where `make peers` built it. The machine should do nothing else: on two cores all of it
 # takes two to three hours. Environment:
 #
-#   STEPS="replay index segment rpc publish"   only some of them; publish takes what lies in OUT
+#   STEPS="replay index segment rpc build publish"   only some of them; publish takes what lies in OUT
 #   SIZES=1M,10M,100M                          of bench index and bench segment
+#   BUILD="--tokenizer tokenizer.json.gz"       options of bench build
 #   OUT=build/performance                      where the JSON, the logs and the reports go
 #   FOLDER=/tmp                                where folders of up to 10 GB are made (100M tokens)
 #   PAGE=docs/performance.md                   the page
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-steps=${STEPS:-replay index segment rpc publish}
+steps=${STEPS:-replay index segment rpc build publish}
 sizes=${SIZES:-1M,10M,100M}
 out=${OUT:-build/performance}
 page=${PAGE:-docs/performance.md}
@@ -52,7 +53,11 @@ for step in $steps; do
         index) measure index --sizes "$sizes" --folder "${FOLDER:-/tmp}" --report "$out/index.html" ;;
         segment) measure segment --sizes "$sizes" --folder "${FOLDER:-/tmp}" ;;
         rpc) measure rpc ;;
+        build)
+            read -ra build <<<"${BUILD:-}"
+            measure build --folder "${FOLDER:-/tmp}" "${build[@]}"
+            ;;
         publish) "$suffixsvc" bench publish "$out" --page "$page" ;;
-        *) fail "no step $step; there are replay, index, segment, rpc and publish" ;;
+        *) fail "no step $step; there are replay, index, segment, rpc, build and publish" ;;
     esac
 done

@@ -63,7 +63,8 @@ def bench_build(
     Each measurement is a process of its own. Token ids are made up and reproducible from --seed; they repeat
     phrases as agents do. Sections without what they need (a tokenizer, logs, programs) are left out.
     """
-    from suffixsvc_bench.build_bench import SECTIONS, BuildBenchOptions, run_build_bench
+    from suffixsvc_bench.build_bench.options import SECTIONS, BuildBenchOptions
+    from suffixsvc_bench.build_bench.run import run_build_bench
     from suffixsvc_bench.output import Told, require_folder
     from suffixsvc_caches.sizes import parse_size
 

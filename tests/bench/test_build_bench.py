@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
-from suffixsvc_bench.build_bench import SECTIONS, BuildBenchOptions, run_build_bench
+from suffixsvc_bench.build_bench.options import SECTIONS, BuildBenchOptions
 from suffixsvc_bench.build_bench.processes import run_part, run_program
+from suffixsvc_bench.build_bench.run import run_build_bench
 from suffixsvc_bench.build_bench.tables import build_grids
 from suffixsvc_bench.build_bench.texts import made_up, source_text, write_ids
 from suffixsvc_bench.page import publish

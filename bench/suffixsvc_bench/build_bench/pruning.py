@@ -23,6 +23,8 @@ __all__ = ["measure_pruning"]
 #: of a log, the last one in so many is held out
 _HELD_OUT: Final = 5
 _LEAST_CALLS: Final = 10
+#: of a prompt's end, that the context cache has
+_PROMPT_TOKENS: Final = 256
 
 
 def measure_pruning(
@@ -31,6 +33,7 @@ def measure_pruning(
     """Caches from four fifths of a log, whole and cut to shares of their bytes; forecasts on the last fifth.
 
     Each cache stands alone beside the context cache, which llama-lookup always has; "none" is that one only.
+    Of prompts the last 256 tokens are read: the rest would take most of the time.
 
     Raises:
         InvalidInputError: fewer than ten calls, or texts and no tokenizer.
@@ -44,7 +47,8 @@ def measure_pruning(
             f"{log} has too few calls to hold some out", expected=f"{_LEAST_CALLS} or more", got=len(calls)
         )
     first = len(calls) - len(calls) // _HELD_OUT
-    learned, held_out = calls[:first], calls[first:]
+    learned = calls[:first]
+    held_out = [TokenCall(call.prompt[-_PROMPT_TOKENS:], call.response) for call in calls[first:]]
     ids = folder / "ids.parquet"
     tokens = write_ids(ids, (np.asarray(call.response, np.int32) for call in learned))
     found: dict[str, Any] = {
