@@ -14,8 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from suffixsvc_bench.resident import resident
-
 __all__ = ["main"]
 
 
@@ -70,6 +68,7 @@ def build(
     """What ``suffixsvc build`` does: static.bin, and dynamic.bin where that is wanted."""
     from suffixsvc_caches.building import BuildSpec, LookupSpec  # noqa: PLC0415 - part of what is measured
     from suffixsvc_caches.building import build as run  # noqa: PLC0415 - as above
+    from suffixsvc_caches.counting.memory import peak_bytes  # noqa: PLC0415 - as above
     from suffixsvc_caches.tokenizers import TokenizerSource  # noqa: PLC0415 - as above
 
     where = Path(folder)
@@ -91,7 +90,7 @@ def build(
     return {
         "tokens": result.counted.tokens,
         "runs": len(result.counted.runs),
-        "peak_bytes": resident()["VmHWM"],
+        "peak_bytes": peak_bytes(),
         "bytes": sum(each.size_bytes for each in written),
         "records": sum(sum(each.ngrams.values()) for each in written),
         "xxh3": [each.xxh3 for each in written],

@@ -22,7 +22,6 @@ from suffixsvc import SuffixCache
 from suffixsvc.engine import Namespace
 from suffixsvc.types import NewOutput, TokenArray
 from suffixsvc_bench.index_bench.texts import stream
-from suffixsvc_bench.resident import resident
 
 _NAMESPACE: Final = "bench"
 #: outputs that become durable together
@@ -64,7 +63,7 @@ def fill(folder: Path, kind: str, output_tokens: int, tokens: int, seed: int) ->
         "segment_bytes_per_token": stats.segment_bytes / added,
         "compact_us_per_token": compacting / added * 1e6,
         "folder_bytes_per_token": sum(p.stat().st_blocks * 512 for p in folder.rglob("*")) / added,
-        "peak_resident_bytes": resident()["VmHWM"],
+        "peak_resident_bytes": _resident()["VmHWM"],
     }
 
 
@@ -72,16 +71,16 @@ def open_and_draft(folder: Path) -> dict[str, Any]:
     """Open the folder, draft once, then write outputs token by token with a draft behind each."""
     with np.load(_texts_of(folder)) as data:
         known, new = list(data["known"]), list(data["new"])
-    before = resident()
+    before = _resident()
     started = time.perf_counter()
     with SuffixCache(folder) as cache:
         opened = time.perf_counter()
-        after = resident()
+        after = _resident()
         namespace = cache.namespace(_NAMESPACE)
         with namespace.open_session(known[0][: len(known[0]) // 2]) as session:
             session.step([], _MAX_DRAFT, _COST)
             drafted = time.perf_counter()
-            drafted_resident = resident()
+            drafted_resident = _resident()
             session.close(commit=False)
         _steps(namespace, [*new, *known])  # what is touched for the first time is the first draft's
         return {
@@ -110,6 +109,20 @@ def _steps(namespace: Namespace, outputs: Sequence[TokenArray]) -> float:
                 taken.append(time.perf_counter() - started)
             session.close(commit=False)
     return float(np.median(taken)) * 1e6
+
+
+def _resident() -> dict[str, int]:
+    """Bytes resident now and (VmHWM) at most so far, by their names in /proc; zeros where there is none."""
+    found = {"VmRSS": 0, "VmHWM": 0, "RssAnon": 0}
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name in found:
+            found[name] = int(value.split()[0]) * 1024
+    return found
 
 
 def _say(message: dict[str, Any]) -> None:
