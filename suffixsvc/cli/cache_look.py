@@ -92,8 +92,12 @@ def _print(
         whose = manifest.tokenizer
         sources = ", ".join(source.file for source in manifest.sources[:3])
         more = f" and {len(manifest.sources) - 3} more" if len(manifest.sources) > 3 else ""
-        typer.echo(f"made by {manifest.made_by or 'unknown'} of {sources or 'unknown sources'}{more}")
-        typer.echo(f"tokenizer {whose.fingerprint or 'unknown'} {whose.name} ({whose.vocab_size:,} tokens)")
+        says = [
+            f"made by {manifest.made_by or 'unknown'} of {sources or 'unknown sources'}{more}",
+            f"tokenizer {whose.fingerprint or 'unknown'} {whose.name} ({whose.vocab_size:,} tokens)",
+        ]
+        for line in says:  # somebody else may have written it: nothing in it commands the terminal
+            typer.echo("".join(each if each.isprintable() else "\ufffd" for each in line))
     for order, number in found.ngrams.items():
         typer.echo(f"  {order}-grams: {number:,} ({number / records:.1%})")
     if records:

@@ -57,6 +57,17 @@ def test_inspect(cache: Path) -> None:
     assert "warning" not in result.stdout
 
 
+def test_a_manifest_does_not_command_the_terminal(cache: Path) -> None:
+    name = TokenizerNote("xxh3:00", 9, "\x1b[31m\ud800nine")
+    write_manifest(
+        cache, Manifest.of(cache, TABLE, CacheFormat.STATIC, tokenizer=name, made_by="\x1b]0;me\a")
+    )
+    result = run("inspect", cache)
+    assert result.returncode == 0, result.stderr
+    assert "\x1b" not in result.stdout
+    assert "tokenizer xxh3:00 \ufffd[31m\ufffdnine (9 tokens)" in result.stdout
+
+
 def test_verify_names_the_byte(cache: Path, tmp_path: Path) -> None:
     described(cache, TABLE, "")
     assert run("verify", cache).stdout == f"{cache}: whole, 2 n-grams\n"
