@@ -44,8 +44,8 @@ class BuildBars:
         self._tasks: dict[str, TaskID] = {}
         self._began = time.monotonic()
         self._first_tokens: int | None = None
-        #: where the build keeps what is not finished
-        self.work = Path()
+        #: where the build keeps what is not finished; None: it has not begun
+        self.work: Path | None = None
 
     def __enter__(self) -> Self:
         self._bars.start()

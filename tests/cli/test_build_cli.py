@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -9,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from suffixsvc_caches.logs import ReadOptions
+from suffixsvc_caches.logs.options import LogFilter
 from suffixsvc_caches.lookup import read_lookup
 from suffixsvc_caches.manifest import manifest_path, read_manifest
 from support.build_logs import made_up_calls, write_log
@@ -244,3 +248,24 @@ def test_a_fault_is_told_on_one_line(run: Run, tmp_path: Path) -> None:
     log.open("a").write("{broken\n")
     told = run(log, "--lookup-static", tmp_path / "s.bin")[1]
     assert any(line.startswith(f"{log}, line 21: ") for line in told.splitlines())
+
+
+def test_every_way_of_reading_has_an_option() -> None:
+    """docs/logs.md promised --chat-template and --min-length; there were none."""
+    from suffixsvc.cli.build import build
+
+    options = inspect.signature(build).parameters
+    wanted = {field.name for kind in (ReadOptions, LogFilter) for field in dataclasses.fields(kind)}
+    named = {"format": "log_format", "agents": "agent", "models": "model", "kinds": "kind"}
+    assert {named.get(name, name) for name in wanted - {"filter", "want_prompt"}} <= options.keys()
+
+
+def test_options_of_reading_are_heard(run: Run, texts: list[object], tmp_path: Path) -> None:
+    def said(name: str, *options: object) -> dict[str, int]:
+        told = run(*texts, "--lookup-static", tmp_path / name, "--json", *options)[1]
+        return json.loads(told)["read"]["counts"]
+
+    assert said("a.bin", "--min-length", 30)["filtered"] == 1
+    assert said("b.bin", "--max-length", 30)["calls"] == 1
+    assert said("c.bin", "--max-line-bytes", "90")["malformed"] > 1
+    assert run(*texts, "--lookup-static", tmp_path / "d.bin", "--chat-template", "runes")[0] == 2
