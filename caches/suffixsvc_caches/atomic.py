@@ -20,7 +20,10 @@ _TEMPORARY: Final = ".tmp"
 
 
 def require_place(path: Path) -> None:
-    """Refuse a path that no file can have. InvalidInputError."""
+    """Refuse a path that no file can have, or that something else than a file has. InvalidInputError."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        # A device or a pipe would be replaced by a file.
+        raise InvalidInputError(f"{path} is no ordinary file", expected="the name of a file")
     if path.is_dir() or not path.parent.is_dir():
         what = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
         raise InvalidInputError(what, expected="the name of a file, in a folder that exists")
@@ -29,7 +32,7 @@ def require_place(path: Path) -> None:
 def require_new(path: Path, *, force: bool) -> None:
     """Refuse a path that no file can have, or that exists, unless ``force``. InvalidInputError."""
     require_place(path)
-    if path.exists() and not force:
+    if os.path.lexists(path) and not force:  # also a link that leads nowhere
         raise InvalidInputError(f"{path} exists", remedy="Give another name, or --force.")
 
 

@@ -140,7 +140,14 @@ class Manifest:
             **asdict(self),
             "ngrams": {str(n): self.ngrams[n] for n in sorted(self.ngrams)},
         }
-        return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
+        text = json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
+        try:
+            text.encode()
+        except (
+            UnicodeEncodeError
+        ):  # a file's name need not be text: half of a surrogate pair stands for a byte
+            return json.dumps(plain, indent=2) + "\n"
+        return text
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -189,7 +196,7 @@ class Manifest:
 
 def manifest_path(cache: Path) -> Path:
     """Where the manifest of a cache is."""
-    return cache.with_name(cache.name + _SUFFIX)
+    return cache.parent / (cache.name + _SUFFIX)  # "." has no name to add to
 
 
 def write_manifest(cache: Path, manifest: Manifest, *, force: bool = False) -> Path:

@@ -9,6 +9,7 @@ keeps its traceback.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -158,6 +159,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.remove("--debug")
         debug = True
     run: Callable[..., Any] = get_command(_app)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does: names of files need not be text
     try:
         return _exit_code(lambda: run(args, prog_name="suffixsvc"))
     except ModuleNotFoundError as error:

@@ -78,6 +78,9 @@ def build(
     model_field: Annotated[str, typer.Option(help="... the model.", rich_help_panel=_READ)] = "",
     kind_field: Annotated[str, typer.Option(help="... the class of text.", rich_help_panel=_READ)] = "",
     time_field: Annotated[str, typer.Option(help="... the time.", rich_help_panel=_READ)] = "",
+    tokenizer_field: Annotated[
+        str, typer.Option(help="... the fingerprint that its token ids belong to.", rich_help_panel=_READ)
+    ] = "",
     tool_format: Annotated[
         str,
         typer.Option(
@@ -85,6 +88,20 @@ def build(
             rich_help_panel=_READ,
         ),
     ] = "hermes",
+    chat_template: Annotated[
+        str,
+        typer.Option(
+            help="How the messages of a prompt become its text: chatml, plain, none.", rich_help_panel=_READ
+        ),
+    ] = "chatml",
+    reasoning: Annotated[
+        bool,
+        typer.Option(
+            "--reasoning/--no-reasoning",
+            help="Put reasoning that stands apart back before the answer.",
+            rich_help_panel=_READ,
+        ),
+    ] = True,
     split: Annotated[
         str,
         typer.Option(help="What makes a session: field, gap:30m, line or file.", rich_help_panel=_READ),
@@ -97,6 +114,9 @@ def build(
         list[str] | None, typer.Option(help="Of folders, not those. Repeatable.", rich_help_panel=_READ)
     ] = None,
     encoding: Annotated[str, typer.Option(help="Of text.", rich_help_panel=_READ)] = "utf-8",
+    max_line_bytes: Annotated[
+        str, typer.Option(help="Longer lines, records and texts are skipped.", rich_help_panel=_READ)
+    ] = "64M",
     strict: Annotated[
         bool,
         typer.Option("--strict", help="Stop at the first line that cannot be read.", rich_help_panel=_READ),
@@ -114,6 +134,12 @@ def build(
         str | None, typer.Option(help="Not before: 2026-01-31 or seconds.", rich_help_panel=_KEEP)
     ] = None,
     until: Annotated[str | None, typer.Option(help="Before then.", rich_help_panel=_KEEP)] = None,
+    min_length: Annotated[
+        int, typer.Option(min=0, help="Of responses: characters, or ids.", rich_help_panel=_KEEP)
+    ] = 0,
+    max_length: Annotated[
+        int | None, typer.Option(min=1, help="The same.", show_default=False, rich_help_panel=_KEEP)
+    ] = None,
     dedupe: Annotated[
         bool, typer.Option("--dedupe", help="Count equal responses once.", rich_help_panel=_KEEP)
     ] = False,
@@ -206,12 +232,16 @@ def build(
     reading = ReadOptions.parse(
         format=log_format,
         tool_format=tool_format,
+        chat_template=chat_template,
+        reasoning=reasoning,
         split=split,
         agents=agent or (),
         models=model or (),
         kinds=kind or (),
         since=since,
         until=until,
+        min_length=min_length,
+        max_length=max_length,
         response_field=response_field,
         prompt_field=prompt_field,
         agent_field=agent_field,
@@ -219,9 +249,11 @@ def build(
         model_field=model_field,
         kind_field=kind_field,
         time_field=time_field,
+        tokenizer_field=tokenizer_field,
         include=include or (),
         exclude=exclude or (),
         encoding=encoding,
+        max_line_bytes=parse_size(max_line_bytes, "--max-line-bytes"),
         strict=strict,
     )
 
@@ -250,7 +282,10 @@ def build(
         with bars:
             result = run(spec, bars)
     except KeyboardInterrupt:
-        typer.echo(f"what was counted is kept in {bars.work}: the same command goes on from there", err=True)
+        if bars.work is not None and bars.work.is_dir():
+            typer.echo(
+                f"what was counted is kept in {bars.work}: the same command goes on from there", err=True
+            )
         raise
     if as_json:
         typer.echo(json.dumps(as_plain(spec, result), indent=2))

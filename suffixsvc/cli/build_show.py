@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -17,6 +18,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 from rich.table import Table
+from rich.text import Text
 from suffixsvc_caches.building import BuildResult, BuildSpec, LookupFiles, Written
 from suffixsvc_caches.counting import Progress
 from suffixsvc_caches.sizes import show_size
@@ -42,8 +44,8 @@ class BuildBars:
         self._tasks: dict[str, TaskID] = {}
         self._began = time.monotonic()
         self._first_tokens: int | None = None
-        #: where the build keeps what is not finished
-        self.work = Path()
+        #: where the build keeps what is not finished; None: it has not begun
+        self.work: Path | None = None
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -112,14 +114,14 @@ def print_result(spec: BuildSpec, result: BuildResult) -> None:
     """What was built, for people."""
     counted = result.counted
     console = Console()
-    console.print(counted.tally.describe(), markup=False, highlight=False)
+    typer.echo(counted.tally.describe())  # a line is a line: rich would break them, paths too
     again = f", {counted.duplicates:,} duplicates left out" if counted.duplicates else ""
     before = f" ({counted.resumed_tokens:,} of them before)" if counted.resumed_tokens else ""
     console.print(f"{counted.tokens:,} tokens counted{before}{again}, tokenizer {counted.fingerprint or '?'}")
     table = caches_table(LookupFiles(result.static, result.dynamic))
     if spec.corpus:
         where = f"{spec.corpus.namespace} in {spec.corpus.place}"
-        table.add_row("corpus", where, f"{result.corpus_outputs:,} outputs", "")
+        table.add_row("corpus", Text(where), f"{result.corpus_outputs:,} outputs", "")
     console.print(table)
 
 
@@ -129,5 +131,5 @@ def caches_table(files: LookupFiles) -> Table:
     for name, written in (("static cache", files.static), ("dynamic cache", files.dynamic)):
         if written is not None:
             by_order = ", ".join(f"{count:,} of {order}" for order, count in written.ngrams.items())
-            table.add_row(name, str(written.path), by_order, show_size(written.size_bytes))
+            table.add_row(name, Text(str(written.path)), by_order, show_size(written.size_bytes))
     return table

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from suffixsvc.cli.cache_look import TokenizerPath, shown_by
+from suffixsvc.cli.cache_look import BosToken, EosToken, TokenizerPath, shown_by
 
 if TYPE_CHECKING:
     from suffixsvc_caches.lookup.difference import Difference
@@ -76,6 +76,8 @@ def import_(
     file: Annotated[Path, typer.Argument(help="A lookup cache that llama.cpp or anybody else wrote.")],
     out: Annotated[Path, typer.Argument(help="The new one.")],
     tokenizer: Annotated[Path, typer.Option(help="The model's GGUF or tokenizer.json.")],
+    bos: BosToken = None,
+    eos: EosToken = None,
     kind: Annotated[str, typer.Option("--as", help="static, dynamic, or auto: what FILE is.")] = "auto",
     force: Annotated[bool, typer.Option("--force", help="Replace OUT.")] = False,
 ) -> None:
@@ -85,7 +87,8 @@ def import_(
     from suffixsvc_caches.changing import import_cache
     from suffixsvc_caches.tokenizers import load_tokenizer
 
-    manifest = import_cache(file, out, load_tokenizer(tokenizer), tokenizer.name, kind=kind, force=force)
+    codec = load_tokenizer(tokenizer, bos=bos, eos=eos)
+    manifest = import_cache(file, out, codec, tokenizer.name, kind=kind, force=force)
     typer.echo(f"{out}: {manifest.bytes:,} bytes, {sum(manifest.ngrams.values()):,} n-grams")
 
 
@@ -93,6 +96,8 @@ def diff(
     first: Annotated[Path, typer.Argument(help="A lookup cache.")],
     second: Annotated[Path, typer.Argument(help="Another one.")],
     tokenizer: TokenizerPath = None,
+    bos: BosToken = None,
+    eos: EosToken = None,
     top: Annotated[int, typer.Option(min=0, help="Show so many counts, those that differ most.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
@@ -104,7 +109,7 @@ def diff(
     from suffixsvc_caches.manifest import load_cache
     from suffixsvc_caches.tokenizers import load_tokenizer
 
-    codec = load_tokenizer(tokenizer) if tokenizer else None
+    codec = load_tokenizer(tokenizer, bos=bos, eos=eos) if tokenizer else None
     fingerprint = codec.fingerprint if codec else ""
     (before, manifest), (after, other) = load_cache(first, fingerprint), load_cache(second, fingerprint)
     if manifest and other and manifest.tokenizer.fingerprint != other.tokenizer.fingerprint:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from suffixsvc.cli.cache_look import TokenizerPath
+from suffixsvc.cli.cache_look import BosToken, EosToken, TokenizerPath
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -29,6 +29,8 @@ def forecast(
         list[Path], typer.Argument(help="Logs of what the model wrote, others than it was made of.")
     ],
     tokenizer: TokenizerPath = None,
+    bos: BosToken = None,
+    eos: EosToken = None,
     dynamic: Annotated[Path | None, typer.Option(help="A dynamic cache beside the static one.")] = None,
     kind: Annotated[str, typer.Option("--as", help="static, dynamic, or auto: what FILE is.")] = "auto",
     program: Annotated[
@@ -74,7 +76,7 @@ def forecast(
         raise InvalidConfigError("no such program", expected=_PROGRAMS, got=program[:80])
     if plot is not None:
         require_new(plot, force=force)
-    codec = load_tokenizer(tokenizer) if tokenizer else None
+    codec = load_tokenizer(tokenizer, bos=bos, eos=eos) if tokenizer else None
     fingerprint = codec.fingerprint if codec else ""
     table, manifest = load_cache(file, fingerprint)
     is_static = cache_format(table, manifest, kind) is CacheFormat.STATIC

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from suffixsvc_caches.manifest import Manifest
     from suffixsvc_caches.tokenizers import Tokenizer
 
-__all__ = ["TokenizerPath", "inspect", "shown_by", "verify"]
+__all__ = ["BosToken", "EosToken", "TokenizerPath", "inspect", "shown_by", "verify"]
 
 #: faults of one file that are shown
 _SHOWN: Final = 20
@@ -27,11 +27,20 @@ _BROKEN: Final = 2
 TokenizerPath = Annotated[
     Path | None, typer.Option(help="The model's GGUF or tokenizer.json; what does not fit it is refused.")
 ]
+BosToken = Annotated[
+    str | None,
+    typer.Option("--bos", help="Of a tokenizer.json: the text of the model's first token, as for build."),
+]
+EosToken = Annotated[
+    str | None, typer.Option("--eos", help="Of a tokenizer.json: the text of the model's last token.")
+]
 
 
 def inspect(
     file: Annotated[Path, typer.Argument(help="A lookup cache.")],
     tokenizer: TokenizerPath = None,
+    bos: BosToken = None,
+    eos: EosToken = None,
     kind: Annotated[
         str, typer.Option("--as", help="static, dynamic, or auto: its manifest, else its n-grams, say.")
     ] = "auto",
@@ -43,7 +52,7 @@ def inspect(
     from suffixsvc_caches.manifest import CacheFormat, cache_format, load_cache
     from suffixsvc_caches.tokenizers import load_tokenizer
 
-    codec = load_tokenizer(tokenizer) if tokenizer else None
+    codec = load_tokenizer(tokenizer, bos=bos, eos=eos) if tokenizer else None
     table, manifest = load_cache(file, codec.fingerprint if codec else "")
     static = cache_format(table, manifest, kind) is CacheFormat.STATIC
     found = inspect_table(table, static=static, top=top)
@@ -83,8 +92,12 @@ def _print(
         whose = manifest.tokenizer
         sources = ", ".join(source.file for source in manifest.sources[:3])
         more = f" and {len(manifest.sources) - 3} more" if len(manifest.sources) > 3 else ""
-        typer.echo(f"made by {manifest.made_by or 'unknown'} of {sources or 'unknown sources'}{more}")
-        typer.echo(f"tokenizer {whose.fingerprint or 'unknown'} {whose.name} ({whose.vocab_size:,} tokens)")
+        says = [
+            f"made by {manifest.made_by or 'unknown'} of {sources or 'unknown sources'}{more}",
+            f"tokenizer {whose.fingerprint or 'unknown'} {whose.name} ({whose.vocab_size:,} tokens)",
+        ]
+        for line in says:  # somebody else may have written it: nothing in it commands the terminal
+            typer.echo("".join(each if each.isprintable() else "\ufffd" for each in line))
     for order, number in found.ngrams.items():
         typer.echo(f"  {order}-grams: {number:,} ({number / records:.1%})")
     if records:

@@ -24,8 +24,12 @@ def typed_errors(kinds: Mapping[str, tuple[type[SuffixError], str]]) -> Iterator
 
 
 def path_of(path: str | os.PathLike[str]) -> str:
-    """A path as the core takes it. InvalidInputError: it contains a zero byte."""
+    """A path as the core takes it. InvalidInputError: it contains a zero byte, or is not UTF-8."""
     raw = os.fspath(path)
     if "\0" in raw:
         raise InvalidInputError("a path contains a zero byte", got=repr(raw)[:80])
+    try:
+        raw.encode()
+    except UnicodeEncodeError:
+        raise InvalidInputError("a path is not UTF-8", got=repr(raw)[-80:]) from None
     return raw

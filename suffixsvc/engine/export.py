@@ -30,6 +30,9 @@ _BATCH_TOKENS: Final = 1 << 18
 #: runs that are merged at a time
 _FAN_IN: Final = 64
 _MOST_SLOTS: Final = MAX_COUNTED_ORDER + 1
+#: files of one export: each is open at the same time, and has a buffer
+_MOST_FILES: Final = 64
+_UINT32: Final = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,17 @@ def _check(wanted: Sequence[RecordFile], context_tokens: int) -> None:
     """Refuse what cannot be counted. InvalidInputError."""
     if not wanted:
         raise InvalidInputError("there is nothing to export", expected="one file or more", got="none")
+    if len(wanted) > _MOST_FILES:
+        raise InvalidInputError(
+            "too many files at a time", expected=f"{_MOST_FILES} or fewer", got=len(wanted)
+        )
     for each in wanted:
+        if not (0 <= each.min_count < 1 << 64 and 0 <= each.top <= _UINT32 and 0 <= each.least <= _UINT32):
+            raise InvalidInputError(
+                "a number is none that a cut can have",
+                expected=f"min_count, top and least of 0 .. {_UINT32}",
+                got=f"{each.min_count}, {each.top} and {each.least}",
+            )
         if not 1 <= each.order <= MAX_COUNTED_ORDER:
             raise InvalidInputError("no such n-grams", expected=f"1 .. {MAX_COUNTED_ORDER}", got=each.order)
         if not each.order + each.totals <= each.slots <= _MOST_SLOTS:

@@ -116,6 +116,31 @@ def test_what_is_no_work_folder(tmp_path: Path) -> None:
         Journal(tmp_path / "file" / "below", "key")
 
 
+@pytest.mark.parametrize("mark", ["finished", NAME])
+def test_a_folder_of_somebody_is_not_taken_for_a_work_folder(mark: str, tmp_path: Path) -> None:
+    """One that happened to have a file of that name was emptied, its folders too, when the build was done."""
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "1.txt").write_text("mine")
+    (tmp_path / mark).write_text("")
+    with pytest.raises(InvalidInputError, match=r"no work folder.*thesis"):
+        Journal(tmp_path, "key")
+    assert (tmp_path / "thesis" / "1.txt").read_text() == "mine"
+
+
+def test_a_file_called_finished_is_not_a_finished_build(tmp_path: Path) -> None:
+    (tmp_path / "finished").write_text("the third chapter")
+    with pytest.raises(InvalidInputError, match="no work folder"):
+        Journal(tmp_path, "key")
+    assert (tmp_path / "finished").exists()
+
+
+def test_what_somebody_put_into_a_work_folder_stays_there(folder: Path) -> None:
+    journal = Journal(folder, "key")
+    (folder / "notes.txt").write_text("mine")
+    journal.remove()
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+
+
 def test_another_build_is_not_gone_on_with(folder: Path) -> None:
     with pytest.raises(InvalidInputError, match="another build") as caught:
         Journal(folder, "another")
@@ -258,12 +283,23 @@ def test_files_appear_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with new_file(path) as file:
         file.write(b"whole")
-    for bad in (path, tmp_path, tmp_path / "none" / "s.bin"):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for bad in (path, tmp_path, tmp_path / "none" / "s.bin", tmp_path / "link"):
         with pytest.raises(InvalidInputError):
             require_new(bad, force=False)
     with new_file(path, force=True) as file:
         file.write(b"other")
     assert path.read_bytes() == b"other"
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    """--force made a file of a pipe, and as root of /dev/null."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidInputError, match="no ordinary file"):
+        require_new(tmp_path / "pipe", force=True)
+    with pytest.raises(InvalidInputError), new_file(tmp_path / "pipe", force=True):
+        pass
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_what_a_killed_process_left_is_no_obstacle(tmp_path: Path) -> None:

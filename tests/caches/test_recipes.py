@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,36 @@ def test_ids_of_another_tokenizer_are_refused(folder: Path) -> None:
     recipe = replace(find_recipe(str(folder)), tokenizer="xxh3:ffffffffffffffff")
     with pytest.raises(TokenizerMismatchError):
         make_recipe(recipe)
+    assert [path.name for path in folder.iterdir()] == ["recipe.toml"]  # the cache was there already
+
+
+def test_a_corpus_of_another_tokenizer_is_not_preloaded(folder: Path) -> None:
+    make_recipe(find_recipe(str(folder)))
+    (folder / "recipe.toml").write_text(RECIPE.format(fingerprint="xxh3:ffffffffffffffff"))
+    with SuffixCache() as cache, pytest.raises(TokenizerMismatchError):
+        preload(cache, [str(folder)])
+
+
+def test_half_a_corpus_is_not_preloaded(folder: Path) -> None:
+    """What could be read of a torn file was loaded, and taken for all of it from then on."""
+    recipe = find_recipe(str(folder))
+    make_recipe(recipe)
+    recipe.corpus.write_bytes(recipe.corpus.read_bytes()[:-20])
+    with SuffixCache() as cache:
+        for _ in range(2):
+            with pytest.raises(InvalidInputError, match=r"own\.corpus\.jsonl\.gz"):
+                preload(cache, [str(folder)])
+
+
+def test_two_recipes_of_one_name(folder: Path, tmp_path: Path) -> None:
+    """They shared a namespace, and each start loaded one over the other."""
+    make_recipe(find_recipe(str(folder)))
+    other = tmp_path / "other" / "own"
+    shutil.copytree(folder, other)
+    with SuffixCache() as cache:
+        with pytest.raises(InvalidConfigError, match="two recipes have the name own"):
+            preload(cache, [str(folder), str(other)])
+        assert preload(cache, [str(folder), str(folder)]) == ["preload/own"]
 
 
 @pytest.mark.parametrize(

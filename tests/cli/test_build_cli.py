@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -9,7 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from suffixsvc_caches.logs import ReadOptions
+from suffixsvc_caches.logs.options import LogFilter
 from suffixsvc_caches.lookup import read_lookup
+from suffixsvc_caches.manifest import manifest_path, read_manifest
 from support.build_logs import made_up_calls, write_log
 from support.ngram_oracle import follows
 from support.tiny_tokenizer import write_tokenizer
@@ -117,6 +122,8 @@ def test_what_exists_is_kept_unless_force(run: Run, texts: list[object], tmp_pat
     [
         ([], "there is nothing to build"),
         (["--lookup-static", "s.bin", "--lookup-dynamic", "./s.bin"], "the same name"),
+        (["--lookup-static", "s.bin", "--lookup-dynamic", "no/../s.bin"], "the same name"),
+        (["--lookup-static", "s.bin", "--lookup-dynamic", "s.bin.manifest.json"], "the same name"),
         (["--lookup-static", "s.bin", "--memory", "lots"], "--memory is no size"),
         (["--lookup-static", "s.bin", "--memory", f"{'9' * 400}T"], "--memory is too large"),
         (["--lookup-static", "s.bin", "--memory", "1M"], "too little memory"),
@@ -201,3 +208,64 @@ def test_too_little_memory_costs_no_counts(run: Run, tmp_path: Path, monkeypatch
     assert code == 0
     plain = json.loads(told)
     assert plain["resumed_tokens"] == plain["tokens"] > 0
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "tokenizer.json", "link.jsonl"])
+def test_what_is_read_is_not_written_over(name: str, run: Run, texts: list[object], tmp_path: Path) -> None:
+    """--force made a lookup cache of the only log."""
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "log.jsonl")
+    before = (tmp_path / name).read_bytes()
+    code, _, wrong = run(*texts, "--lookup-static", tmp_path / name, "--force")
+    assert code == 2
+    assert "is read by this build" in wrong
+    assert (tmp_path / name).read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.jsonl", "log.jsonl", "tokenizer.json"]
+
+
+def test_names_that_are_no_text(run: Run, tmp_path: Path) -> None:
+    """A log whose name is not UTF-8 ended a build with a traceback, when everything was counted."""
+    log = write_log(tmp_path / "caf\udce9.jsonl", made_up_calls(5, 20))
+    log.open("a").write("{broken\n")
+    cache = tmp_path / "s.bin"
+    code, told, wrong = run(log, "--lookup-static", cache)
+    assert (code, wrong) == (0, "")
+    assert "caf\\udce9.jsonl, line 21" in told
+    manifest = read_manifest(cache)
+    assert manifest is not None
+    assert [source.file for source in manifest.sources] == [log.name]
+    assert cli.main(["cache", "verify", str(cache)]) == 0
+    assert cli.main(["cache", "inspect", str(cache)]) == 0
+    code, _, wrong = run(log, "--lookup-static", tmp_path / "s\udce9.bin")
+    assert code == 2
+    assert "not UTF-8" in wrong
+    assert sorted(tmp_path.iterdir()) == [log, cache, manifest_path(cache)]
+
+
+def test_a_fault_is_told_on_one_line(run: Run, tmp_path: Path) -> None:
+    """They were broken at 80 columns, in the middle of a path, also in a file."""
+    folder = tmp_path / ("long" * 30)
+    log = write_log(folder / "calls.jsonl", made_up_calls(5, 20))
+    log.open("a").write("{broken\n")
+    told = run(log, "--lookup-static", tmp_path / "s.bin")[1]
+    assert any(line.startswith(f"{log}, line 21: ") for line in told.splitlines())
+
+
+def test_every_way_of_reading_has_an_option() -> None:
+    """docs/logs.md promised --chat-template and --min-length; there were none."""
+    from suffixsvc.cli.build import build
+
+    options = inspect.signature(build).parameters
+    wanted = {field.name for kind in (ReadOptions, LogFilter) for field in dataclasses.fields(kind)}
+    named = {"format": "log_format", "agents": "agent", "models": "model", "kinds": "kind"}
+    assert {named.get(name, name) for name in wanted - {"filter", "want_prompt"}} <= options.keys()
+
+
+def test_options_of_reading_are_heard(run: Run, texts: list[object], tmp_path: Path) -> None:
+    def said(name: str, *options: object) -> dict[str, int]:
+        told = run(*texts, "--lookup-static", tmp_path / name, "--json", *options)[1]
+        return json.loads(told)["read"]["counts"]
+
+    assert said("a.bin", "--min-length", 30)["filtered"] == 1
+    assert said("b.bin", "--max-length", 30)["calls"] == 1
+    assert said("c.bin", "--max-line-bytes", "90")["malformed"] > 1
+    assert run(*texts, "--lookup-static", tmp_path / "d.bin", "--chat-template", "runes")[0] == 2

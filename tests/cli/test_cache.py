@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from suffixsvc_caches.lookup import LookupTable, read_lookup, write_lookup
 from suffixsvc_caches.manifest import CacheFormat, Manifest, TokenizerNote, manifest_path, write_manifest
+from support.tiny_tokenizer import EOS, write_tokenizer
+
+from suffixsvc import cli
 
 LOG = Path(__file__).resolve().parents[1] / "data" / "recorded_demo.jsonl.gz"
 TABLE = LookupTable.of({(1, 2): {3: 5, 4: 2}, (7, 7): {8: 1}})
@@ -52,6 +55,17 @@ def test_inspect(cache: Path) -> None:
     result = run("inspect", cache)
     assert "tokenizer xxh3:00 nine (9 tokens)" in result.stdout
     assert "warning" not in result.stdout
+
+
+def test_a_manifest_does_not_command_the_terminal(cache: Path) -> None:
+    name = TokenizerNote("xxh3:00", 9, "\x1b[31m\ud800nine")
+    write_manifest(
+        cache, Manifest.of(cache, TABLE, CacheFormat.STATIC, tokenizer=name, made_by="\x1b]0;me\a")
+    )
+    result = run("inspect", cache)
+    assert result.returncode == 0, result.stderr
+    assert "\x1b" not in result.stdout
+    assert "tokenizer xxh3:00 \ufffd[31m\ufffdnine (9 tokens)" in result.stdout
 
 
 def test_verify_names_the_byte(cache: Path, tmp_path: Path) -> None:
@@ -145,6 +159,31 @@ def test_forecast_of_a_dynamic_cache(tmp_path: Path) -> None:
     assert (found["all"]["n_drafted"], found["all"]["n_accept"]) == (2, 2)
     assert found["without"]["n_drafted"] == 0
     assert "dynamic cache" in run("forecast", counts, log, "--plot", tmp_path / "p.svg").stderr
+
+
+def test_a_tokenizer_json_needs_its_special_tokens(tmp_path: Path) -> None:
+    """What was built with --bos and --eos could not be looked at: only build had the options."""
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"response": "SELECT name FROM singer ORDER BY name"}\n' * 9)
+    cache, out, source = tmp_path / "s.bin", tmp_path / "out.bin", tmp_path / "tokenizer.json"
+    tokenizer = ("--tokenizer", write_tokenizer(source), "--bos", EOS, "--eos", EOS)
+    assert cli.main(["build", *map(str, (log, "--lookup-static", cache, *tokenizer))]) == 0
+    for args in (
+        ("inspect", cache),
+        ("forecast", cache, log, "--ctx", "64"),
+        ("diff", cache, cache),
+        ("import", cache, out),
+    ):
+        assert "has another tokenizer" in run(*args, "--tokenizer", source).stderr
+        assert run(*args, *tokenizer).returncode == 0
+
+
+def test_a_folder_is_no_cache_to_be_written(cache: Path) -> None:
+    """A traceback, since "." has no name."""
+    for verb in (("prune", cache), ("merge", cache)):
+        result = run(*verb, ".")
+        assert result.returncode == 2
+        assert ". is a folder" in result.stderr
 
 
 @pytest.mark.model

@@ -154,12 +154,21 @@ def test_refusals(cache: SuffixCache) -> None:
             [RecordFile(2, percent=101)],
             [RecordFile(2, max_count=1 << 31)],
             [RecordFile(-1)],
+            [RecordFile(1)] * 65,  # thousands took every file that the service may open
         ):
             with pytest.raises(InvalidInputError):
                 exported(client.namespace("acme/sql"), wrong)
         with pytest.raises(InvalidInputError):
             exported(client.namespace("acme/sql"), ALL_ORDERS, context_tokens=65)
         assert exported(client.namespace("acme/sql"), ALL_ORDERS)[0].outputs == 50  # and it still answers
+
+
+@pytest.mark.parametrize("cut", [{"min_count": -1}, {"top": -1}, {"least": 1 << 32}, {"min_count": 1 << 64}])
+def test_the_engine_refuses_cuts_that_are_none(
+    cut: dict[str, int], cache: SuffixCache, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInputError):
+        cache.namespace("acme/sql").export_ngrams([RecordFile(2, **cut)], tmp_path)
 
 
 def test_one_export_at_a_time(cache: SuffixCache) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -13,9 +13,24 @@ from suffixsvc_caches.building.files import Written, all_records, write_records,
 from suffixsvc_caches.building.selection import RECORD_BYTES, candidates, choose
 from suffixsvc_caches.counting import RecordFile, Records
 from suffixsvc_caches.lookup.table import MAX_ORDER, STATIC_ORDER
-from suffixsvc_caches.manifest import CacheFormat, Manifest, SourceFile, TokenizerNote, write_manifest
+from suffixsvc_caches.manifest import (
+    CacheFormat,
+    Manifest,
+    SourceFile,
+    TokenizerNote,
+    manifest_path,
+    write_manifest,
+)
 
-__all__ = ["DYNAMIC_MAX_COUNT", "STATIC_MAX_COUNT", "LookupCaches", "LookupFiles", "LookupSpec", "Provenance"]
+__all__ = [
+    "DYNAMIC_MAX_COUNT",
+    "STATIC_MAX_COUNT",
+    "LookupCaches",
+    "LookupFiles",
+    "LookupSpec",
+    "Provenance",
+    "output_paths",
+]
 
 #: llama.cpp multiplies a count of the context or the dynamic cache by 100 times one of the static cache, in
 #: int32: 4,000 x 100 x 5,000 fits, with room for what a server counts on top
@@ -91,14 +106,32 @@ class LookupFiles:
     dynamic: Written | None = None
 
 
+def output_paths(specs: Iterable[LookupSpec | None]) -> list[Path]:
+    """The files that are written: caches and their manifests.
+
+    Raises:
+        InvalidConfigError: one would take the place of another.
+    """
+    paths = [path for each in specs if each for path in (each.path, manifest_path(each.path))]
+    places = [path.parent.resolve() / path.name for path in paths]
+    for i, place in enumerate(places):
+        if place in places[:i]:
+            raise InvalidConfigError("both caches have the same name", expected="a file each", got=paths[i])
+    return paths
+
+
 class LookupCaches:
     """A static cache, a dynamic one, or both, from one count.
 
     Attributes:
         wanted: the records they need.
+
+    Raises:
+        InvalidConfigError: one would take the place of the other.
     """
 
     def __init__(self, static: LookupSpec | None, dynamic: LookupSpec | None) -> None:
+        output_paths((static, dynamic))
         self._static = static
         self._dynamic = dynamic
         self._of_static = _wanted(static, is_static=True) if static else []

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, TokenizerMismatchError
 from suffixsvc_caches.atomic import remove_leftovers, require_new, require_place
 from suffixsvc_caches.building.files import Written
-from suffixsvc_caches.building.lookup_caches import LookupCaches, LookupFiles, Provenance
+from suffixsvc_caches.building.lookup_caches import LookupCaches, LookupFiles, Provenance, output_paths
 from suffixsvc_caches.building.spec import BuildSpec
 from suffixsvc_caches.counting import (
     Counted,
@@ -93,6 +93,7 @@ def build(spec: BuildSpec, watch: BuildWatch | None = None) -> BuildResult:
     for path in spec.cache_paths:
         require_place(path)
     files = find_logs(spec.logs, spec.reading)
+    _require_no_input(spec, files)
     tokenizer = spec.tokenizer.load(spec.workers) if spec.tokenizer else None
     plan = CountPlan(files, spec.reading, tokenizer, _count_options(spec), spec.corpus is not None)
     work = spec.work or work_folder(spec, plan.key())
@@ -120,6 +121,16 @@ def work_folder(spec: BuildSpec, key: str) -> Path:
     first = [*spec.cache_paths, *corpus, Path("suffixsvc-build")][0]
     beside = Path(os.path.abspath(first))  # "." has no name
     return beside.with_name(f"{beside.name}.work-{key[:8]}")
+
+
+def _require_no_input(spec: BuildSpec, files: Sequence[LogFile]) -> None:
+    """Refuse to write over what is read, --force or not."""
+    inputs = {file.path.resolve() for file in files}
+    if spec.tokenizer is not None:
+        inputs.add(spec.tokenizer.path.resolve())
+    for path in output_paths((spec.static, spec.dynamic)):
+        if path.resolve() in inputs:
+            raise InvalidInputError(f"{path} is read by this build", remedy="Give the cache another name.")
 
 
 def _require_new(spec: BuildSpec, journal: Journal) -> None:

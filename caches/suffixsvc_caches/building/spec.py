@@ -8,7 +8,7 @@ from pathlib import Path
 
 from suffixsvc.config import validate_namespace
 from suffixsvc.errors import InvalidConfigError
-from suffixsvc_caches.building.lookup_caches import LookupSpec
+from suffixsvc_caches.building.lookup_caches import LookupSpec, output_paths
 from suffixsvc_caches.logs import ReadOptions
 from suffixsvc_caches.tokenizers import TokenizerSource
 
@@ -88,8 +88,7 @@ class BuildSpec:
                 expected="a static cache, a dynamic cache or a corpus",
                 remedy="Give --lookup-static, --lookup-dynamic, --data or --server.",
             )
-        if self.static and self.dynamic and self.static.path.absolute() == self.dynamic.path.absolute():
-            raise InvalidConfigError("both caches have the same name", got=self.static.path)
+        output_paths((self.static, self.dynamic))
         if not self.logs:
             raise InvalidConfigError("there is no log to build from", expected="files or folders")
         if self.engine not in ("local", "ray"):

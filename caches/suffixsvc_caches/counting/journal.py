@@ -42,6 +42,8 @@ __all__ = ["Journal"]
 _NAME: Final = "journal.jsonl"
 _FINISHED: Final = "finished"
 _RUN: Final = "*.run"
+#: of every journal
+_BEGINNING: Final = b'{"plan":'
 
 
 class Journal:
@@ -216,14 +218,16 @@ class Journal:
 
     @staticmethod
     def _require_ours(folder: Path) -> None:
-        if (
-            folder.exists()
-            and not any((folder / name).is_file() for name in (_NAME, _FINISHED))
-            and (not folder.is_dir() or any(folder.iterdir()))
-        ):
+        """Refuse what no build left: all of a work folder goes when its build is done."""
+        if not folder.exists():
+            return
+        held = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
+        marks = held & {_NAME, _FINISHED}
+        foreign = sorted(name for name in held if not _is_ours(name) and not name.startswith("."))
+        if held and (not marks or foreign or not _is_journal(folder / _FINISHED)):
             raise InvalidInputError(
                 f"{folder} is no work folder", expected="a folder that a build left, an empty one, or none",
-                remedy="Name another with --work.",
+                got=f"one with {', '.join(foreign or sorted(held))[:80]}", remedy="Name another with --work.",
             )  # fmt: skip
 
     def _remove_finished(self) -> None:
@@ -288,15 +292,34 @@ class Journal:
             )  # fmt: skip
 
 
+def _is_ours(name: str) -> bool:
+    """Whether builds make files or folders of this name in their work folders."""
+    return name in (_NAME, _FINISHED, "tokens", "seen") or name.endswith((".run", ".records"))
+
+
+def _is_journal(path: Path) -> bool:
+    """Whether a file is the journal of some build, or is not there."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_BEGINNING)) == _BEGINNING
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        raise StoreError(f"cannot read {path}", got=error.strerror) from None
+
+
 def _remove(folder: Path) -> None:
-    """Remove a folder, the file that says that it may go last."""
+    """Remove a folder, the file that says that it may go last; what is not ours stays, and it with that."""
     for path in folder.iterdir():
+        if path.name == _FINISHED or not _is_ours(path.name):
+            continue
         if path.is_dir():
             shutil.rmtree(path)
-        elif path.name != _FINISHED:
+        else:
             path.unlink()
     (folder / _FINISHED).unlink()
-    folder.rmdir()
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _as_ranges(numbers: Iterable[int]) -> list[list[int]]:

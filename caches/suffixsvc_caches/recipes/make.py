@@ -41,6 +41,8 @@ def make_recipe(recipe: Recipe, *, force: bool = False) -> Made:
         InvalidInputError: a file exists, and not ``force``; a log is missing, or holds texts.
         TokenizerMismatchError: ids of another tokenizer than the recipe names. StoreError: the disk.
     """
+    for call in _calls(recipe):  # before anything is replaced
+        require_fingerprint(call.tokenizer, recipe.tokenizer, f"the log of the recipe {recipe.name}")
     made = build(
         BuildSpec(
             logs=recipe.logs,
@@ -51,7 +53,6 @@ def make_recipe(recipe: Recipe, *, force: bool = False) -> Made:
             force=force,
         )
     )
-    require_fingerprint(made.counted.fingerprint, recipe.tokenizer, f"the log of the recipe {recipe.name}")
     calls = tokens = 0
     with new_file(recipe.corpus, force=force) as raw:
         # No name and no time in the header: the same calls are the same bytes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -13,6 +14,7 @@ from suffixsvc.errors import InvalidConfigError
 from suffixsvc.types import NewOutput
 from suffixsvc_caches.logs import LogTally, ReadOptions, find_logs, read_calls
 from suffixsvc_caches.recipes.recipe import Recipe, find_recipe
+from suffixsvc_caches.tokenizers import require_fingerprint
 
 __all__ = ["NAMESPACE", "preload"]
 
@@ -29,10 +31,20 @@ def preload(cache: SuffixCache, names: Iterable[str]) -> list[str]:
     A recipe that was loaded from other bytes is loaded again, and what it held is forgotten.
 
     Raises:
-        InvalidConfigError: no such recipe, or one that was not made. StoreError.
+        InvalidConfigError: no such recipe, one that was not made, or two of one name. InvalidInputError: a
+        corpus that is not whole. TokenizerMismatchError: one of another tokenizer. StoreError.
     """
-    recipes = [find_recipe(name) for name in names]
-    return [_load(cache, recipe) for recipe in dict.fromkeys(recipes)]
+    recipes = list(dict.fromkeys(find_recipe(name) for name in names))
+    folders: dict[str, Path] = {}
+    for recipe in recipes:
+        if folders.setdefault(recipe.name, recipe.folder) != recipe.folder:
+            raise InvalidConfigError(
+                f"two recipes have the name {recipe.name}",
+                expected="a namespace for each",
+                got=f"{folders[recipe.name]} and {recipe.folder}",
+                remedy="Rename a folder, and what is in it.",
+            )
+    return [_load(cache, recipe) for recipe in recipes]
 
 
 def _load(cache: SuffixCache, recipe: Recipe) -> str:
@@ -57,9 +69,10 @@ def _load(cache: SuffixCache, recipe: Recipe) -> str:
 
 
 def _outputs(path: str, recipe: Recipe) -> Iterator[NewOutput]:
-    reading = ReadOptions()
+    reading = ReadOptions.parse(strict=True)  # half a corpus would be taken for all of it ever after
     for file in find_logs([recipe.corpus], reading):
         for call in read_calls(file, reading, LogTally()):
+            require_fingerprint(call.tokenizer, recipe.tokenizer, str(recipe.corpus))
             labels = {"agent": call.agent} if call.agent else {}
             tokens, prompt = np.asarray(call.response, np.int32), np.asarray(call.prompt, np.int32)
             yield NewOutput(path, tokens, (len(tokens),), prompt, labels, corpus=True)
