@@ -29,7 +29,7 @@ def compare_with_llama(
         StoreError: one of them failed.
     """
     found: dict[str, Any] = {"target": target.name, "chars": len(text), "rounds": rounds}
-    for size, part, turns in (("text", text, rounds), ("start", text[:_SHORT].rstrip("\n"), rounds)):
+    for size, part in (("text", text), ("start", text[:_SHORT].rstrip("\n"))):
         log = folder / f"{size}.txt"
         log.write_text(part, encoding="utf-8")
         theirs, ours = folder / f"{size}-theirs.bin", folder / f"{size}-ours.bin"
@@ -38,7 +38,7 @@ def compare_with_llama(
         build: list[str | Path] = [sys.executable, "-m", "suffixsvc.cli", "build", log, "--tokenizer", target]
         build += ["--lookup-static", ours, "--exact-counts", "--force"]
         runs: dict[str, list[Run]] = {"theirs": [], "ours": []}
-        for turn in range(turns):
+        for turn in range(rounds):
             tell(f"{target.name}: {'the text' if size == 'text' else 'starting'}, round {turn + 1}")
             runs["theirs"].append(run_program(create))
             runs["ours"].append(run_program(build))
@@ -47,6 +47,7 @@ def compare_with_llama(
             a, b = read_lookup(theirs).in_order(), read_lookup(ours).in_order()
             parts = ("ngrams", "starts", "tokens", "counts")
             found["ngrams"] = len(b)
+            # The first two tokens follow no 2-gram.
             found["tokens"] = int(b.counts.sum(dtype=np.int64)) + 2
             found["identical"] = all(np.array_equal(getattr(a, p), getattr(b, p)) for p in parts)
     return found

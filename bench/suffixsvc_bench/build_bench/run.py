@@ -74,7 +74,7 @@ def _tokens(options: BuildBenchOptions, folder: Path, tell: Tell) -> dict[str, A
             )
         )
         for workers in (1, 2):
-            tell(f"building from {options.tokens / 1e6:g}M token ids, {title}, {workers} workers")
+            tell(f"building from {options.tokens / 1e6:g}M token ids, {title}, workers: {workers}")
             built = _build(folder, [log], workers, dynamic=dynamic)
             builds.append({"orders": title, "workers": workers} | built)
     return {"native": native, "builds": builds}
@@ -91,7 +91,7 @@ def _text(options: BuildBenchOptions, folder: Path, tell: Tell) -> list[dict[str
         tell(f"tokenising with {tokenizer.name}")
         alone = run_part("tokenise", log=log, tokenizer=tokenizer, threads=1)
         for workers in (1, 2):
-            tell(f"building from text with {tokenizer.name}, {workers} workers")
+            tell(f"building from text with {tokenizer.name}, workers: {workers}")
             built = _build(folder, [log], workers, tokenizer=tokenizer)
             its = {"tokenizer": tokenizer.name, "workers": workers, "chars": len(text)}
             found.append(its | built | {f"tokenise_{name}": alone[name] for name in ("wall_s", "cpu_s")})
