@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from suffixsvc_client import SuffixClient
 
 from suffixsvc import SuffixCache
-from suffixsvc.errors import InvalidInputError, UnknownNamespaceError
+from suffixsvc.errors import InvalidInputError, StoreError, StoreFullError, UnknownNamespaceError
 from suffixsvc.types import RecordFile
-from suffixsvc_caches.atomic import require_new
+from suffixsvc_caches.atomic import FULL, require_new
 from suffixsvc_caches.building import LookupCaches, LookupFiles, LookupSpec, Provenance
 from suffixsvc_caches.counting import Records
 from suffixsvc_caches.manifest import TokenizerNote
@@ -58,11 +58,11 @@ def export_lookup(
     for each in (static, dynamic):
         if each is not None:
             require_new(each.path, force=force)
-    with tempfile.TemporaryDirectory(prefix="suffixsvc-export-") as folder:
+    with _scratch() as folder:
         if source.data is None:
-            done = _from_service(source, caches.wanted, context_tokens, Path(folder))
+            done = _from_service(source, caches.wanted, context_tokens, folder)
         else:
-            done = _from_folder(source.data, source.namespace, caches.wanted, context_tokens, Path(folder))
+            done = _from_folder(source.data, source.namespace, caches.wanted, context_tokens, folder)
         tokenizer, outputs, tokens, found = done
         if not tokens:
             raise InvalidInputError(
@@ -76,6 +76,22 @@ def export_lookup(
         }
         provenance = Provenance(TokenizerNote(tokenizer), options=options)
         return Exported(tokenizer, outputs, tokens, caches.write(found, provenance, force=force))
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for what is not finished, where the system keeps such (TMPDIR). StoreError."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="suffixsvc-export-")
+    except OSError as error:
+        raise _of_disk(error, Path("the folder for temporary files")) from None
+    with folder as name:
+        yield Path(name)
+
+
+def _of_disk(error: OSError, folder: Path) -> StoreError:
+    kind = StoreFullError if error.errno in FULL else StoreError
+    return kind(f"cannot write to {folder}", got=error.strerror, remedy="TMPDIR names another folder.")
 
 
 _Found = tuple[str, int, int, Sequence[Records]]
@@ -105,10 +121,13 @@ def _from_service(
     source: ExportSource, wanted: Sequence[RecordFile], context_tokens: int, folder: Path
 ) -> _Found:
     paths = [folder / f"{i}.records" for i in range(len(wanted))]
-    with SuffixClient(source.server) as client, contextlib.ExitStack() as open_files:
-        sinks = [open_files.enter_context(path.open("wb")) for path in paths]
-        namespace = client.namespace(source.namespace)
-        done = namespace.export_ngrams(wanted, sinks, context_tokens=context_tokens)
+    try:
+        with SuffixClient(source.server) as client, contextlib.ExitStack() as open_files:
+            sinks = [open_files.enter_context(path.open("wb")) for path in paths]
+            namespace = client.namespace(source.namespace)
+            done = namespace.export_ngrams(wanted, sinks, context_tokens=context_tokens)
+    except OSError as error:
+        raise _of_disk(error, folder) from None
     found = [
         Records(each, [path], file.records, file.pairs, file.size_bytes, file.count_sum, file.occurrences)
         for each, path, file in zip(wanted, paths, done.files, strict=True)

@@ -161,9 +161,7 @@ def build(
     ] = None,
     compact: Annotated[
         bool,
-        typer.Option(
-            "--compact", help="Leave out what changes no draft, some nine tenths.", rich_help_panel=_CUT
-        ),
+        typer.Option("--compact", help="Leave out what changes no draft of the file.", rich_help_panel=_CUT),
     ] = False,
     min_count: Annotated[
         int, typer.Option(help="Leave out what followed less often.", rich_help_panel=_CUT)

@@ -22,6 +22,7 @@ from suffixsvc.core import _ext
 from suffixsvc.core._ext import SegmentJob, TallyOutput
 from suffixsvc.core.faults import path_of, typed_errors
 from suffixsvc.errors import (
+    InvalidConfigError,
     InvalidInputError,
     SegmentCancelledError,
     StoreCorruptError,
@@ -67,14 +68,20 @@ class NgramCounter:
         memory_bytes: of its arrays; what is not used is not touched.
 
     Raises:
-        InvalidInputError: no such range, or too little memory.
+        InvalidInputError: no such range, or too little memory. InvalidConfigError: more memory than there is.
     """
 
     def __init__(
         self, lowest: int, highest: int, *, largest_token: int = MAX_TOKEN_ID, memory_bytes: int
     ) -> None:
-        with typed_errors(_KINDS):
-            self._counter = _ext.NgramCounter(lowest, highest, largest_token, memory_bytes)
+        try:
+            with typed_errors(_KINDS):
+                self._counter = _ext.NgramCounter(lowest, highest, largest_token, memory_bytes)
+        except MemoryError:
+            raise InvalidConfigError(
+                "the system does not give so much memory", got=f"{memory_bytes >> 20} MiB",
+                remedy="Give less with --memory.",
+            ) from None  # fmt: skip
 
     def add(self, tokens: TokenArray, ends: npt.NDArray[np.int64], contexts: npt.NDArray[np.int64]) -> None:
         """Count texts, all or none.

@@ -127,6 +127,7 @@ def test_what_exists_is_kept_unless_force(run: Run, texts: list[object], tmp_pat
         (["--lookup-static", "s.bin", "--memory", "lots"], "--memory is no size"),
         (["--lookup-static", "s.bin", "--memory", f"{'9' * 400}T"], "--memory is too large"),
         (["--lookup-static", "s.bin", "--memory", "1M"], "too little memory"),
+        (["--lookup-static", "s.bin", "--memory", "1000000T"], "does not give so much"),
         (["--lookup-static", "s.bin", "--budget", "27"], "no record fits"),
         (["--lookup-static", "s.bin", "--budget", "-1"], "--budget is no size"),
         (["--lookup-static", "s.bin", "--top", "-1"], "leaves no record"),

@@ -117,6 +117,12 @@ def _list_text(value: list[Any], options: ReadOptions) -> str:
     if is_items(value):
         value = as_messages(value)
     if not is_messages(value):
+        if value and not any(isinstance(part, (str, dict)) for part in value):
+            raise InvalidInputError(
+                "a list is neither text nor token ids",
+                expected="ids, or parts of a message",
+                got=type(value[0]).__name__,
+            )
         return content_text(value)
     turns = [one for one in value if isinstance(one, dict) and one.get("role") == "assistant"]
     return written_text(turns[-1], options.tool_format, options.reasoning) if turns else ""
