@@ -27,6 +27,7 @@ from suffixsvc.engine.sealing import Hook, Sealer
 from suffixsvc.errors import (
     InvalidConfigError,
     InvalidInputError,
+    InvalidNamespaceError,
     LimitExceededError,
     UnknownNamespaceError,
 )
@@ -151,9 +152,18 @@ class SuffixCache:
 
     def _add_outputs(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> list[OutputId]:
         """See ``Namespace.add_outputs``."""
+        self._require_writable(index.path)
         if self._maintenance is not None:
             self._maintenance.relieve(index)
         return self._outputs.add(index, outputs)
+
+    def _require_writable(self, path: str) -> None:
+        """What everybody drafts from, nobody writes to."""
+        if path in self._default_reads:
+            raise InvalidNamespaceError(
+                f"the namespace {path!r} is only read: every session drafts from it",
+                remedy="Write to a namespace of your own.",
+            )
 
     # ------------------------------------------------------------------------------------ maintenance
 
@@ -200,7 +210,8 @@ class SuffixCache:
     def read_by_default(self, paths: Sequence[str]) -> None:
         """Let every session that is opened from now on draft from these namespaces as well, where its own has
         a tokenizer and it is theirs: corpora that everybody may use. What a session names itself comes first;
-        beyond the most that it can read (7) none are added.
+        beyond the most that it can read (7) none are added. Nobody writes to them from now on: no session is
+        opened there, no output added.
 
         Raises:
             UnknownNamespaceError: one does not exist.
@@ -324,6 +335,7 @@ class SuffixCache:
         labels: Labels,
         reads: Sequence[str],
     ) -> Session:
+        self._require_writable(record.path)
         with self._lifetime.while_open():
             self._reap_abandoned()
             if self._sessions >= self._limits.max_sessions:

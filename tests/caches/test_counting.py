@@ -8,8 +8,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from suffixsvc_caches.counting import Journal, count_logs
+from suffixsvc_caches.building import BuildSpec, LookupSpec, build
+from suffixsvc_caches.counting import Journal, Progress, count_logs
 from suffixsvc_caches.counting.seen import Seen
+from suffixsvc_caches.manifest import read_manifest
 from suffixsvc_client.text import TextCodec
 from support.build_logs import (
     Call,
@@ -258,3 +260,27 @@ def test_too_little_memory_is_said_before_anything_is_read(tmp_path: Path) -> No
     with pytest.raises(InvalidConfigError, match="too little memory") as caught:
         count_all(plan_of([log], memory_bytes=64 << 20, workers=30), tmp_path / "work")
     assert "30 workers" in str(caught.value)
+
+
+def test_a_log_that_is_still_written_is_named_in_the_manifest(tmp_path: Path) -> None:
+    """What is hashed at the end is then not what was counted, and nobody could tell."""
+    growing, still = (write_log(tmp_path / f"{name}.jsonl", [Call([1, 2, 3, 4])]) for name in ("a", "b"))
+
+    class Writer:
+        def working_in(self, folder: Path) -> None: ...
+        def counting(self, progress: Progress) -> None: ...
+        def loading(self, outputs: int) -> None: ...
+
+        def merging(self, share: float) -> None:
+            with growing.open("a") as log:
+                log.write(json.dumps(Call([5, 6]).record()) + "\n")
+
+    static = LookupSpec(tmp_path / "s.bin")
+    build(BuildSpec([growing, still], static=static), Writer())
+    manifest = read_manifest(static.path)
+    assert manifest is not None
+    assert manifest.options["changed_meanwhile"] == ["a.jsonl"]
+    build(BuildSpec([growing, still], static=static, force=True))
+    again = read_manifest(static.path)
+    assert again is not None
+    assert "changed_meanwhile" not in again.options

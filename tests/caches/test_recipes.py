@@ -21,6 +21,7 @@ from suffixsvc.cli import main
 from suffixsvc.errors import (
     InvalidConfigError,
     InvalidInputError,
+    InvalidNamespaceError,
     TokenizerMismatchError,
     UnknownNamespaceError,
 )
@@ -187,6 +188,29 @@ def test_sessions_of_its_tokenizer_draft_from_it(folder: Path) -> None:
         assert drafted(cache, "unknown", None) == []
         with pytest.raises(UnknownNamespaceError):
             cache.read_by_default(["nobody"])
+
+
+def test_nobody_writes_to_what_everybody_reads(folder: Path) -> None:
+    make_recipe(find_recipe(str(folder)))
+    with SuffixCache() as cache:
+        cache.read_by_default(preload(cache, [str(folder)]))
+        own = cache.namespace("preload/own")
+        with pytest.raises(InvalidNamespaceError, match="only read"):
+            own.open_session([1, 2, 3])
+        with pytest.raises(InvalidNamespaceError, match="only read"):
+            own.add_output([1, 2, 3])
+        assert own.stats().outputs == 5
+
+
+def test_what_was_written_beside_a_corpus_goes(folder: Path, tmp_path: Path) -> None:
+    """A service that does not preload lets its clients write there; the next one that does puts it right."""
+    make_recipe(find_recipe(str(folder)))
+    with SuffixCache(tmp_path / "data") as cache:
+        preload(cache, [str(folder)])
+        cache.namespace("preload/own").add_output([40, 11, 12, 66])
+    with SuffixCache(tmp_path / "data") as cache:
+        preload(cache, [str(folder)])
+        assert cache.namespace("preload/own").stats().outputs == 5
 
 
 def test_it_is_loaded_once_and_again_when_it_changed(folder: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, TokenizerMismatchError
 from suffixsvc_caches.atomic import remove_leftovers, require_new, require_place
@@ -207,14 +207,18 @@ def _provenance(spec: BuildSpec, plan: CountPlan, counted: Counted) -> Provenanc
         spec.tokenizer.path.name if spec.tokenizer else "",
     )
     usual = as_plain(ReadOptions())
-    options = {
+    options: dict[str, Any] = {
         "reading": {name: value for name, value in as_plain(spec.reading).items() if value != usual[name]},
         "context_tokens": spec.context_tokens,
         "dedupe": spec.dedupe,
         "calls": counted.calls,
         "tokens": counted.tokens,
     }
-    return Provenance(note, tuple(SourceFile.of(file.path, file.name) for file in plan.files), options)
+    sources = tuple(SourceFile.of(file.path, file.name) for file in plan.files)
+    grown = [file.name for file, source in zip(plan.files, sources, strict=True) if source.bytes != file.size]
+    if grown:  # a log that is still written: what is hashed is not what was counted
+        options["changed_meanwhile"] = grown
+    return Provenance(note, sources, options)
 
 
 def _merge(

@@ -21,7 +21,7 @@ __all__ = ["NAMESPACE", "preload"]
 #: what the namespaces of recipes begin with
 NAMESPACE: Final = "preload"
 _BATCH: Final = 256
-#: note of a namespace: hash of the corpus that is in it, whole
+#: note of a namespace: hash of the corpus that is in it, whole, and how many outputs that is
 _VERSION: Final = "preload"
 
 
@@ -59,13 +59,18 @@ def _load(cache: SuffixCache, recipe: Recipe) -> str:
             remedy="Make it: suffixsvc cache make FOLDER (make caches for those of this project).",
         ) from None
     namespace = cache.namespace(path, tokenizer=recipe.tokenizer)
-    if namespace.note(_VERSION) == version:
+    if namespace.note(_VERSION) == _note(version, namespace.stats().outputs):
         return path
     namespace.clear()
     for batch in _batches(_outputs(path, recipe)):
         namespace.add_outputs(batch)
-    namespace.put_note(_VERSION, version)
+    namespace.put_note(_VERSION, _note(version, namespace.stats().outputs))
     return path
+
+
+def _note(version: bytes, outputs: int) -> bytes:
+    """What a corpus is known by, whole and alone: a service without --preload may have written more."""
+    return version + outputs.to_bytes(8, "little")
 
 
 def _outputs(path: str, recipe: Recipe) -> Iterator[NewOutput]:
