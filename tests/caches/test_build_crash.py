@@ -132,7 +132,7 @@ def test_a_build_that_was_killed_while_it_loaded_the_corpus_needs_no_force(
 @pytest.mark.parametrize("hits", [1, 2])
 def test_ctrl_c_keeps_what_was_counted(hits: int, log: Path, tmp_path: Path) -> None:
     """Exit code 130, one line, and the next start goes on."""
-    big = write_log(tmp_path / "big.jsonl", CALLS * 20)
+    big = write_log(tmp_path / "big.jsonl", CALLS * 80)
     command = [sys.executable, "-m", "suffixsvc.cli", "build", str(big), "--workers", "2", "--json"]
     command += ["--lookup-static", str(tmp_path / "s.bin"), "--work", str(tmp_path / "work")]
     # A shell without job control has its background processes ignore SIGINT, and they pass that on.
@@ -153,5 +153,5 @@ def test_ctrl_c_keeps_what_was_counted(hits: int, log: Path, tmp_path: Path) -> 
     assert f"what was counted is kept in {tmp_path / 'work'}" in told
     assert not (tmp_path / "s.bin").exists()
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["tokens"] == 20 * sum(len(call.response) for call in CALLS)
+    assert json.loads(done.stdout)["tokens"] == 80 * sum(len(call.response) for call in CALLS)
     assert not journal.parent.exists()
