@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -91,7 +90,6 @@ def merge_runs(
     runs = reduce_runs(journal)
     parts = parts_of(runs, journal.folder, wanted, workers)
     jobs = [SegmentJob() for _ in parts]
-    done = threading.Event()
 
     def merge(i: int) -> list[tuple[int, ...]]:
         return merge_part(runs, wanted, parts[i], MERGE_BYTES // len(parts), jobs[i])
@@ -100,7 +98,7 @@ def merge_runs(
         futures = [pool.submit(merge, i) for i in range(len(parts))]
         try:
             while not all(future.done() for future in futures):
-                done.wait(0.1)
+                wait(futures, timeout=0.1)
                 if on_progress is not None:
                     on_progress(sum(job.done for job in jobs) / max(1, len(jobs)))
             found = [future.result() for future in futures]
