@@ -48,7 +48,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def little_memory(monkeypatch: pytest.MonkeyPatch, each: int = 200 << 10) -> None:
     """So little to count in that runs are spilled all the time, and merged a few at a time."""
     monkeypatch.setattr(
-        "suffixsvc_caches.counting.local.counter_bytes", lambda options: each * options.workers
+        "suffixsvc_caches.counting.local.counter_bytes", lambda options, encodes: each * options.workers
     )
     monkeypatch.setattr("suffixsvc_caches.counting.merging.FAN_IN", 3)
 

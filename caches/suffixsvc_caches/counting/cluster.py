@@ -183,7 +183,7 @@ def _count_log(
 ) -> _Answer:
     plan = replace(bare, tokenizer=_loaded(source) if source else None)
     answer = _Answer()
-    share = counter_bytes(replace(plan.options, workers=1))
+    share = counter_bytes(replace(plan.options, workers=1), encodes=plan.tokenizer is not None)
     worker = Worker(plan, _TaskFolder(folder, answer), share, open_spool(plan, folder))
     reader = BatchReader(plan, None if skip is None else _Skip(skip))
     tally = LogTally()

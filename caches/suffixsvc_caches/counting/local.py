@@ -20,6 +20,7 @@ from suffixsvc_caches.counting.seen import Seen
 from suffixsvc_caches.counting.spool import TokenSpool
 from suffixsvc_caches.counting.worker import Worker
 from suffixsvc_caches.logs import LogTally
+from suffixsvc_caches.tokenizers import MEMO_BYTES
 
 __all__ = ["count_logs", "counter_bytes", "open_spool"]
 
@@ -44,7 +45,7 @@ def count_logs(
     stop = threading.Event()
     resumed = journal.tokens
     progress = Progress(0, sum(file.size for file in plan.files), resumed, journal.calls)
-    left = counter_bytes(plan.options)
+    left = counter_bytes(plan.options, encodes=plan.tokenizer is not None)
     seen = Seen(journal.folder / "seen", left // _SEEN_SHARE) if plan.options.dedupe else None
     share = (left - (left // _SEEN_SHARE if seen else 0)) // plan.options.workers
     spool = open_spool(plan, journal.folder)
@@ -88,13 +89,16 @@ def open_spool(plan: CountPlan, folder: Path) -> TokenSpool | None:
     return TokenSpool(folder / "tokens", PROMPT_TAIL_TOKENS) if plan.keep_tokens else None
 
 
-def counter_bytes(options: CountOptions) -> int:
+def counter_bytes(options: CountOptions, *, encodes: bool) -> int:
     """What is left for counting of the memory of a process.
+
+    Args:
+        encodes: it makes ids from texts, and remembers words.
 
     Raises:
         InvalidConfigError: too little.
     """
-    held = resident_bytes()
+    held = resident_bytes() + (MEMO_BYTES if encodes else 0)
     left = options.memory_bytes - held - options.workers * _BATCH_BYTES
     if left < options.workers * _LEAST_COUNTER:
         needed = held + options.workers * (_BATCH_BYTES + 2 * _LEAST_COUNTER)

@@ -146,5 +146,6 @@ def _needed_bytes(header: _Header, name: str) -> int:
             elements *= header.u64()
         block, bytes_per_block = _BLOCKS.get(header.u32(), (1, 0))
         end = max(end, header.u64() + elements // block * bytes_per_block)
-    start = -(-header.at // alignment) * alignment
-    return start + end
+    if not end:  # a vocabulary alone: nothing stands behind the header, padding neither
+        return header.at
+    return -(-header.at // alignment) * alignment + end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -17,9 +18,22 @@ from suffixsvc_driver.targets.gguf_check import check_gguf
 from suffixsvc_driver.targets.llama_binding import llama, recent_log
 from suffixsvc_driver.vocabulary import Vocabulary
 
-__all__ = ["LlamaModel"]
+__all__ = ["LlamaModel", "SpecialToken"]
 
 _VOCAB_KINDS: Final = ("NONE", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLAMO2")
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialToken:
+    """A token that a text may spell out.
+
+    Attributes:
+        strips: blanks beside it are dropped.
+    """
+
+    id: int
+    text: bytes
+    strips: bool
 
 
 class LlamaModel:
@@ -106,6 +120,31 @@ class LlamaModel:
         buffer = ctypes.create_string_buffer(size)
         lengths = ((i, piece(vocab, i, buffer, size, 0, True)) for i in range(self.vocab_size))
         return tuple(buffer.raw[:n] if n >= 0 else self.token_bytes(i) for i, n in lengths)
+
+    @cached_property
+    def special_tokens(self) -> tuple[SpecialToken, ...]:
+        """The tokens that are found in a text as they are spelled, before it is cut into words."""
+        attr, vocab, module = self._lib.llama_vocab_get_attr, self._vocab, self._lib
+        special = (
+            module.LLAMA_TOKEN_ATTR_CONTROL
+            | module.LLAMA_TOKEN_ATTR_USER_DEFINED
+            | module.LLAMA_TOKEN_ATTR_UNKNOWN
+        )
+        strips = module.LLAMA_TOKEN_ATTR_LSTRIP | module.LLAMA_TOKEN_ATTR_RSTRIP
+        found = ((i, attr(vocab, i)) for i in range(self.vocab_size))
+        return tuple(
+            SpecialToken(i, self.token_bytes(i), bool(its & strips)) for i, its in found if its & special
+        )
+
+    def metadata(self, key: str) -> str:
+        """A value of the file's header, as text; "" where it has none."""
+        size = 256
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            n = self._lib.llama_model_meta_val_str(self.handle, key.encode(), buffer, size)
+            if n < size:
+                return buffer.raw[: max(0, n)].decode("utf-8", "replace")
+            size = n + 1
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes a token stands for, special tokens spelled out; empty for an unused id."""

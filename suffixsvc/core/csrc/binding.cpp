@@ -62,12 +62,14 @@ nb::tuple draft_arrays(const std::vector<DraftToken>& draft) {
 
 void bind_steps(nb::module_& m);  // steps_binding.cpp
 void bind_desk(nb::module_& m);   // desk_binding.cpp
+void bind_words(nb::module_& m);  // words_binding.cpp
 
 NB_MODULE(_ext, m) {
     m.doc() = "The native core: the hot index and drafting. Import suffixsvc.core instead.";
 
     bind_segments(m);
     bind_ngrams(m);
+    bind_words(m);
 
     nb::class_<IndexStats>(m, "IndexStats")
         .def_ro("nodes", &IndexStats::nodes)

@@ -1,0 +1,164 @@
+"""Words that are remembered have the tokens that llama.cpp makes of the whole text."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from suffixsvc_caches.tokenizers import load_tokenizer
+from suffixsvc_caches.tokenizers.remembering import RememberingEncoder
+from suffixsvc_caches.tokenizers.words import WORD_RULES, cut_table
+from suffixsvc_driver.targets.llama_model import LlamaModel
+from support.word_vocabulary import SPELLED, texts_of_words, write_word_vocabulary
+
+from suffixsvc.core.word_memo import MAX_WORD_BYTES, WordCut, WordMemo
+from suffixsvc.errors import InvalidInputError
+from suffixsvc.types import TokenArray
+
+pytest.importorskip("llama_cpp")
+
+#: llama.cpp leaves their expressions to the C++ library, which takes ten times as long
+SLOW = {"deepseek-v3", "gpt-4o", "hunyuan-dense", "kanana2", "llama4", "minimax-m2", "seed-coder", "tekken"}
+
+Cuts = npt.NDArray[np.uint8]
+
+
+def encoder_of(
+    model: LlamaModel, cuts: Cuts | None = None, memory_bytes: int = 1 << 20
+) -> RememberingEncoder:
+    lengths = np.array([len(text) for text in model.vocabulary.texts], np.int64)
+    table = cut_table(token.text for token in model.special_tokens) if cuts is None else cuts
+    return RememberingEncoder(model.token_array, table, lengths, memory_bytes)
+
+
+def different(model: LlamaModel, encode: Callable[[str], TokenArray], texts: list[str]) -> list[str]:
+    return [text for text in texts if not np.array_equal(encode(text), model.token_array(text))]
+
+
+def new_seed() -> int:
+    seed = int(np.random.SeedSequence().generate_state(1)[0])
+    print(f"seed {seed}")
+    return seed
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> LlamaModel:
+    path = write_word_vocabulary(tmp_path_factory.mktemp("words") / "m.gguf", "qwen2")
+    return LlamaModel(path, vocab_only=True)
+
+
+@pytest.mark.parametrize("rule", sorted(WORD_RULES))
+def test_every_rule_against_llama_cpp(rule: str, tmp_path: Path) -> None:
+    path = write_word_vocabulary(tmp_path / "m.gguf", rule)
+    texts = texts_of_words(new_seed(), 15 if rule in SLOW else 150)
+    with LlamaModel(path, vocab_only=True) as model:
+        assert {token.text.decode() for token in model.special_tokens} >= set(SPELLED)
+        tokenizer = load_tokenizer(path)
+        assert isinstance(tokenizer._encode.__self__, RememberingEncoder)  # type: ignore[attr-defined] # how it is done
+        assert different(model, lambda text: tokenizer.encode_batch([text])[0], texts) == []
+
+
+@pytest.mark.parametrize("rule", ["gpt-2", "qwen2", "deepseek-llm"])
+@pytest.mark.parametrize("spelled", ["café<", " x", "12", "\n\n", "a b", "((", "'s"])
+def test_a_special_token_of_any_kind(rule: str, spelled: str, tmp_path: Path) -> None:
+    path = write_word_vocabulary(tmp_path / "m.gguf", rule, special=[*SPELLED, spelled])
+    texts = texts_of_words(new_seed(), 120, [*SPELLED, *[spelled] * 4])
+    with LlamaModel(path, vocab_only=True) as model:
+        assert different(model, encoder_of(model).encode, texts) == []
+
+
+@pytest.mark.parametrize("rule", ["superbpe", "gemma4", "poro-chat", ""])
+def test_other_rules_have_no_words(rule: str, tmp_path: Path) -> None:
+    """Who else's words are not known encodes whole texts, as ever."""
+    path = write_word_vocabulary(tmp_path / "m.gguf", rule)
+    tokenizer = load_tokenizer(path)
+    assert not isinstance(getattr(tokenizer._encode, "__self__", None), RememberingEncoder)  # type: ignore[attr-defined] # as above
+    with LlamaModel(path, vocab_only=True) as model:
+        texts = texts_of_words(1, 20)
+        assert different(model, lambda text: tokenizer.encode_batch([text])[0], texts) == []
+
+
+@pytest.mark.parametrize(
+    "pair", ["(a", "a_", " 1", "  ", "ab"], ids=["sign", "special", "digit", "blank", "letters"]
+)
+def test_a_cut_too_many_is_seen(pair: str, qwen: LlamaModel) -> None:
+    """That the vocabularies of these tests show a cut within a word."""
+    kinds: dict[str, npt.NDArray[np.uint8]] = {
+        kind: np.array([i for i in range(128) if test(chr(i))], np.uint8)
+        for kind, test in [("(", _is_sign), ("a", str.isalpha), ("1", str.isdigit)]
+    }
+    rows, columns = (kinds.get(c, np.array([ord(c)], np.uint8)) for c in pair)
+    table = cut_table(token.text for token in qwen.special_tokens)
+    table[np.ix_(rows, columns)] = WordCut.HERE
+    assert different(qwen, encoder_of(qwen, table).encode, texts_of_words(1, 300)) != []
+
+
+def _is_sign(c: str) -> bool:
+    return c.isprintable() and not c.isalnum() and c != " "
+
+
+def test_words_too_long_to_remember(qwen: LlamaModel) -> None:
+    long = "é" * MAX_WORD_BYTES
+    texts = [
+        long,
+        f"a {long}",
+        f"{long} b",
+        f"{long} c {long}",
+        f"x = {long}y + {'日本' * 200}; z",
+        "a" * 5000,
+    ]
+    encoder = encoder_of(qwen)
+    assert different(qwen, encoder.encode, texts * 2) == []
+
+
+def test_what_is_over_the_memory_is_forgotten(qwen: LlamaModel) -> None:
+    encoder = encoder_of(qwen, memory_bytes=1 << 16)
+    most = 0
+    for i in range(40):
+        assert different(qwen, encoder.encode, texts_of_words(i, 30)) == []
+        most = max(most, encoder._memo.words)
+    assert 400 < most < 3000
+    assert encoder._memo.words != most
+
+
+def test_threads_share_the_words(qwen: LlamaModel) -> None:
+    """With so little memory that each makes the others forget."""
+    encoder = encoder_of(qwen, memory_bytes=1 << 15)
+    texts = [texts_of_words(seed, 60) for seed in range(4)]
+    wrong: list[str] = []
+
+    def work(mine: list[str]) -> None:
+        wrong.extend(different(qwen, encoder.encode, mine * 5))
+
+    threads = [threading.Thread(target=work, args=(mine,)) for mine in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_the_memo_finds_holes_and_unknown_words() -> None:
+    cuts = np.zeros((128, 128), np.uint8)
+    cuts[ord("b"), ord("a")] = WordCut.HERE
+    cuts[ord("b"), ord(" ")] = WordCut.BEFORE_LETTER
+    memo = WordMemo(cuts, memory_bytes=1 << 20)
+    text = b"ab" * 3 + b" a" + b" 1" + b"b" * 300 + b"ab"
+    assert memo.encode(text).unknown == [b"ab"]
+    memo.learn([b"ab", b"x" * 300], [np.array([7, 8], np.int32), np.array([9], np.int32)])
+    assert memo.words == 1
+    found = memo.encode(text)
+    assert (found.tokens.tolist(), found.unknown) == ([7, 8] * 4, [])
+    assert found.holes == [(6, 6, 6 + 2 + 2 + 300)]
+    memo.learn([b"ab"], [np.array([1], np.int32)])
+    assert memo.encode(b"ab").tokens.tolist() == [7, 8], "what is known stays"
+    assert memo.encode(b"").tokens.tolist() == []
+    memo.learn([], [])
+    with pytest.raises(InvalidInputError, match="table of cuts"):
+        WordMemo(np.zeros((2, 2), np.uint8), memory_bytes=1)
+    with pytest.raises(InvalidInputError, match="as many"):
+        memo.learn([b"ab"], [])
