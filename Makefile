@@ -86,6 +86,8 @@ sanitize: $(VENV)/.stamp-core  ## run the core under AddressSanitizer, Undefined
 	        ./build/sanitize-$$kind/union_stress "$$scratch"; \
 	    UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
 	        ./build/sanitize-$$kind/ngram_stress "$$scratch"; \
+	    UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
+	        ./build/sanitize-$$kind/words_stress; \
 	done
 
 # A mutant that crashes the reader stays in build/fuzz-segment/mutant.seg.
