@@ -33,6 +33,7 @@ __all__ = [
     "Store",
     "StoreStats",
     "StoredOutput",
+    "TalliedFile",
     "TokenArray",
     "TokenIds",
     "Verified",
@@ -196,6 +197,23 @@ class RecordFile:
     firing: bool = False
     unique: bool = False
     totals: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TalliedFile:
+    """A file of records that was written for a :class:`RecordFile`.
+
+    Attributes:
+        count_sum: of the counts as written.
+        occurrences: of n-grams with a follower, before any cut.
+    """
+
+    path: Path
+    records: int
+    pairs: int
+    size_bytes: int
+    count_sum: int
+    occurrences: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_caches.atomic import require_new
-from suffixsvc_caches.lookup import LookupTable, write_lookup
 from suffixsvc_caches.lookup.pruning import prune_table
 from suffixsvc_caches.manifest import (
     CacheFormat,
     Manifest,
-    SourceFile,
     TokenizerNote,
     cache_format,
     load_cache,
-    manifest_path,
-    write_manifest,
+    require_new_cache,
+    write_cache,
 )
 from suffixsvc_caches.tokenizers import Tokenizer
 
@@ -38,7 +34,7 @@ def prune_cache(
         InvalidInputError: the new file exists, and not ``force``; nothing would be left. Errors of
             ``load_cache`` and ``write_lookup``.
     """
-    _require_new(out, force)
+    require_new_cache(out, force=force)
     table, manifest = load_cache(file)
     form = cache_format(table, manifest, kind)
     pruned = prune_table(table.as_loaded(), budget_bytes, static=form is CacheFormat.STATIC)
@@ -48,7 +44,7 @@ def prune_cache(
         )
     options = {"pruned": True, "budget_bytes": budget_bytes}
     tokenizer = TokenizerNote() if manifest is None else manifest.tokenizer
-    return _write(out, pruned, form, tokenizer, file, options, force)
+    return write_cache(out, pruned, form, tokenizer=tokenizer, sources=[file], options=options, force=force)
 
 
 def import_cache(
@@ -65,7 +61,7 @@ def import_cache(
         InvalidInputError: ids beyond the vocabulary, or the new file exists, and not ``force``.
         TokenizerMismatchError: it has a manifest after all, of another tokenizer. Otherwise as above.
     """
-    _require_new(out, force)
+    require_new_cache(out, force=force)
     table, manifest = load_cache(file, tokenizer.fingerprint)
     loaded = table.as_loaded().in_order()
     largest = max((int(ids.max()) for ids in (loaded.ngrams, loaded.tokens) if ids.size), default=-1)
@@ -78,25 +74,5 @@ def import_cache(
         )
     note = TokenizerNote(tokenizer.fingerprint, tokenizer.vocab_size, name)
     form = cache_format(table, manifest, kind)
-    return _write(out, loaded, form, note, file, {"imported": True}, force)
-
-
-def _require_new(out: Path, force: bool) -> None:
-    for path in (out, manifest_path(out)):
-        require_new(path, force=force)
-
-
-def _write(
-    out: Path,
-    table: LookupTable,
-    form: CacheFormat,
-    tokenizer: TokenizerNote,
-    source: Path,
-    options: Mapping[str, object],
-    force: bool,
-) -> Manifest:
-    sources = (SourceFile.of(source),)
-    write_lookup(out, table, force=force)
-    manifest = Manifest.of(out, table, form, tokenizer=tokenizer, sources=sources, options=options)
-    write_manifest(out, manifest, force=force)
-    return manifest
+    options = {"imported": True}
+    return write_cache(out, loaded, form, tokenizer=note, sources=[file], options=options, force=force)

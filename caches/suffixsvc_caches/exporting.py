@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from suffixsvc_client import SuffixClient
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import InvalidInputError, StoreError, StoreFullError, UnknownNamespaceError
-from suffixsvc.types import RecordFile
+from suffixsvc.types import RecordFile, TalliedFile
 from suffixsvc_caches.atomic import FULL, require_new
 from suffixsvc_caches.building import LookupCaches, LookupFiles, LookupSpec, Provenance
 from suffixsvc_caches.counting import Records
@@ -108,12 +108,7 @@ def _from_folder(
             raise UnknownNamespaceError(f"there is no namespace {path!r}", expected=known[:200] or None)
         namespace = cache.namespace(path)
         done = namespace.export_ngrams(wanted, folder, context_tokens=context_tokens)
-        found = [
-            Records(
-                each, [file.path], file.records, file.pairs, file.size_bytes, file.count_sum, file.occurrences
-            )
-            for each, file in zip(wanted, done.files, strict=True)
-        ]
+        found = [Records.of(each, [file]) for each, file in zip(wanted, done.files, strict=True)]
         return namespace.tokenizer, done.outputs, done.tokens, found
 
 
@@ -128,8 +123,6 @@ def _from_service(
             done = namespace.export_ngrams(wanted, sinks, context_tokens=context_tokens)
     except OSError as error:
         raise _of_disk(error, folder) from None
-    found = [
-        Records(each, [path], file.records, file.pairs, file.size_bytes, file.count_sum, file.occurrences)
-        for each, path, file in zip(wanted, paths, done.files, strict=True)
-    ]
+    files = [TalliedFile(path, *astuple(file)) for path, file in zip(paths, done.files, strict=True)]
+    found = [Records.of(each, [file]) for each, file in zip(wanted, files, strict=True)]
     return done.tokenizer, done.outputs, done.tokens, found

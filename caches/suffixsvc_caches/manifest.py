@@ -8,7 +8,7 @@ bytes: no times, no absolute paths, keys in a fixed order.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path, PurePath
@@ -25,8 +25,8 @@ from suffixsvc.errors import (
     StoreError,
     StoreForeignError,
 )
-from suffixsvc_caches.atomic import new_file
-from suffixsvc_caches.lookup import STATIC_ORDER, LookupTable, read_lookup
+from suffixsvc_caches.atomic import new_file, require_new
+from suffixsvc_caches.lookup import STATIC_ORDER, LookupTable, read_lookup, write_lookup
 from suffixsvc_caches.tokenizers import require_fingerprint
 
 __all__ = [
@@ -40,6 +40,8 @@ __all__ = [
     "load_cache",
     "manifest_path",
     "read_manifest",
+    "require_new_cache",
+    "write_cache",
     "write_manifest",
 ]
 
@@ -205,6 +207,37 @@ def write_manifest(cache: Path, manifest: Manifest, *, force: bool = False) -> P
     with new_file(path, force=force) as file:
         file.write(manifest.as_json().encode())
     return path
+
+
+def require_new_cache(cache: Path, *, force: bool) -> None:
+    """Refuse to replace a cache or its manifest, but for ``force``. InvalidInputError."""
+    for path in (cache, manifest_path(cache)):
+        require_new(path, force=force)
+
+
+def write_cache(
+    cache: Path,
+    table: LookupTable,
+    format: CacheFormat,
+    *,
+    tokenizer: TokenizerNote,
+    sources: Sequence[Path],
+    options: Mapping[str, Any],
+    force: bool = False,
+) -> Manifest:
+    """Write a cache that was made of others, and its manifest.
+
+    Args:
+        sources: the files it was made of; they are read for their hashes, before anything is replaced.
+
+    Raises:
+        InvalidInputError: one exists, and not ``force``. StoreError: the disk; no half file is left.
+    """
+    made_of = tuple(map(SourceFile.of, sources))
+    write_lookup(cache, table, force=force)
+    manifest = Manifest.of(cache, table, format, tokenizer=tokenizer, sources=made_of, options=options)
+    write_manifest(cache, manifest, force=force)
+    return manifest
 
 
 def read_manifest(cache: Path) -> Manifest | None:

@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from suffixsvc.errors import TokenizerMismatchError
-from suffixsvc_caches.atomic import require_new
-from suffixsvc_caches.lookup import merge_tables, write_lookup
+from suffixsvc_caches.lookup import merge_tables
 from suffixsvc_caches.manifest import (
     CacheFormat,
     Manifest,
-    SourceFile,
     TokenizerNote,
     cache_format,
     load_cache,
-    manifest_path,
-    write_manifest,
+    require_new_cache,
+    write_cache,
 )
 
 __all__ = ["merge_caches"]
@@ -32,8 +30,7 @@ def merge_caches(files: Sequence[Path], out: Path, *, kind: str = "auto", force:
         InvalidInputError: the new file or its manifest exists, and not ``force``. TokenizerMismatchError: two
             of them name different tokenizers. Errors of ``load_cache`` and ``write_lookup``.
     """
-    for path in (out, manifest_path(out)):
-        require_new(path, force=force)
+    require_new_cache(out, force=force)
     tokenizer = TokenizerNote()
     tables, static = [], True
     for file in files:
@@ -48,16 +45,12 @@ def merge_caches(files: Sequence[Path], out: Path, *, kind: str = "auto", force:
                     got=manifest.tokenizer.fingerprint,
                 )
             tokenizer = manifest.tokenizer
-    sources = tuple(SourceFile.of(file) for file in files)
-    merged = merge_tables(tables)
-    write_lookup(out, merged, force=force)
-    manifest = Manifest.of(
+    return write_cache(
         out,
-        merged,
+        merge_tables(tables),
         CacheFormat.STATIC if static else CacheFormat.DYNAMIC,
         tokenizer=tokenizer,
-        sources=sources,
+        sources=files,
         options={"merged": len(files)},
+        force=force,
     )
-    write_manifest(out, manifest, force=force)
-    return manifest

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -29,7 +31,7 @@ from suffixsvc.errors import (
     StoreError,
     StoreFullError,
 )
-from suffixsvc.types import TokenArray
+from suffixsvc.types import RecordFile, TalliedFile, TokenArray
 from suffixsvc.values import MAX_TOKEN_ID
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "record_starts",
     "run_tokens",
     "split_runs",
+    "tally_files",
     "tally_runs",
 ]
 
@@ -145,6 +148,31 @@ def tally_runs(
         return _ext.tally_runs(
             names, first_token, end_token, memory_bytes, list(outputs), job or SegmentJob()
         )
+
+
+def tally_files(
+    runs: Sequence[str | os.PathLike[str]],
+    wanted: Sequence[RecordFile],
+    paths: Sequence[Path],
+    *,
+    first_token: int = 0,
+    end_token: int = MAX_TOKEN_ID + 1,
+    memory_bytes: int = 64 << 20,
+    job: SegmentJob | None = None,
+) -> list[TalliedFile]:
+    """:func:`tally_runs` with a path for each file that is wanted."""
+    found = tally_runs(
+        runs,
+        [TallyOutput(path_of(path), **asdict(each)) for path, each in zip(paths, wanted, strict=True)],
+        first_token=first_token,
+        end_token=end_token,
+        memory_bytes=memory_bytes,
+        job=job,
+    )
+    return [
+        TalliedFile(path, each.records, each.pairs, each.bytes, each.count_sum, each.occurrences)
+        for path, each in zip(paths, found, strict=True)
+    ]
 
 
 def combine_runs(

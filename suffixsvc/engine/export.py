@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,15 +13,14 @@ from suffixsvc.config import PROMPT_TAIL_TOKENS
 from suffixsvc.core.ngram_count import (
     MAX_COUNTED_ORDER,
     NgramCounter,
-    TallyOutput,
     combine_runs,
-    tally_runs,
+    tally_files,
 )
 from suffixsvc.errors import InvalidInputError, ServiceUnavailableError
 from suffixsvc.index.texts import texts_of
-from suffixsvc.types import RecordFile, StoredOutput, TokenArray
+from suffixsvc.types import RecordFile, StoredOutput, TalliedFile, TokenArray
 
-__all__ = ["ExportedFile", "ExportedNgrams", "export_ngrams"]
+__all__ = ["ExportedNgrams", "export_ngrams"]
 
 _COUNT_BYTES: Final = 128 << 20
 _MERGE_BYTES: Final = 32 << 20
@@ -36,29 +35,12 @@ _UINT32: Final = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class ExportedFile:
-    """One file of records.
-
-    Attributes:
-        count_sum: of the counts as written.
-        occurrences: of n-grams with a follower, before any cut.
-    """
-
-    path: Path
-    records: int
-    pairs: int
-    size_bytes: int
-    count_sum: int
-    occurrences: int
-
-
-@dataclass(frozen=True, slots=True)
 class ExportedNgrams:
     """What was counted, and the files, one for each that was wanted."""
 
     outputs: int
     tokens: int
-    files: Sequence[ExportedFile]
+    files: Sequence[TalliedFile]
 
 
 def export_ngrams(
@@ -93,15 +75,7 @@ def export_ngrams(
         counter.add(tokens, np.array(ends, np.int64), np.array(contexts, np.int64))
     runs = _spill(counter, runs, folder)
     names = [folder / f"{i}.records" for i in range(len(wanted))]
-    found = tally_runs(
-        runs,
-        [TallyOutput(str(name), **asdict(each)) for name, each in zip(names, wanted, strict=True)],
-        memory_bytes=_MERGE_BYTES,
-    )
-    files = [
-        ExportedFile(name, each.records, each.pairs, each.bytes, each.count_sum, each.occurrences)
-        for name, each in zip(names, found, strict=True)
-    ]
+    files = tally_files(runs, wanted, names, memory_bytes=_MERGE_BYTES)
     return ExportedNgrams(seen.outputs, seen.tokens, files)
 
 

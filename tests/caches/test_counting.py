@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from suffixsvc_caches.building import BuildSpec, LookupSpec, build
-from suffixsvc_caches.counting import Journal, Progress, count_logs
+from suffixsvc_caches.counting import Journal, Progress, count_logs, merging
 from suffixsvc_caches.counting.seen import Seen
 from suffixsvc_caches.manifest import read_manifest
 from suffixsvc_client.text import TextCodec
@@ -28,10 +31,13 @@ from support.ngram_oracle import parse
 from support.small_disk import files_up_to, small_disk
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from suffixsvc.core.ngram_count import NgramCounter, SegmentJob, combine_runs
 from suffixsvc.errors import (
     InvalidConfigError,
     InvalidInputError,
     InvalidTokensError,
+    SegmentCancelledError,
+    StoreError,
     StoreFullError,
     TokenizerMismatchError,
 )
@@ -284,3 +290,25 @@ def test_a_log_that_is_still_written_is_named_in_the_manifest(tmp_path: Path) ->
     again = read_manifest(static.path)
     assert again is not None
     assert "changed_meanwhile" not in again.options
+
+
+def test_a_merge_that_fails_ends_the_others(tmp_path: Path) -> None:
+    """They would go on for hours, beside an error that nobody sees yet."""
+    run = tmp_path / "a.run"
+    counter = NgramCounter(2, 2, memory_bytes=1 << 20)
+    counter.add(np.arange(9, dtype=np.int32), np.array([9], np.int64), np.array([0], np.int64))
+    counter.spill(run)
+    ended = threading.Event()
+
+    def goes_on(job: SegmentJob) -> None:
+        with pytest.raises(SegmentCancelledError):
+            while True:
+                combine_runs([run], tmp_path / "b.run", job=job)
+        ended.set()
+
+    def fails(job: SegmentJob) -> None:
+        combine_runs([tmp_path / "none.run"], tmp_path / "c.run", job=job)
+
+    with pytest.raises(StoreError, match=r"none\.run"), ThreadPoolExecutor(2) as pool:
+        merging._work(pool, [goes_on, fails], None)
+    assert ended.is_set()

@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from suffixsvc.core.ngram_count import SegmentJob, combine_runs
 from suffixsvc.errors import MissingExtraError
+from suffixsvc.types import TalliedFile
 from suffixsvc_caches.counting.batches import BatchReader, digest_of
 from suffixsvc_caches.counting.journal import Journal
 from suffixsvc_caches.counting.local import counter_bytes, open_spool
@@ -114,12 +115,12 @@ def merge_on_cluster(
         parts = parts_of(runs, folder, wanted, workers)
         merge = ray.remote(num_cpus=1, max_retries=0)(_merge)
         tasks = {merge.remote(_absolute(runs), list(wanted), part): i for i, part in enumerate(parts)}
-        found: list[Sequence[tuple[int, ...]]] = [() for _ in parts]
+        found: list[Sequence[TalliedFile]] = [() for _ in parts]
         for done, (i, answer) in enumerate(_finished(ray, tasks, lambda: None), 1):
             found[i] = answer
             if on_progress is not None:
                 on_progress(done / len(parts))
-    return as_records(wanted, parts, found)
+    return as_records(wanted, found)
 
 
 # ------------------------------------------------------------------------------------------------- in a task
@@ -207,8 +208,8 @@ def _combine(runs: Sequence[Path], merged: Path) -> None:
     combine_runs(runs, merged, memory_bytes=MERGE_BYTES)
 
 
-def _merge(runs: Sequence[Path], wanted: Sequence[RecordFile], part: MergePart) -> list[tuple[int, ...]]:
-    return list(merge_part(runs, wanted, part, MERGE_BYTES, SegmentJob()))
+def _merge(runs: Sequence[Path], wanted: Sequence[RecordFile], part: MergePart) -> list[TalliedFile]:
+    return merge_part(runs, wanted, part, MERGE_BYTES, SegmentJob())
 
 
 # ------------------------------------------------------------------------------------------ in this process

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import asdict
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
-from suffixsvc.core.ngram_count import (
-    SegmentJob,
-    TallyOutput,
-    combine_runs,
-    split_runs,
-    tally_runs,
-)
+from suffixsvc.core.ngram_count import SegmentJob, combine_runs, split_runs, tally_files
+from suffixsvc.types import TalliedFile
 from suffixsvc.values import MAX_TOKEN_ID
 from suffixsvc_caches.counting.journal import Journal
 from suffixsvc_caches.counting.records import RecordFile, Records
@@ -28,7 +23,6 @@ __all__ = [
     "merge_part",
     "merge_runs",
     "parts_of",
-    "reduce_runs",
 ]
 
 #: runs that are merged at a time: more would need too many open files and too small buffers
@@ -38,15 +32,7 @@ MERGE_BYTES: Final = 48 << 20  # buffers of all workers together
 #: first token, end token, and the names of the files, one for each that is wanted
 MergePart = tuple[int, int, tuple[str, ...]]
 
-
-def reduce_runs(journal: Journal, job: SegmentJob | None = None) -> list[Path]:
-    """Merge the runs of a build until they are few; returns them. StoreError, SegmentCancelledError."""
-    while len(runs := journal.runs()) > FAN_IN:
-        some = runs[:FAN_IN]
-        merged = journal.new_run()
-        combine_runs(some, merged, memory_bytes=MERGE_BYTES, job=job)
-        journal.replace_runs(merged, some)
-    return runs
+T = TypeVar("T")
 
 
 def parts_of(
@@ -65,12 +51,18 @@ def parts_of(
 
 def merge_part(
     runs: Sequence[Path], wanted: Sequence[RecordFile], part: MergePart, memory_bytes: int, job: SegmentJob
-) -> list[tuple[int, ...]]:
-    """Write one part; records, pairs, bytes, sum of counts and occurrences of each file that is wanted."""
+) -> list[TalliedFile]:
+    """Write one part, a file for each that is wanted."""
     first, end, names = part
-    outputs = [TallyOutput(name, **asdict(each)) for name, each in zip(names, wanted, strict=True)]
-    found = tally_runs(runs, outputs, first_token=first, end_token=end, memory_bytes=memory_bytes, job=job)
-    return [(each.records, each.pairs, each.bytes, each.count_sum, each.occurrences) for each in found]
+    return tally_files(
+        runs,
+        wanted,
+        [Path(name) for name in names],
+        first_token=first,
+        end_token=end,
+        memory_bytes=memory_bytes,
+        job=job,
+    )
 
 
 def merge_runs(
@@ -87,37 +79,50 @@ def merge_runs(
     Raises:
         InvalidInputError: an order that was not counted. StoreError: the disk.
     """
-    runs = reduce_runs(journal)
-    parts = parts_of(runs, journal.folder, wanted, workers)
-    jobs = [SegmentJob() for _ in parts]
-
-    def merge(i: int) -> list[tuple[int, ...]]:
-        return merge_part(runs, wanted, parts[i], MERGE_BYTES // len(parts), jobs[i])
-
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        futures = [pool.submit(merge, i) for i in range(len(parts))]
-        try:
-            while not all(future.done() for future in futures):
-                wait(futures, timeout=0.1)
-                if on_progress is not None:
-                    on_progress(sum(job.done for job in jobs) / max(1, len(jobs)))
-            found = [future.result() for future in futures]
-        except BaseException:
-            for job in jobs:
-                job.cancel()
-            raise
-    return as_records(wanted, parts, found)
+        while len(runs := journal.runs()) > FAN_IN:
+            _reduce(pool, journal, runs, MERGE_BYTES // max(1, workers))
+        parts = parts_of(runs, journal.folder, wanted, workers)
+        share = MERGE_BYTES // max(1, len(parts))
+        found = _work(pool, [partial(merge_part, runs, wanted, part, share) for part in parts], on_progress)
+    return as_records(wanted, found)
 
 
-def as_records(
-    wanted: Sequence[RecordFile], parts: Sequence[MergePart], found: Sequence[Sequence[tuple[int, ...]]]
-) -> list[Records]:
-    """What was found, a file that is wanted each."""
-    return [
-        Records(
-            each,
-            [Path(names[i]) for _, _, names in parts],
-            *(sum(part[i][field] for part in found) for field in range(5)),
-        )
-        for i, each in enumerate(wanted)
-    ]
+def _reduce(pool: ThreadPoolExecutor, journal: Journal, runs: Sequence[Path], memory_bytes: int) -> None:
+    """Merge runs into fewer, groups of them side by side; what is merged is written down at once."""
+
+    def merge(some: Sequence[Path], merged: Path, job: SegmentJob) -> None:
+        combine_runs(some, merged, memory_bytes=memory_bytes, job=job)
+        journal.replace_runs(merged, some)
+
+    # The last group may be a small one: it waits for the next time.
+    groups = [runs[i : i + FAN_IN] for i in range(0, len(runs) - FAN_IN + 1, FAN_IN)]
+    _work(pool, [partial(merge, some, journal.new_run()) for some in groups], None)
+
+
+def _work(
+    pool: ThreadPoolExecutor,
+    tasks: Sequence[Callable[[SegmentJob], T]],
+    on_progress: Callable[[float], None] | None,
+) -> list[T]:
+    """What the tasks give; the first error, or an interrupt, cancels all of them."""
+    jobs = [SegmentJob() for _ in tasks]
+    futures = [pool.submit(task, job) for task, job in zip(tasks, jobs, strict=True)]
+    try:
+        waiting = set(futures)
+        while waiting:
+            done, waiting = wait(waiting, timeout=0.1)
+            for future in done:
+                future.result()
+            if on_progress is not None:
+                on_progress(sum(job.done for job in jobs) / len(jobs))
+    except BaseException:
+        for job in jobs:
+            job.cancel()
+        raise
+    return [future.result() for future in futures]
+
+
+def as_records(wanted: Sequence[RecordFile], parts: Sequence[Sequence[TalliedFile]]) -> list[Records]:
+    """What was found in each part, put together for each file that is wanted."""
+    return [Records.of(each, [part[i] for part in parts]) for i, each in enumerate(wanted)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from suffixsvc.types import RecordFile
+from suffixsvc.types import RecordFile, TalliedFile
 
 __all__ = ["RecordFile", "Records"]
 
@@ -27,3 +28,16 @@ class Records:
     size_bytes: int
     count_sum: int
     occurrences: int
+
+    @classmethod
+    def of(cls, wanted: RecordFile, parts: Sequence[TalliedFile]) -> Self:
+        """Of the files that hold them, in order."""
+        return cls(
+            wanted,
+            [part.path for part in parts],
+            sum(part.records for part in parts),
+            sum(part.pairs for part in parts),
+            sum(part.size_bytes for part in parts),
+            sum(part.count_sum for part in parts),
+            sum(part.occurrences for part in parts),
+        )
