@@ -23,7 +23,7 @@ from suffixsvc_caches.building import BuildResult, BuildSpec, LookupFiles, Writt
 from suffixsvc_caches.counting import Progress
 from suffixsvc_caches.sizes import show_size
 
-__all__ = ["BuildBars", "as_plain", "caches_table", "plain_file", "print_result"]
+__all__ = ["BuildBars", "as_plain", "caches_table", "plain_file", "print_result", "warn_of_empty"]
 
 
 class BuildBars:
@@ -123,6 +123,18 @@ def print_result(spec: BuildSpec, result: BuildResult) -> None:
         where = f"{spec.corpus.namespace} in {spec.corpus.place}"
         table.add_row("corpus", Text(where), f"{result.corpus_outputs:,} outputs", "")
     console.print(table)
+    warn_of_empty(LookupFiles(result.static, result.dynamic))
+
+
+def warn_of_empty(files: LookupFiles) -> None:
+    """Say of a cache that nothing is in it: llama.cpp would load it all the same."""
+    for written in (files.static, files.dynamic):
+        if written is not None and not written.pairs:
+            typer.echo(
+                f"warning: {written.path} is empty: no n-gram of the logs was seen often enough, and with the"
+                " same follower often enough, for what was asked for (--min-count, a budget, --compact)",
+                err=True,
+            )
 
 
 def caches_table(files: LookupFiles) -> Table:

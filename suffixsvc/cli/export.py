@@ -47,7 +47,7 @@ def export(
     from suffixsvc_caches.exporting import ExportSource, export_lookup
     from suffixsvc_caches.sizes import parse_size
 
-    from suffixsvc.cli.build_show import caches_table, plain_file
+    from suffixsvc.cli.build_show import caches_table, plain_file, warn_of_empty
     from suffixsvc.errors import InvalidConfigError
 
     if (server is None) == (data is None):
@@ -86,3 +86,4 @@ def export(
     console = Console()
     console.print(f"{done.outputs:,} outputs, {done.tokens:,} tokens, tokenizer {done.tokenizer or '?'}")
     console.print(caches_table(done.files))
+    warn_of_empty(done.files)

@@ -301,10 +301,11 @@ def test_a_merge_that_fails_ends_the_others(tmp_path: Path) -> None:
     ended = threading.Event()
 
     def goes_on(job: SegmentJob) -> None:
-        with pytest.raises(SegmentCancelledError):
+        try:
             while True:
                 combine_runs([run], tmp_path / "b.run", job=job)
-        ended.set()
+        except SegmentCancelledError:
+            ended.set()
 
     def fails(job: SegmentJob) -> None:
         combine_runs([tmp_path / "none.run"], tmp_path / "c.run", job=job)

@@ -54,6 +54,16 @@ def texts(tmp_path: Path) -> list[object]:
     return [log, "--tokenizer", write_tokenizer(tmp_path / "tokenizer.json", merges=True)]
 
 
+def test_a_cache_without_a_record_is_warned_of(run: Run, texts: list[object], tmp_path: Path) -> None:
+    s, d = tmp_path / "s.bin", tmp_path / "d.bin"
+    code, _, wrong = run(*texts, "--lookup-static", s, "--min-count", 1000)
+    assert (code, s.stat().st_size) == (0, 0), wrong
+    assert f"{s} is empty" in wrong
+    code, _, wrong = run(*texts, "--lookup-dynamic", d)
+    assert code == 0
+    assert "empty" not in wrong
+
+
 def test_from_texts_to_caches(run: Run, texts: list[object], tmp_path: Path) -> None:
     s, d = tmp_path / "s.bin", tmp_path / "d.bin"
     outputs = ["--lookup-static", s, "--lookup-dynamic", d, "--data", tmp_path / "data", "--namespace", "a/b"]
