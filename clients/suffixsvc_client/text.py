@@ -75,6 +75,11 @@ class TextCodec:
             ) from None
         return cls(tokenizer, bos=bos, eos=eos)
 
+    @property
+    def library(self) -> Tokenizer:
+        """The library's own tokenizer."""
+        return self._tokenizer
+
     def encode(self, text: str, *, add_special_tokens: bool = False) -> TokenArray:
         """Token ids of a text, int32[n]. Special tokens spelled out in the text become their ids."""
         ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids

@@ -10,10 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from suffixsvc_caches.tokenizers import load_tokenizer
+from suffixsvc_caches.tokenizers.json_file import JsonTokenizer
 from suffixsvc_caches.tokenizers.remembering import RememberingEncoder
-from suffixsvc_caches.tokenizers.words import WORD_RULES, cut_table
+from suffixsvc_caches.tokenizers.words import SPLIT_EXPRESSIONS, WORD_RULES, cut_table
+from suffixsvc_client.text import TextCodec
 from suffixsvc_driver.targets.llama_model import LlamaModel
-from support.word_vocabulary import SPELLED, texts_of_words, write_word_vocabulary
+from support.word_vocabulary import SPELLED, texts_of_words, write_word_tokenizer, write_word_vocabulary
+from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
 
 from suffixsvc.core.word_memo import MAX_WORD_BYTES, WordCut, WordMemo
 from suffixsvc.errors import InvalidInputError
@@ -80,6 +83,64 @@ def test_other_rules_have_no_words(rule: str, tmp_path: Path) -> None:
     with LlamaModel(path, vocab_only=True) as model:
         texts = texts_of_words(1, 20)
         assert different(model, lambda text: tokenizer.encode_batch([text])[0], texts) == []
+
+
+SPLITTERS = {
+    "gpt-2": pre_tokenizers.ByteLevel(add_prefix_space=False),
+    "digits": pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    ),
+} | {
+    f"split {i}": pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(expression), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    for i, expression in enumerate(sorted(SPLIT_EXPRESSIONS))
+}
+
+
+@pytest.mark.parametrize("normalizer", [None, normalizers.NFC()], ids=["as it is", "nfc"])
+@pytest.mark.parametrize("splitter", SPLITTERS.values(), ids=SPLITTERS)
+def test_every_expression_against_the_tokenizers_library(
+    splitter: pre_tokenizers.PreTokenizer, normalizer: normalizers.Normalizer | None, tmp_path: Path
+) -> None:
+    path = write_word_tokenizer(tmp_path / "tokenizer.json", splitter, normalizer=normalizer)
+    tokenizer, plain = JsonTokenizer(path), TextCodec.load(path)
+    assert tokenizer._encoder is not None
+    texts = texts_of_words(new_seed(), 300)
+    found = [ids.tolist() for ids in tokenizer.encode_batch(texts)]
+    assert found == [plain.encode(text).tolist() for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("splitter", "special", "normalizer"),
+    [
+        (SPLITTERS["gpt-2"], [AddedToken("<x>", rstrip=True)], None),
+        (SPLITTERS["gpt-2"], [AddedToken("xyz", single_word=True)], None),
+        (SPLITTERS["gpt-2"], [], normalizers.Lowercase()),
+        (pre_tokenizers.ByteLevel(add_prefix_space=True), [], None),
+        (pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False), [], None),
+        (pre_tokenizers.Split(Regex("[a-z]"), "isolated"), [], None),
+        (pre_tokenizers.Split("x", "isolated"), [], None),
+        (pre_tokenizers.Whitespace(), [], None),
+    ],
+)  # fmt: skip
+def test_other_tokenizers_have_no_words(
+    splitter: pre_tokenizers.PreTokenizer,
+    special: list[AddedToken],
+    normalizer: normalizers.Normalizer | None,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    write_word_tokenizer(path, splitter, special=special, normalizer=normalizer)
+    tokenizer, plain = JsonTokenizer(path), TextCodec.load(path)
+    assert tokenizer._encoder is None
+    texts = texts_of_words(1, 20)
+    assert [ids.tolist() for ids in tokenizer.encode_batch(texts)] == [
+        plain.encode(text).tolist() for text in texts
+    ]
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gguf import GGUFWriter, TokenType
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from support import tiny_gguf
 
-__all__ = ["SPELLED", "texts_of_words", "write_word_vocabulary"]
+__all__ = ["SPELLED", "texts_of_words", "write_word_tokenizer", "write_word_vocabulary"]
 
 #: special tokens: with blanks, signs, digits and letters in them
 SPELLED = ["<|endoftext|>", "<|a b|>", "</x_y>", "  ", "#1)", "[T 2]"]
@@ -77,6 +77,26 @@ def write_word_vocabulary(path: Path, rule: str, *, special: Sequence[str] = SPE
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
+    return path
+
+
+def write_word_tokenizer(
+    path: Path,
+    splitter: pre_tokenizers.PreTokenizer,
+    *,
+    special: Sequence[AddedToken] = (),
+    normalizer: normalizers.Normalizer | None = None,
+) -> Path:
+    """A tokenizer.json of the same tokens that cuts texts with ``splitter``."""
+    tokens, merges = _vocabulary()
+    pairs = [(a, b) for a, b in (merge.split(" ") for merge in merges)]
+    tokenizer = Tokenizer(models.BPE(vocab={text: i for i, text in enumerate(tokens)}, merges=pairs))
+    tokenizer.pre_tokenizer = splitter
+    tokenizer.decoder = decoders.ByteLevel()
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    tokenizer.add_special_tokens([*(AddedToken(text, normalized=False) for text in SPELLED), *special])
+    tokenizer.save(str(path))
     return path
 
 

@@ -40,7 +40,7 @@ def load_tokenizer(
         bos, eos: text or id of the special tokens, for a tokenizer.json: it does not say which they are, and
             both count in the fingerprint.
         expected: the fingerprint it must have; "" = any.
-        threads: that encode, for a GGUF; the library for a tokenizer.json takes all cores.
+        threads: that encode a batch, for a GGUF.
 
     Raises:
         InvalidConfigError: no such file, or neither. MissingExtraError: the library for it is missing.
@@ -79,9 +79,9 @@ def _load(path: Path, bos: str | int | None, eos: str | int | None, threads: int
                 remedy="Leave --bos and --eos out.",
             )
         return GgufTokenizer(path, threads)
-    from suffixsvc_client.text import TextCodec  # noqa: PLC0415 - only a tokenizer.json needs it
+    from suffixsvc_caches.tokenizers.json_file import JsonTokenizer  # noqa: PLC0415 - only it needs the library
 
-    return TextCodec.load(path, bos=bos, eos=eos)
+    return JsonTokenizer(path, bos=bos, eos=eos)
 
 
 def _is_gguf(path: Path) -> bool:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from suffixsvc.core.word_memo import WordCut
 
-__all__ = ["WORD_RULES", "cut_table"]
+__all__ = ["SPLIT_EXPRESSIONS", "WORD_RULES", "cut_table"]
 
 #: tokenizer.ggml.pre of llama.cpp: the expressions of GPT-2, Llama 3, Qwen 2, DeepSeek, Tekken, GPT-4o and
 #: StarCoder, under all their names
@@ -34,6 +34,19 @@ WORD_RULES: Final = frozenset((
     "gpt-4o", "llama4", "kanana2", "minimax-m2",
 ))  # fmt: skip
 
+_CONTRACTIONS: Final = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+#: the same as a tokenizer.json spells them: of Qwen 2, Llama 3, Qwen 3.5, GPT-4o (that of GPT-2 is built in)
+SPLIT_EXPRESSIONS: Final = frozenset((
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_REST}",
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_REST}",
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" rf"{_CONTRACTIONS}?|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" rf"{_CONTRACTIONS}?|"
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+))  # fmt: skip
+
 _LETTERS: Final = np.frombuffer(string.ascii_letters.encode(), np.uint8)
 _DIGITS: Final = np.frombuffer(string.digits.encode(), np.uint8)
 _BLANKS: Final = np.frombuffer(b" \t\n\r", np.uint8)
@@ -43,7 +56,8 @@ _SPACE: Final = 0x20
 
 
 def cut_table(special_texts: Iterable[bytes]) -> npt.NDArray[np.uint8]:
-    """The cuts of a tokenizer that :data:`WORD_RULES` names, uint8[128, 128] of ``WordCut``.
+    """The cuts of a tokenizer that :data:`WORD_RULES` names, or with one of the :data:`SPLIT_EXPRESSIONS`,
+    uint8[128, 128] of ``WordCut``.
 
     Args:
         special_texts: of the tokens that are looked for in a text as they are spelled.
