@@ -84,7 +84,8 @@ def build(
     tool_format: Annotated[
         str,
         typer.Option(
-            help="How the model writes tool calls: hermes, llama3, mistral, json, none.",
+            help="How the model writes tool calls: hermes, llama3, mistral, mistral-tekken, mistral-v13, "
+            "json, none.",
             rich_help_panel=_READ,
         ),
     ] = "hermes",

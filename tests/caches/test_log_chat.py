@@ -170,68 +170,6 @@ def test_what_is_no_call_is_malformed(tmp_path: Path, record: dict[str, Any], re
     assert reason in tally.describe()
 
 
-# --------------------------------------------------------------------------------------------- tool formats
-
-
-TWO_CALLS = {
-    "role": "assistant",
-    "content": "Let me see.",
-    "tool_calls": [
-        CALL,
-        {"type": "function", "function": {"name": "now", "arguments": {"zone": "Ö", "utc": [True]}}},
-    ],
-}
-FIRST = f'{{"name": "weather", "arguments": {ARGUMENTS}}}'
-SECOND = '{"name": "now", "arguments": {"zone": "Ö", "utc": [true]}}'
-
-
-@pytest.mark.parametrize(
-    ("tool_format", "expected"),
-    [
-        ("hermes", f"Let me see.\n<tool_call>\n{FIRST}\n</tool_call>\n<tool_call>\n{SECOND}\n</tool_call>"),
-        ("llama3", f"Let me see.\n{FIRST}; {SECOND}".replace('"arguments": ', '"parameters": ')),
-        ("mistral", f"Let me see.\n[TOOL_CALLS] [{FIRST}, {SECOND}]"),
-        ("json", f"Let me see.\n{FIRST}\n{SECOND}"),
-        ("none", "Let me see."),
-    ],
-)
-def test_tool_calls_as_models_write_them(tmp_path: Path, tool_format: str, expected: str) -> None:
-    record = {"messages": [USER], **completion(TWO_CALLS)}
-    assert read_one(tmp_path, record, tool_format=tool_format).response == expected
-
-
-@pytest.mark.parametrize(
-    ("message", "expected"),
-    [
-        ({"function_call": {"name": "f", "arguments": '{"a": 1}'}}, '{"name": "f", "arguments": {"a": 1}}'),
-        ({"tool_calls": [{"function": {"name": "f", "arguments": ""}}]}, '{"name": "f", "arguments": {}}'),
-        ({"tool_calls": [{"name": "f", "args": {"a": 1}}]}, '{"name": "f", "arguments": {"a": 1}}'),
-        # a model may write arguments that are no JSON: that is what it wrote
-        (
-            {"tool_calls": [{"function": {"name": "f", "arguments": '{"a": '}}]},
-            '{"name": "f", "arguments": {"a": }',
-        ),
-        (
-            {"tool_calls": [{"type": "custom", "custom": {"name": "sh", "input": 'ls "x"'}}]},
-            '{"name": "sh", "arguments": "ls \\"x\\""}',
-        ),
-        (
-            {
-                "content": [
-                    {"type": "text", "text": "So:"},
-                    {"type": "tool_use", "name": "f", "input": {"a": 1}},
-                ]
-            },
-            'So:\n{"name": "f", "arguments": {"a": 1}}',
-        ),
-    ],
-    ids=["legacy", "no-arguments", "bare", "broken", "custom", "anthropic"],
-)
-def test_tool_calls_as_apis_keep_them(tmp_path: Path, message: dict[str, Any], expected: str) -> None:
-    record = {"messages": [USER], **completion({"role": "assistant", **message})}
-    assert read_one(tmp_path, record, tool_format="json").response == expected
-
-
 # ------------------------------------------------------------------------------------- contents, templates
 
 

@@ -10,6 +10,12 @@ log of API answers knows the tokens that the model really emits.
 Arguments that the log keeps as a string are that string, to the byte: it is the model's own JSON. Null
 content is empty. Of content parts the texts are joined and images and sounds ignored. A refusal counts where
 there is no content.
+
+Mistral's tool calls are as mistral-common 1.13.1 encodes them (``tokens/tokenizers/instruct.py``,
+https://mistralai.github.io/mistral-common/code_reference/mistral_common/tokens/tokenizers/instruct):
+versions 2 to 7 write one list of calls behind the token [TOOL_CALLS], to which SentencePiece adds a space and
+Tekken none; version 13 writes each call on its own, [TOOL_CALLS]name[ARGS]{..}, without an id. What Tekken
+models say before their calls is followed by them directly.
 """
 
 from __future__ import annotations
@@ -25,6 +31,8 @@ __all__ = ["content_text", "written_text"]
 #: types of content parts that are calls of tools (Anthropic) and reasoning (Anthropic, Mistral)
 _TOOL_PARTS: Final = ("tool_use", "tool_call")
 _THINKING_PARTS: Final = ("thinking", "reasoning")
+#: formats whose calls follow the text without a newline
+_DIRECT: Final = (ToolFormat.MISTRAL_TEKKEN, ToolFormat.MISTRAL_V13)
 
 
 def written_text(message: dict[str, Any], tools: ToolFormat, reasoning: bool) -> str:
@@ -36,7 +44,8 @@ def written_text(message: dict[str, Any], tools: ToolFormat, reasoning: bool) ->
     content = message.get("content")
     text = content_text(content) or _string(message.get("refusal"), "refusal")
     calls = "" if tools is ToolFormat.NONE else _calls_text(_tool_calls(message), tools)
-    body = f"{text}\n{calls}" if text and calls else text or calls
+    between = "" if tools in _DIRECT else "\n"
+    body = f"{text}{between}{calls}" if text and calls else text or calls
     thoughts = _thoughts(message) if reasoning else ""
     return f"<think>\n{thoughts}\n</think>\n\n{body}" if thoughts else body
 
@@ -113,6 +122,8 @@ def _tool_call(call: Any) -> tuple[str, str]:
 
 
 def _calls_text(calls: list[tuple[str, str]], tools: ToolFormat) -> str:
+    if tools is ToolFormat.MISTRAL_V13:
+        return "".join(f"[TOOL_CALLS]{name}[ARGS]{arguments}" for name, arguments in calls)
     key = "parameters" if tools is ToolFormat.LLAMA3 else "arguments"
     texts = [f'{{"name": {_dump(name)}, "{key}": {arguments}}}' for name, arguments in calls]
     if not texts:
@@ -122,8 +133,9 @@ def _calls_text(calls: list[tuple[str, str]], tools: ToolFormat) -> str:
             return "\n".join(f"<tool_call>\n{text}\n</tool_call>" for text in texts)
         case ToolFormat.LLAMA3:
             return "; ".join(texts)
-        case ToolFormat.MISTRAL:
-            return f"[TOOL_CALLS] [{', '.join(texts)}]"
+        case ToolFormat.MISTRAL | ToolFormat.MISTRAL_TEKKEN:
+            space = " " if tools is ToolFormat.MISTRAL else ""
+            return f"[TOOL_CALLS]{space}[{', '.join(texts)}]"
         case _:
             return "\n".join(texts)
 

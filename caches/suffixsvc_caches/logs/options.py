@@ -57,8 +57,12 @@ class ToolFormat(enum.StrEnum):
     HERMES = "hermes"
     #: {"name": .., "parameters": ..} (Llama 3.1 and later)
     LLAMA3 = "llama3"
-    #: [TOOL_CALLS] [{"name": .., "arguments": ..}] (Mistral before version 11 of its tokenizer)
+    #: [TOOL_CALLS] [{"name": .., "arguments": ..}] (Mistral up to version 7 of its tokenizer, SentencePiece)
     MISTRAL = "mistral"
+    #: [TOOL_CALLS][{"name": .., "arguments": ..}] (Mistral's Tekken tokenizer, versions 3 and 7)
+    MISTRAL_TEKKEN = "mistral-tekken"
+    #: [TOOL_CALLS]name[ARGS]{..} (Mistral's Tekken tokenizer, version 13)
+    MISTRAL_V13 = "mistral-v13"
     #: {"name": .., "arguments": ..}
     JSON = "json"
     #: tool calls are left out
