@@ -363,8 +363,9 @@ def test_documents_are_those_of_the_whole(values: list[Any], data: st.DataObject
 KEYS = """
     messages choices message content role tool_calls function name arguments response request output input
     body type text prompt observations data traces delta error item reasoning_content refusal status startTime
-    created response_token_ids prompt_token_ids metadata model instructions custom
+    created response_token_ids prompt_token_ids metadata model instructions custom conversations from value
 """
+WORDS = "assistant user tool message function_call reasoning GENERATION gpt {} [{"
 NAMES = st.sampled_from(KEYS.split())
 LEAVES = (
     st.none()
@@ -372,9 +373,7 @@ LEAVES = (
     | st.integers(-(2**40), 2**40)
     | st.floats()
     | st.text(max_size=4)
-    | st.sampled_from(
-        ["assistant", "user", "tool", "message", "function_call", "reasoning", "GENERATION", "{}", "[{"]
-    )
+    | st.sampled_from(WORDS.split())
 )
 VALUES = st.recursive(
     LEAVES,

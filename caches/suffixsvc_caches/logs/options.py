@@ -44,6 +44,8 @@ class LogFormat(enum.StrEnum):
     OPENAI_BATCH = "openai-batch"
     LITELLM = "litellm"
     LANGFUSE = "langfuse"
+    #: conversations of turns: from, value
+    SHAREGPT = "sharegpt"
     #: columns as fields
     PARQUET = "parquet"
     #: each file is one response

@@ -11,6 +11,7 @@ from suffixsvc_caches.logs.shapes.chat import ChatLog
 from suffixsvc_caches.logs.shapes.langfuse import LangfuseLog
 from suffixsvc_caches.logs.shapes.litellm import LiteLlmLog
 from suffixsvc_caches.logs.shapes.mapped import Mapped
+from suffixsvc_caches.logs.shapes.sharegpt import ShareGptLog, is_sharegpt
 
 __all__ = ["Labels", "RawCall", "Shape", "detect_format", "open_shape"]
 
@@ -24,6 +25,7 @@ _SHAPES: Final[Mapping[LogFormat, Callable[[ReadOptions], Shape]]] = {
     LogFormat.OPENAI_BATCH: ChatLog,
     LogFormat.LITELLM: LiteLlmLog,
     LogFormat.LANGFUSE: LangfuseLog,
+    LogFormat.SHAREGPT: ShareGptLog,
 }
 
 
@@ -55,7 +57,7 @@ def detect_format(record: dict[str, Any]) -> LogFormat | None:  # noqa: PLR0911 
         return LogFormat.OPENAI_CHAT
     if has & {"response", "completion", "output", "output_token_ids", "answer", "generated_text", "text"}:
         return LogFormat.JSONL
-    return None
+    return LogFormat.SHAREGPT if is_sharegpt(record) else None
 
 
 def _is_langfuse(record: dict[str, Any], levels: int = 3) -> bool:
