@@ -81,6 +81,13 @@ def build(
     tokenizer_field: Annotated[
         str, typer.Option(help="... the fingerprint that its token ids belong to.", rich_help_panel=_READ)
     ] = "",
+    batch_input: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="The input file of a batch of OpenAI's API, for the prompts of its output. Repeatable.",
+            rich_help_panel=_READ,
+        ),
+    ] = None,
     tool_format: Annotated[
         str,
         typer.Option(
@@ -249,6 +256,7 @@ def build(
         kind_field=kind_field,
         time_field=time_field,
         tokenizer_field=tokenizer_field,
+        batch_input=batch_input or (),
         include=include or (),
         exclude=exclude or (),
         encoding=encoding,

@@ -43,6 +43,10 @@ def forecast(
     ctx: Annotated[int, typer.Option(min=2, help="Tokens of a chunk, with stats.")] = 4096,
     draft: Annotated[int, typer.Option(min=1, help="The widest draft; llama-server has 8.")] = 8,
     log_format: Annotated[str, typer.Option("--format", help="What the logs' records look like.")] = "auto",
+    batch_input: Annotated[
+        list[Path] | None,
+        typer.Option(help="The input file of a batch of OpenAI's API, for prompts. Repeatable."),
+    ] = None,
     agent: Annotated[list[str] | None, typer.Option(help="Only this agent's. Repeatable.")] = None,
     max_tokens: Annotated[
         int, typer.Option(min=0, help="Stop after so many response tokens of all logs; 0 = never.")
@@ -87,7 +91,12 @@ def forecast(
             remedy="--as static takes it as one.",
         )
     beside = load_cache(dynamic, fingerprint)[0] if dynamic is not None else None
-    reading = ReadOptions.parse(format=log_format, agents=agent or (), want_prompt=program != "stats")
+    reading = ReadOptions.parse(
+        format=log_format,
+        agents=agent or (),
+        want_prompt=program != "stats",
+        batch_input=batch_input or (),
+    )
     tally = LogTally()
     calls = read_token_logs(logs, reading, codec, tally, max_tokens=max_tokens)
     typer.echo(tally.describe(), err=True)

@@ -271,6 +271,39 @@ def test_every_way_of_reading_has_an_option() -> None:
     assert {named.get(name, name) for name in wanted - {"filter", "want_prompt"}} <= options.keys()
 
 
+def test_the_prompts_of_a_batch_come_from_its_input(run: Run, tmp_path: Path) -> None:
+    """The same counts as from a log with both in one record, and a manifest that says so."""
+    fields = [(str(n), f"question {n}", text) for n, text in enumerate(RESPONSES)]
+    logs = {
+        "whole.jsonl": [{"prompt": question, "response": text} for _, question, text in fields],
+        "out.jsonl": [
+            {"custom_id": n, "response": {"status_code": 200, "body": {"choices": [{"text": text}]}}}
+            for n, _, text in reversed(fields)
+        ],
+        "in.jsonl": [{"custom_id": n, "body": {"prompt": question}} for n, question, _ in fields],
+    }
+    for name, records in logs.items():
+        (tmp_path / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+    tokenizer = ["--tokenizer", write_tokenizer(tmp_path / "tokenizer.json", merges=True), "--context", 20]
+
+    def counted(log: str, *options: object) -> dict[tuple[int, ...], dict[int, int]]:
+        cache = tmp_path / f"{len(list(tmp_path.iterdir()))}.bin"
+        code, told, wrong = run(tmp_path / log, *tokenizer, "--lookup-static", cache, "--json", *options)
+        assert (code, wrong) == (0, ""), told
+        return dict(read_lookup(cache).as_dict())
+
+    asking = tmp_path / "in.jsonl"
+    whole = counted("whole.jsonl")
+    assert counted("out.jsonl", "--batch-input", asking) == whole != counted("out.jsonl")
+    notes = [read_manifest(path) for path in sorted(tmp_path.glob("*.bin"))]
+    (note,) = [note for note in notes if note and "batch_input" in note.options["reading"]]
+    assert note.options["reading"]["batch_input"] == ["in.jsonl"]
+    assert [source.file for source in note.sources] == ["out.jsonl", "in.jsonl"]
+    code, _, wrong = run(tmp_path / "out.jsonl", *tokenizer, "--lookup-static", "x", "--batch-input", "no")
+    assert code == 2
+    assert "cannot read the batch input no" in wrong
+
+
 def test_options_of_reading_are_heard(run: Run, texts: list[object], tmp_path: Path) -> None:
     def said(name: str, *options: object) -> dict[str, int]:
         told = run(*texts, "--lookup-static", tmp_path / name, "--json", *options)[1]

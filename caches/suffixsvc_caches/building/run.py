@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -206,9 +206,11 @@ def _provenance(spec: BuildSpec, plan: CountPlan, counted: Counted) -> Provenanc
         tokenizer.vocab_size if tokenizer else 0,
         spec.tokenizer.path.name if spec.tokenizer else "",
     )
+    requests = spec.reading.batch_input
+    reading = replace(spec.reading, batch_input=tuple(Path(path.name) for path in requests))
     usual = as_plain(ReadOptions())
     options: dict[str, Any] = {
-        "reading": {name: value for name, value in as_plain(spec.reading).items() if value != usual[name]},
+        "reading": {name: value for name, value in as_plain(reading).items() if value != usual[name]},
         "context_tokens": spec.context_tokens,
         "dedupe": spec.dedupe,
         "calls": counted.calls,
@@ -218,6 +220,7 @@ def _provenance(spec: BuildSpec, plan: CountPlan, counted: Counted) -> Provenanc
     grown = [file.name for file, source in zip(plan.files, sources, strict=True) if source.bytes != file.size]
     if grown:  # a log that is still written: what is hashed is not what was counted
         options["changed_meanwhile"] = grown
+    sources += tuple(SourceFile.of(path) for path in requests)
     return Provenance(note, sources, options)
 
 

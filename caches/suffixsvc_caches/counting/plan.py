@@ -97,7 +97,8 @@ class CountPlan:
     def key(self) -> str:
         """A hash of everything the counts depend on: a work folder of another key is not gone on with."""
         options = self.options
-        stats = [(str(file.path), (s := file.path.stat()).st_size, s.st_mtime_ns) for file in self.files]
+        read = (*(file.path for file in self.files), *self.reading.batch_input)
+        stats = [(str(path), (s := path.stat()).st_size, s.st_mtime_ns) for path in read]
         described = {
             "version": __version__,  # another one may read a log, or divide it, in another way
             "files": stats,

@@ -95,6 +95,11 @@ def find_logs(paths: Sequence[Path], options: ReadOptions) -> list[LogFile]:
         InvalidInputError: something named does not exist, or a folder has no log in it.
         MissingExtraError: folders need the library ``pathspec``.
     """
+    for path in options.batch_input:
+        if not path.is_file():
+            raise InvalidInputError(
+                f"cannot read the batch input {path}", expected="a file", got="a folder or nothing"
+            )
     found: dict[Path, LogFile] = {}
     for path in map(Path, paths):
         if path.is_dir():

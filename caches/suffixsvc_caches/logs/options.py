@@ -7,6 +7,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from suffixsvc.errors import InvalidConfigError
@@ -190,6 +191,7 @@ class ReadOptions:
         include, exclude: patterns as in .gitignore, for the files of folders. Without ``include``, all that
             look like logs, or like text where the format is TEXT. ``exclude`` adds to the usual ones, and a
             pattern that begins with ! takes one back.
+        batch_input: input files of the batch API, for the prompts of outputs.
     """
 
     format: LogFormat = LogFormat.AUTO
@@ -212,6 +214,7 @@ class ReadOptions:
     max_line_bytes: int = _MAX_LINE_BYTES
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    batch_input: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         for name in _FIELDS:
@@ -264,6 +267,8 @@ class ReadOptions:
         for name in ("include", "exclude"):
             if name in others:
                 others[name] = tuple(others[name])
+        if "batch_input" in others:
+            others["batch_input"] = tuple(map(Path, others["batch_input"]))
         return cls(
             format=_choice(LogFormat, format, "format"),
             tool_format=_choice(ToolFormat, tool_format, "tool_format"),

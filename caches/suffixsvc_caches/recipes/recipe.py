@@ -100,6 +100,8 @@ class Recipe:
             raise InvalidConfigError("a recipe says something unknown", got=", ".join(sorted(unknown)))
         logs = dict(tables["logs"])
         paths = logs.pop("paths")
+        if "batch_input" in logs:
+            logs["batch_input"] = [folder / path for path in logs["batch_input"]]
         budget = static.get("budget")
         return cls(
             folder,

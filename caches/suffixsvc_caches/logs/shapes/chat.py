@@ -4,7 +4,7 @@
 {"messages": [..], "choices": [..]}                                 the same, flat
 {"messages": [..], "response": "text"}
 {"messages": [.., {"role": "assistant", ..}, ..]}                   fine-tuning: each assistant turn is a call
-{"custom_id": .., "response": {"body": {"choices": [..]}}}          batch output
+{"custom_id": .., "response": {"body": {"choices": [..]}}}          batch output; prompts from its input
 {"custom_id": .., "body": {"messages": [..]}}                       batch input: no response
 {"instructions": .., "input": .., "output": [..]}                   Responses API, flat or as request/response
 """
@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from suffixsvc_caches.logs.answers import answer_content, choices_of, is_messages, prompt_content, unpacked
+from suffixsvc_caches.logs.batch_requests import BatchRequests
 from suffixsvc_caches.logs.call import Content
 from suffixsvc_caches.logs.fields import Finder
 from suffixsvc_caches.logs.messages import written_text
@@ -47,6 +48,7 @@ class ChatLog:
         self._labels = LabelReader(options, _LABELS)
         self._response = Finder("response_field", options.response_field, _RESPONSES)
         self._prompt = Finder("prompt_field", options.prompt_field, ())
+        self._requests = BatchRequests(options) if options.batch_input else None
         self.finders = (self._response, self._prompt, *self._labels.finders)
 
     def calls(self, record: dict[str, Any]) -> Iterator[RawCall]:
@@ -60,7 +62,7 @@ class ChatLog:
         if "choices" in record and not self._response.given:
             answer: Any = record
         elif self._response.has(record):
-            answer = unpacked(self._response.find(record))
+            answer = None if _failed(record) else unpacked(self._response.find(record))
         else:
             yield from self._turns(record, labels)
             return
@@ -73,6 +75,8 @@ class ChatLog:
 
     def _prompt_of(self, record: dict[str, Any], asked: Any) -> Content:
         told = unpacked(asked) if self._prompt.given else _request(record)
+        if told is record and self._requests is not None and "custom_id" in record:
+            told = self._requests.body(record["custom_id"])
         return prompt_content(told, self._options)
 
     def _turns(self, record: dict[str, Any], labels: Labels) -> Iterator[RawCall]:
@@ -92,6 +96,15 @@ class ChatLog:
 
     def _written(self, message: dict[str, Any]) -> Callable[[], str]:
         return partial(written_text, message, self._options.tool_format, self._options.reasoning)
+
+
+def _failed(record: dict[str, Any]) -> bool:
+    """Whether it is the answer to a request of a batch that failed, whatever the server said instead."""
+    response = record.get("response")
+    status = response.get("status_code") if isinstance(response, dict) else None
+    return "custom_id" in record and (
+        bool(record.get("error")) or (isinstance(status, int) and status >= 400)
+    )
 
 
 def _body(answer: Any) -> Any:
