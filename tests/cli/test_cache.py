@@ -148,6 +148,7 @@ def test_forecast_draws_hit_rate_against_size(tmp_path: Path) -> None:
     assert calls["all"]["tokens"] == len(tokens)
     assert run("forecast", cache, LOG).returncode == 2  # no log has 4096 tokens
     assert "expected stats, lookup or server" in run("forecast", cache, LOG, "--program", "x").stderr
+    assert "cannot read the batch input no" in run("forecast", cache, LOG, "--batch-input", "no").stderr
 
 
 def test_forecast_of_a_dynamic_cache(tmp_path: Path) -> None:
