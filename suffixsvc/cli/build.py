@@ -24,7 +24,9 @@ _RUN = "How the work is done"
 def build(
     logs: Annotated[
         list[Path],
-        typer.Argument(help="Logs, or folders of them: JSON lines (.gz, .zst), JSON, Parquet, text, code."),
+        typer.Argument(
+            help="Logs, or folders of them: JSON lines (.gz, .zst), JSON, Parquet, CSV, text, code."
+        ),
     ],
     tokenizer: Annotated[
         Path | None,

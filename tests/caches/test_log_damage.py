@@ -400,7 +400,9 @@ def test_no_record_breaks_a_reader(record: dict[str, Any]) -> None:
 @settings(deadline=None)
 @given(
     data=st.binary(max_size=300),
-    name=st.sampled_from(["a.jsonl", "a.json", "a.jsonl.gz", "a.jsonl.zst", "a.parquet", "a"]),
+    name=st.sampled_from(
+        ["a.jsonl", "a.json", "a.jsonl.gz", "a.jsonl.zst", "a.parquet", "a.csv", "a.tsv.gz", "a"]
+    ),
 )
 def test_no_file_breaks_a_reader(tmp_path_factory: pytest.TempPathFactory, data: bytes, name: str) -> None:
     path = tmp_path_factory.mktemp("any") / name

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from suffixsvc.errors import InvalidInputError, MissingExtraError
+from suffixsvc_caches.logs.csv_rows import read_csv
 from suffixsvc_caches.logs.documents import read_documents
 from suffixsvc_caches.logs.json_text import parse_json
 from suffixsvc_caches.logs.lines import read_lines, split_lines
@@ -25,12 +26,17 @@ if TYPE_CHECKING:
 __all__ = ["LogFile", "Storage", "find_logs"]
 
 _LINES: Final = (".jsonl", ".ndjson")
+_TABLES: Final = (".csv", ".tsv")
 _COMPRESSED: Final = (".gz", ".zst")
-#: what a folder is searched for where nothing else is said
-_LOGS: Final = (
-    *(f"*{name}{compressed}" for name in (*_LINES, ".json") for compressed in ("", *_COMPRESSED)),
-    "*.parquet",
-)
+
+
+def _named(*suffixes: str) -> tuple[str, ...]:
+    return tuple(f"*{suffix}{compressed}" for suffix in suffixes for compressed in ("", *_COMPRESSED))
+
+
+#: what a folder is searched for where nothing else is said; most tables beside logs are no logs
+_LOGS: Final = (*_named(*_LINES, ".json"), "*.parquet")
+_CSVS: Final = _named(*_TABLES)
 #: what is left out of folders: version control, caches, what others wrote
 _EXCLUDES: Final = (
     ".git/",
@@ -60,6 +66,7 @@ class Storage(StrEnum):
     LINES = "JSON lines"
     DOCUMENT = "a JSON document"
     PARQUET = "Parquet"
+    CSV = "CSV"
     TEXT = "text"
 
 
@@ -121,7 +128,7 @@ def find_logs(paths: Sequence[Path], options: ReadOptions) -> list[LogFile]:
 
 
 def _no_logs(folder: Path, options: ReadOptions) -> InvalidInputError:
-    wanted = options.include or (("text",) if options.format is LogFormat.TEXT else _LOGS)
+    wanted = options.include or (("text",) if options.format is LogFormat.TEXT else _usual(options))
     return InvalidInputError(
         f"no log in the folder {folder}",
         expected=f"files {' or '.join(wanted)}",
@@ -136,7 +143,7 @@ def _walk(root: Path, options: ReadOptions) -> Iterator[str]:
     """Names of the files wanted, below a folder, with slashes."""
     excluded = _patterns((*_EXCLUDES, *options.exclude))
     anything = options.format is LogFormat.TEXT and not options.include
-    included = None if anything else _patterns(options.include or _LOGS)
+    included = None if anything else _patterns(options.include or _usual(options))
     for folder, folders, files in os.walk(root, onerror=_raise):
         below = Path(folder).relative_to(root).as_posix()
         prefix = "" if below == "." else f"{below}/"
@@ -149,6 +156,10 @@ def _walk(root: Path, options: ReadOptions) -> Iterator[str]:
                 and (root / path).is_file()
             ):
                 yield path
+
+
+def _usual(options: ReadOptions) -> tuple[str, ...]:
+    return _CSVS if options.format is LogFormat.CSV else _LOGS
 
 
 def _raise(error: OSError) -> None:
@@ -194,9 +205,9 @@ def _storage(path: Path, options: ReadOptions) -> Storage:
     if first is None:
         return by_name
     first = first.strip()
-    if by_name is Storage.TEXT:
-        # a file of another name is a log only where its first line is a whole record
-        return Storage.LINES if _is_record(first) else Storage.TEXT
+    if by_name is Storage.TEXT or (by_name is Storage.CSV and not first.startswith(b"[")):
+        # a file of another name holds lines of JSON only where its first one is a whole record
+        return Storage.LINES if _is_record(first) else by_name
     if first.startswith(b"[") or (
         by_name is Storage.DOCUMENT and first.startswith(b"{") and not _is_record(first)
     ):
@@ -208,6 +219,8 @@ def _storage_by_name(path: Path, options: ReadOptions) -> Storage:
     suffix = path.with_suffix("").suffix if path.suffix in _COMPRESSED else path.suffix
     if options.format is LogFormat.PARQUET or suffix == ".parquet":
         return Storage.PARQUET
+    if options.format is LogFormat.CSV or suffix in _TABLES:
+        return Storage.CSV
     if suffix in _LINES:
         return Storage.LINES
     if suffix == ".json":
@@ -241,5 +254,5 @@ def _first_records(path: Path, storage: Storage, options: ReadOptions) -> Iterat
         yield from (row for _, row in read_rows(path, batch_rows=_LOOK_AT))
         return
     pieces = open_pieces(path, options.encoding)
-    read = read_documents if storage is Storage.DOCUMENT else read_lines
+    read = {Storage.DOCUMENT: read_documents, Storage.CSV: read_csv}.get(storage, read_lines)
     yield from (record for _, record in read(pieces, options.max_line_bytes))

@@ -30,8 +30,8 @@ _MAX_LINE_BYTES: Final = 1 << 26
 
 
 class LogFormat(enum.StrEnum):
-    """What the records of a log look like. How they are stored (lines, a JSON document, Parquet, gzip, zstd)
-    is told from the file itself."""
+    """What the records of a log look like. How they are stored (lines, a JSON document, Parquet, CSV, gzip,
+    zstd) is told from the file itself."""
 
     AUTO = "auto"
     #: fields named by the options, or those that most logs use
@@ -49,6 +49,8 @@ class LogFormat(enum.StrEnum):
     SHAREGPT = "sharegpt"
     #: columns as fields
     PARQUET = "parquet"
+    #: the same, of CSV and TSV
+    CSV = "csv"
     #: each file is one response
     TEXT = "text"
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_caches.logs.call import LogCall
+from suffixsvc_caches.logs.csv_rows import read_csv
 from suffixsvc_caches.logs.documents import read_documents
 from suffixsvc_caches.logs.files import LogFile, Storage
 from suffixsvc_caches.logs.lines import read_lines
@@ -33,7 +34,12 @@ __all__ = ["read_calls"]
 _ENOUGH: Final = 1000
 #: numbers go to the tally, which is shared, after so many records
 _FLUSH: Final = 256
-_PLACE: Final = {Storage.LINES: "line", Storage.DOCUMENT: "record", Storage.PARQUET: "row"}
+_PLACE: Final = {
+    Storage.LINES: "line",
+    Storage.CSV: "line",
+    Storage.DOCUMENT: "record",
+    Storage.PARQUET: "row",
+}
 
 
 def read_calls(
@@ -172,7 +178,8 @@ class _Reading:
         elif file.storage is Storage.DOCUMENT:
             yield from read_documents(self._pieces(), limit)
         else:
-            yield from read_lines(self._pieces(), limit)
+            read = read_csv if file.storage is Storage.CSV else read_lines
+            yield from read(self._pieces(), limit)
 
     def _pieces(self) -> Iterator[bytes]:
         return open_pieces(self._file.path, self._options.encoding, self._told)

@@ -20,6 +20,7 @@ _SHAPES: Final[Mapping[LogFormat, Callable[[ReadOptions], Shape]]] = {
     LogFormat.TRACES: Mapped,
     LogFormat.RECORDINGS: Mapped,
     LogFormat.PARQUET: Mapped,
+    LogFormat.CSV: Mapped,
     LogFormat.OPENAI_CHAT: ChatLog,
     LogFormat.OPENAI_RESPONSES: ChatLog,
     LogFormat.OPENAI_BATCH: ChatLog,
