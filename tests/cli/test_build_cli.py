@@ -127,6 +127,28 @@ def test_what_exists_is_kept_unless_force(run: Run, texts: list[object], tmp_pat
     assert (tmp_path / "s.bin").read_bytes() != b"mine"
 
 
+def test_force_replaces_files_and_add_adds(run: Run, texts: list[object], tmp_path: Path) -> None:
+    """--force was both: who replaced a lookup cache loaded its corpus a second time."""
+    args = [*texts, "--lookup-static", tmp_path / "s.bin", "--data", tmp_path / "data"]
+
+    def held() -> int:
+        with SuffixCache(tmp_path / "data", background=False) as cache:
+            return cache.namespace("corpus").stats().outputs
+
+    assert run(*args)[0] == 0
+    once = held()
+    code, _, wrong = run(*args, "--force")
+    assert code == 2
+    assert f"{once} outputs" in wrong
+    assert wrong.rstrip().endswith("Name another namespace, or add to it with --add.")
+    assert held() == once
+    code, _, wrong = run(*args, "--add")
+    assert code == 2
+    assert "s.bin exists" in wrong
+    assert run(*args, "--add", "--force")[0] == 0
+    assert held() == 2 * once
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -153,6 +175,7 @@ def test_what_exists_is_kept_unless_force(run: Run, texts: list[object], tmp_pat
         (["--lookup-static", "s.bin", "--strict"], "log.jsonl:5"),
         (["--lookup-static", "none/s.bin"], "there is no folder"),
         (["--lookup-static", "."], "is a folder"),
+        (["--lookup-static", "s.bin", "--add"], "no namespace to add to"),
         (["--data", "data", "--server", "unix:/s"], "one place"),
         (["--data", "data", "--namespace", "/"], "namespace"),
         (["--server", "unix:missing.sock"], "missing.sock"),
