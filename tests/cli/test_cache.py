@@ -131,7 +131,8 @@ def test_forecast_draws_hit_rate_against_size(tmp_path: Path) -> None:
         followers[c] = followers.get(c, 0) + 1
     cache, picture = tmp_path / "demo.bin", tmp_path / "demo.svg"
     write_lookup(cache, LookupTable.of(counted))
-    found = told("forecast", cache, LOG, "--ctx", "256", "--plot", picture)
+    stats = ("--program", "stats", "--ctx", "256")
+    found = told("forecast", cache, LOG, *stats, "--plot", picture)
     chunks = (len(tokens) - 1) // 256
     assert found["all"]["n_predict"] == len(tokens) - len(tokens) % 256
     assert found["all"]["tokens"] == 255 * chunks
@@ -143,12 +144,20 @@ def test_forecast_draws_hit_rate_against_size(tmp_path: Path) -> None:
     assert text.startswith("<svg")
     assert text.count("<circle") == 2 * len(sizes)
 
-    assert run("forecast", cache, LOG, "--ctx", "256", "--plot", picture).returncode == 2  # it exists
-    calls = told("forecast", cache, LOG, "--program", "server")
-    assert calls["all"]["tokens"] == len(tokens)
-    assert run("forecast", cache, LOG).returncode == 2  # no log has 4096 tokens
-    assert "expected stats, lookup or server" in run("forecast", cache, LOG, "--program", "x").stderr
+    assert run("forecast", cache, LOG, *stats, "--plot", picture).returncode == 2  # it exists
+    assert run("forecast", cache, LOG, "--program", "stats").returncode == 2  # no log has 4096 tokens
+    assert "expected server, lookup or stats" in run("forecast", cache, LOG, "--program", "x").stderr
     assert "cannot read the batch input no" in run("forecast", cache, LOG, "--batch-input", "no").stderr
+
+
+def test_forecasts_are_of_the_server_unless_told_otherwise(cache: Path) -> None:
+    """They were of llama-lookup-stats, which nobody serves with: it learns, and the server does not."""
+    found = told("forecast", cache, LOG)
+    assert found["program"] == "llama-server"
+    assert found == told("forecast", cache, LOG, "--program", "server")
+    refused = run("forecast", cache, LOG, "--ctx", "256")
+    assert refused.returncode == 2
+    assert "expected --ctx with --program stats; got server" in refused.stderr
 
 
 def test_forecast_of_a_dynamic_cache(tmp_path: Path) -> None:
@@ -171,7 +180,7 @@ def test_a_tokenizer_json_needs_its_special_tokens(tmp_path: Path) -> None:
     assert cli.main(["build", *map(str, (log, "--lookup-static", cache, *tokenizer))]) == 0
     for args in (
         ("inspect", cache),
-        ("forecast", cache, log, "--ctx", "64"),
+        ("forecast", cache, log),
         ("diff", cache, cache),
         ("import", cache, out),
     ):
