@@ -57,6 +57,47 @@ def test_inspect(cache: Path) -> None:
     assert "warning" not in result.stdout
 
 
+def test_inspect_believes_no_manifest_of_another_file(cache: Path, tmp_path: Path) -> None:
+    """It showed whose tokens the other file has, and called a dynamic cache static."""
+    described(cache, TABLE, "xxh3:00")
+    cache.rename(tmp_path / "moved.bin")
+    manifest_path(cache).rename(manifest_path(tmp_path / "moved.bin"))
+    assert "warning" not in run("inspect", tmp_path / "moved.bin").stdout  # it is still that file's
+    other = LookupTable.of({(1, 2): {3: 5, 4: 2}, (7,): {8: 1}})
+    write_lookup(tmp_path / "moved.bin", other, force=True)
+    assert (tmp_path / "moved.bin").stat().st_size == 64
+    result = run("inspect", tmp_path / "moved.bin", "--tokenizer", write_tokenizer(tmp_path / "t.json"))
+    assert result.returncode == 0, result.stderr
+    assert "moved.bin: dynamic cache" in result.stdout
+    assert "tokenizer xxh3:00" not in result.stdout
+    assert "warning: moved.bin.manifest.json belongs to another file" in result.stdout
+    found = told("inspect", tmp_path / "moved.bin")
+    assert found["manifest"] is None
+    assert found["static"] is False
+
+
+def test_verify_looks_at_every_file(cache: Path, tmp_path: Path) -> None:
+    """It stopped at the first manifest, or file, that cannot be read."""
+    described(cache, TABLE, "")
+    odd = tmp_path / "odd.bin"
+    odd.write_bytes(cache.read_bytes())
+    manifest_path(odd).write_text("{}")
+    torn = tmp_path / "torn.bin"
+    torn.write_bytes(cache.read_bytes()[:-1])
+    result = run("verify", odd, tmp_path / "none.bin", torn, cache)
+    assert result.returncode == 2
+    assert result.stdout.splitlines()[:3] == [
+        f"{odd}: not whole, 2 n-grams",
+        f'  {manifest_path(odd)}: not a manifest; expected a JSON object with "manifest"',
+        f"{tmp_path / 'none.bin'}: not whole, 0 n-grams",
+    ]
+    assert "cannot read" in result.stdout
+    assert f"{torn}: not whole, 1 n-grams" in result.stdout
+    assert f"{cache}: whole, 2 n-grams" in result.stdout
+    plain = json.loads(run("verify", odd, cache, "--json").stdout)
+    assert [each["whole"] for each in plain] == [False, True]
+
+
 def test_a_manifest_does_not_command_the_terminal(cache: Path) -> None:
     name = TokenizerNote("xxh3:00", 9, "\x1b[31m\ud800nine")
     write_manifest(
