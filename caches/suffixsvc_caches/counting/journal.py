@@ -94,12 +94,14 @@ class Journal:
             _remove(self.folder)
         self.close()
 
-    def close_or_remove(self) -> None:
-        """Let the folder go; remove it where nothing in it is worth going on with."""
-        if self._runs or self.base is not None:
+    def close_or_remove(self) -> bool:
+        """Let the folder go; remove it where nothing in it is worth going on with. Whether it is kept."""
+        kept = bool(self._runs) or self.base is not None
+        if kept:
             self.close()
         else:
             self.remove()
+        return kept
 
     def runs(self) -> list[Path]:
         """Runs that together count every batch that is done, once."""
