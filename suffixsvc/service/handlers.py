@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -25,7 +25,7 @@ from suffixsvc.service.registry import SessionRegistry
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
 if TYPE_CHECKING:
-    from suffixsvc.engine import SuffixCache
+    from suffixsvc.engine import ExportJob, SuffixCache
 
 __all__ = ["Handlers"]
 
@@ -146,7 +146,7 @@ class Handlers:
         reply.tokens += sum(len(output.token_ids) for output in outputs)
 
     def export_ngrams(
-        self, request: pb.ExportNgramsRequest, cancelled: Callable[[], bool] = lambda: False
+        self, request: pb.ExportNgramsRequest, job: ExportJob | None = None
     ) -> Iterator[pb.ExportNgramsReply]:
         self._known(request.namespace)
         namespace = self._cache.namespace(request.namespace, request.tokenizer or None)
@@ -160,7 +160,7 @@ class Handlers:
                     converters.record_files(request),
                     Path(folder),
                     context_tokens=request.context_tokens,
-                    cancelled=cancelled,
+                    job=job,
                 )
                 # What is read, as slowly as clients like, has no name any more: nothing can leave it behind.
                 files = [held.enter_context(each.path.open("rb")) for each in exported.files]

@@ -8,8 +8,9 @@ import io
 import os
 import tempfile
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from pathlib import Path
@@ -27,7 +28,8 @@ from suffixsvc_client.testing import FakeTransport
 from support.serving import PATIENCE_S, eventually, serving, socket_dir
 
 from suffixsvc import SuffixCache
-from suffixsvc.core.ngram_count import tally_files
+from suffixsvc.core.ngram_count import combine_runs, tally_files
+from suffixsvc.engine import ExportJob, export
 from suffixsvc.errors import (
     InvalidInputError,
     LimitExceededError,
@@ -260,18 +262,25 @@ def test_clients_that_stall_hold_nobody_up(cache: SuffixCache, scratch: Path) ->
         assert exported(namespace, ALL_ORDERS)[0].outputs == 50
 
 
+@contextlib.contextmanager
+def calling(folder: Path) -> Iterator[tuple[Any, str]]:
+    """Calls as gRPC makes them, whether their answers are read or not; they outlive the service."""
+    address = f"unix:{folder}/s.sock"
+    with grpc.insecure_channel(address) as channel:
+        yield suffix_cache_pb2_grpc.SuffixCacheStub(channel), address
+
+
 @pytest.mark.parametrize("end", ["client gone", "deadline", "server stopped"])
 def test_nothing_stays_of_an_export_whose_client_stalls(end: str, scratch: Path) -> None:
     rng = np.random.default_rng(7)
-    with SuffixCache() as cache, socket_dir() as folder:
+    with SuffixCache() as cache, socket_dir() as folder, calling(folder) as (stub, address):
         # Far more than gRPC takes ahead of a client that does not read.
         cache.namespace("a").add_output(rng.integers(0, 1 << 20, 200_000).astype(np.int32))
         request = export_request("a", None, ALL_ORDERS, 0)
-        with serving(cache, f"unix:{folder}/s.sock") as (_, target), grpc.insecure_channel(target) as channel:
-            stub = suffix_cache_pb2_grpc.SuffixCacheStub(channel)
+        with serving(cache, address):
             call = stub.ExportNgrams(request, timeout=5 if end == "deadline" else None)
             assert next(call).summary.outputs == 1
-            with SuffixClient(target) as other:
+            with SuffixClient(address) as other:
                 assert exported(other.namespace("a"), [RecordFile(1)])[0].outputs == 1
             assert not list(scratch.glob(TEMPORARY))
             assert unnamed(scratch)
@@ -291,9 +300,53 @@ def unnamed(folder: Path) -> list[str]:
     return [link for link in links if fnmatch(link, f"{folder}/{TEMPORARY}")]
 
 
-def test_a_cancelled_export_ends(cache: SuffixCache, tmp_path: Path) -> None:
+def endless(work: Callable[..., Any], begun: Callable[[], object]) -> Callable[..., Any]:
+    """Merging that goes on until it is cancelled."""
+
+    def merge(*args: Any, **more: Any) -> None:
+        begun()
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            work(*args, **more)
+        raise AssertionError("nobody cancelled it")
+
+    return merge
+
+
+@pytest.mark.parametrize("during", ["counting", "combine_runs", "tally_files"])
+def test_a_cancelled_export_ends(
+    during: str, cache: SuffixCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Merging, most of the work, went on to its end."""
+    job = ExportJob()
+    if during == "counting":
+        job.cancel()
+    else:
+        work = {"combine_runs": combine_runs, "tally_files": tally_files}[during]
+        monkeypatch.setattr(export, during, endless(work, job.cancel))
+        monkeypatch.setattr(export, "_FAN_IN", 1)
     with pytest.raises(ServiceUnavailableError, match="cancelled"):
-        cache.namespace("acme/sql").export_ngrams(ALL_ORDERS, tmp_path, cancelled=lambda: True)
+        cache.namespace("acme/sql").export_ngrams(ALL_ORDERS, tmp_path, job=job)
+
+
+@pytest.mark.parametrize("end", ["client gone", "server stopped"])
+def test_a_service_stops_counting_for_nobody(
+    end: str, cache: SuffixCache, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+    monkeypatch.setattr(export, "tally_files", endless(tally_files, begun.set))
+    with ThreadPoolExecutor() as pool, socket_dir() as folder, calling(folder) as (stub, address):
+        with serving(cache, address):
+            call = stub.ExportNgrams(export_request("acme/sql", None, ALL_ORDERS, 0))
+            told = pool.submit(call.code)
+            assert begun.wait(PATIENCE_S)
+            assert list(scratch.glob(TEMPORARY))
+            if end == "client gone":
+                call.cancel()
+                eventually(lambda: not list(scratch.glob(TEMPORARY)), "the folder is gone")
+        eventually(lambda: not list(scratch.glob(TEMPORARY)), "the folder is gone")
+        stopped = {"client gone": grpc.StatusCode.CANCELLED, "server stopped": grpc.StatusCode.UNAVAILABLE}
+        assert told.result(PATIENCE_S) == stopped[end]
 
 
 def test_an_empty_namespace_exports_empty_files(tmp_path: Path) -> None:
