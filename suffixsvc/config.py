@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -13,15 +14,19 @@ from suffixsvc.errors import InvalidConfigError, InvalidLabelsError, InvalidName
 __all__ = [
     "MAX_LABEL_CHARACTERS",
     "MAX_NAMESPACE_BYTES",
+    "MAX_READS",
     "PROMPT_TAIL_TOKENS",
     "Limits",
     "data_home",
+    "validate_default_reads",
     "validate_labels",
     "validate_namespace",
 ]
 
 #: LMDB keys hold at most 511 bytes; the rest of a key needs its room too
 MAX_NAMESPACE_BYTES = 200
+#: namespaces a session can draft from beside its own (the core holds a fixed number of cursors)
+MAX_READS = 7
 #: of the value of a label
 MAX_LABEL_CHARACTERS = 256
 #: how much of a prompt's end is kept with an output, as context only
@@ -86,6 +91,18 @@ def validate_namespace(path: Any) -> str:
                 got=repr(path),
             )
     return path
+
+
+def validate_default_reads(tokenizers: Iterable[str]) -> None:
+    """Namespaces that every session of their tokenizer reads, told by it: a session can read all of them."""
+    for tokenizer, number in Counter(tokenizers).items():
+        if tokenizer and number > MAX_READS:
+            raise InvalidConfigError(
+                "too many namespaces are to be read by default",
+                expected=f"at most {MAX_READS} of a tokenizer",
+                got=f"{number} of {tokenizer}",
+                remedy="Put some of them together into one.",
+            )
 
 
 def validate_labels(labels: Any) -> dict[str, str]:

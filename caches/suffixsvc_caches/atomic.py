@@ -11,12 +11,40 @@ from pathlib import Path
 from typing import IO, Final
 
 from suffixsvc.errors import InvalidInputError, StoreError, StoreFullError
+from suffixsvc.store import folder as store_folder
 
-__all__ = ["FULL", "new_file", "remove_leftovers", "require_new", "require_place"]
+__all__ = [
+    "FULL",
+    "make_folder",
+    "new_file",
+    "remove_leftovers",
+    "require_new",
+    "require_place",
+    "sync_folder",
+]
 
 #: errors of the system that mean: no room
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+#: what is said of folders that cannot be synced: file systems that do not do it, folders that may not be read
+_NO_SYNC: Final = (errno.EINVAL, errno.EACCES)
 _TEMPORARY: Final = ".tmp"
+
+
+def sync_folder(folder: Path) -> None:
+    """Make durable which files a folder has, where the system can: a name is not before that. OSError."""
+    try:
+        store_folder.sync_folder(str(folder))
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, where there are none, durably. OSError."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
 
 
 def require_place(path: Path) -> None:
@@ -38,7 +66,7 @@ def require_new(path: Path, *, force: bool) -> None:
 
 @contextmanager
 def new_file(path: Path, *, force: bool = False) -> Iterator[IO[bytes]]:
-    """A file to write; it gets its name when the block ends well, and is gone when it does not.
+    """A file to write; it gets its name, durably, when the block ends well, and is gone when it does not.
 
     Raises:
         InvalidInputError: the path exists, and not ``force``.
@@ -53,6 +81,7 @@ def new_file(path: Path, *, force: bool = False) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        sync_folder(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         kind = StoreFullError if error.errno in FULL else StoreError

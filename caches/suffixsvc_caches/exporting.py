@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from suffixsvc_client import SuffixClient
 
 from suffixsvc import SuffixCache
+from suffixsvc.engine import ExportJob, Namespace
+from suffixsvc.engine.export import ExportedNgrams
 from suffixsvc.errors import InvalidInputError, StoreError, StoreFullError, UnknownNamespaceError
 from suffixsvc.types import RecordFile, TalliedFile
 from suffixsvc_caches.atomic import FULL, require_new
@@ -107,9 +110,25 @@ def _from_folder(
             known = ", ".join(record.path for record in cache.namespaces())
             raise UnknownNamespaceError(f"there is no namespace {path!r}", expected=known[:200] or None)
         namespace = cache.namespace(path)
-        done = namespace.export_ngrams(wanted, folder, context_tokens=context_tokens)
+        done = _export(namespace, wanted, folder, context_tokens)
         found = [Records.of(each, [file]) for each, file in zip(wanted, done.files, strict=True)]
         return namespace.tokenizer, done.outputs, done.tokens, found
+
+
+def _export(
+    namespace: Namespace, wanted: Sequence[RecordFile], folder: Path, context_tokens: int
+) -> ExportedNgrams:
+    """Export in another thread: Ctrl-C, which this one waits for as well, ends it."""
+    job = ExportJob()
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            export = pool.submit(
+                namespace.export_ngrams, wanted, folder, context_tokens=context_tokens, job=job
+            )
+            return export.result()
+        except BaseException:
+            job.cancel()
+            raise
 
 
 def _from_service(

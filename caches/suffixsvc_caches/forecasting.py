@@ -60,7 +60,7 @@ def forecast_cache(
     static: LookupTable | None,
     dynamic: LookupTable | None = None,
     *,
-    program: Program = Program.STATS,
+    program: Program = Program.SERVER,
     ctx: int = 4096,
     draft_tokens: int = DRAFT_TOKENS,
     sizes: bool = False,

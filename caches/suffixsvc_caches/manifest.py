@@ -135,6 +135,10 @@ class Manifest:
         size, xxh3 = _measured(path)
         return cls(format, path.name, size, xxh3, *_numbers(table), **others)
 
+    def describes(self, cache: Path) -> bool:
+        """Whether a cache has the bytes that this was written for, whatever its name. StoreError."""
+        return (self.bytes, self.xxh3) == _measured(cache)
+
     def as_json(self) -> str:
         """The text of the file."""
         plain = {

@@ -68,6 +68,12 @@ def build(
     namespace: Annotated[
         str, typer.Option(help="The namespace that the corpus goes to.", rich_help_panel=_MAKE)
     ] = "corpus",
+    add: Annotated[
+        bool,
+        typer.Option(
+            "--add", help="Put the corpus beside what the namespace holds already.", rich_help_panel=_MAKE
+        ),
+    ] = False,
     log_format: Annotated[
         str, typer.Option("--format", help="What the records look like; docs/logs.md.", rich_help_panel=_READ)
     ] = "auto",
@@ -213,7 +219,7 @@ def build(
         bool,
         typer.Option(
             "--force",
-            help="Replace files that exist; add to a namespace that is not empty.",
+            help="Replace lookup caches that exist.",
             rich_help_panel=_RUN,
         ),
     ] = False,
@@ -236,7 +242,12 @@ def build(
     from suffixsvc_caches.tokenizers import TokenizerSource
 
     from suffixsvc.cli.build_show import BuildBars, as_plain, print_result
+    from suffixsvc.errors import InvalidConfigError
 
+    if add and not (data or server):
+        raise InvalidConfigError(
+            "there is no namespace to add to", expected="--data or --server beside --add", got="neither"
+        )
     reading = ReadOptions.parse(
         format=log_format,
         tool_format=tool_format,
@@ -277,7 +288,7 @@ def build(
         tokenizer=TokenizerSource(tokenizer, bos, eos) if tokenizer else None,
         static=lookup(lookup_static),
         dynamic=lookup(lookup_dynamic),
-        corpus=CorpusTarget(namespace, data, server or "", force) if data or server else None,
+        corpus=CorpusTarget(namespace, data, server or "", add) if data or server else None,
         context_tokens=context,
         dedupe=dedupe,
         workers=workers or os.cpu_count() or 1,

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["forecast"]
 
-_PROGRAMS: Final = "stats, lookup or server"
+_PROGRAMS: Final = "server, lookup or stats"
+_CHUNK: Final = 4096
 
 
 def forecast(
@@ -39,8 +40,11 @@ def forecast(
             help=f"Whose way: {_PROGRAMS}. llama-lookup-stats takes a log as one text in chunks; the others "
             "go call by call, with its prompt; llama-server learns almost nothing of what it writes."
         ),
-    ] = "stats",
-    ctx: Annotated[int, typer.Option(min=2, help="Tokens of a chunk, with stats.")] = 4096,
+    ] = "server",
+    ctx: Annotated[
+        int | None,
+        typer.Option(min=2, help=f"Tokens of a chunk, with stats: {_CHUNK}.", show_default=False),
+    ] = None,
     draft: Annotated[int, typer.Option(min=1, help="The widest draft; llama-server has 8.")] = 8,
     log_format: Annotated[str, typer.Option("--format", help="What the logs' records look like.")] = "auto",
     batch_input: Annotated[
@@ -60,10 +64,10 @@ def forecast(
 ) -> None:
     """Say what llama.cpp would accept with a lookup cache, from logs alone; no model is run.
 
-    Drafts by llama.cpp's own rules from the context, the dynamic and the static cache, and prints the figures
-    that llama-lookup-stats prints, beside those without the cache. "hit rate" is the share of tokens that
-    were drafted right, "MAT" the tokens a step of the model brings. Takes about half a minute for a million
-    tokens, twice, and ten times as long with --plot.
+    Drafts by llama.cpp's own rules from the context, the dynamic and the static cache, as llama-server does
+    unless --program names another, and prints what comes of it, beside the same without the cache. "hit rate"
+    is the share of tokens that were drafted right, "MAT" the tokens a step of the model brings. Takes about
+    half a minute for a million tokens, twice, and ten times as long with --plot.
     """
     from suffixsvc_caches.atomic import new_file, require_new
     from suffixsvc_caches.forecasting import forecast_cache, read_token_logs, size_chart
@@ -75,9 +79,13 @@ def forecast(
     from suffixsvc.errors import InvalidConfigError
     from suffixsvc.plots.files import svg_file
 
-    programs = {"stats": Program.STATS, "lookup": Program.LOOKUP, "server": Program.SERVER}
+    programs = {"server": Program.SERVER, "lookup": Program.LOOKUP, "stats": Program.STATS}
     if program not in programs:
         raise InvalidConfigError("no such program", expected=_PROGRAMS, got=program[:80])
+    if ctx is not None and program != "stats":
+        raise InvalidConfigError(
+            "only llama-lookup-stats works in chunks", expected="--ctx with --program stats", got=program
+        )
     if plot is not None:
         require_new(plot, force=force)
     codec = load_tokenizer(tokenizer, bos=bos, eos=eos) if tokenizer else None
@@ -106,7 +114,7 @@ def forecast(
             table if is_static else None,
             beside if is_static else table,
             program=programs[program],
-            ctx=ctx,
+            ctx=ctx or _CHUNK,
             draft_tokens=draft,
             sizes=plot is not None,
             watch=_watch(bars, calls),

@@ -48,12 +48,18 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Show what a lookup cache holds, and warn of what llama.cpp makes of it."""
+    from suffixsvc_caches.lookup import read_lookup
     from suffixsvc_caches.lookup.inspect import inspect_table
-    from suffixsvc_caches.manifest import CacheFormat, cache_format, load_cache
+    from suffixsvc_caches.manifest import CacheFormat, cache_format, load_cache, manifest_path, read_manifest
     from suffixsvc_caches.tokenizers import load_tokenizer
 
     codec = load_tokenizer(tokenizer, bos=bos, eos=eos) if tokenizer else None
-    table, manifest = load_cache(file, codec.fingerprint if codec else "")
+    manifest = read_manifest(file)
+    foreign = manifest is not None and not manifest.describes(file)
+    if foreign:  # whatever it says, it says of something else
+        table, manifest = read_lookup(file), None
+    else:
+        table, manifest = load_cache(file, codec.fingerprint if codec else "")
     static = cache_format(table, manifest, kind) is CacheFormat.STATIC
     found = inspect_table(table, static=static, top=top)
     warnings = [*found.warnings()]
@@ -62,7 +68,12 @@ def inspect(
             f"token {found.largest_token} is beyond the tokenizer's {codec.vocab_size:,}: "
             "the cache belongs to another model"
         )
-    if manifest is None:
+    if foreign:
+        warnings.append(
+            f"{manifest_path(file).name} belongs to another file, its size or checksum differs: "
+            "nothing says whose tokens these are"
+        )
+    elif manifest is None:
         warnings.append("there is no manifest: nothing says whose tokens these are")
     if as_json:
         plain: dict[str, Any] = {"file": str(file), **asdict(found)}
@@ -131,7 +142,8 @@ def verify(
 ) -> None:
     """Read lookup caches as llama.cpp would, and name the byte where one goes wrong.
 
-    A manifest beside a cache is compared with it. Exit code 0: all are whole; 2: one is not.
+    A manifest beside a cache is compared with it. What cannot be read is told, and the others
+    are looked at all the same. Exit code 0: all are whole; 2: one is not.
     """
     from suffixsvc_caches.lookup import Harm
 
@@ -159,16 +171,25 @@ def verify(
 
 
 def _verified(file: Path) -> tuple[list[Fault], int, list[str]]:
-    """Faults of a file, whole records, and what its manifest says otherwise."""
+    """Faults of a file, whole records, and what its manifest says otherwise, or that one of them cannot be
+    read."""
     from suffixsvc_caches.lookup import Harm, find_faults, read_lookup
     from suffixsvc_caches.lookup.files import read_words, record_starts
     from suffixsvc_caches.manifest import find_mismatches, read_manifest
 
-    words, rest = read_words(file)
+    from suffixsvc.errors import SuffixError
+
+    try:
+        words, rest = read_words(file)
+    except SuffixError as error:
+        return [], 0, [str(error)]
     starts, bad = record_starts(words)
     harmful = [*islice(find_faults(words, starts, bad, rest, odd=False), _SHOWN + 1)]
     odd = (fault for fault in find_faults(words, starts, bad, rest) if fault.harm is Harm.ODD)
     faults = sorted([*harmful, *islice(odd, _SHOWN + 1)], key=lambda fault: fault.offset)
-    if harmful or (manifest := read_manifest(file)) is None:
-        return faults, len(starts) - 1, []
-    return faults, len(starts) - 1, [*find_mismatches(file, manifest, read_lookup(file))]
+    try:
+        manifest = None if harmful else read_manifest(file)
+        mismatches = [*find_mismatches(file, manifest, read_lookup(file))] if manifest else []
+    except SuffixError as error:
+        mismatches = [str(error)]
+    return faults, len(starts) - 1, mismatches

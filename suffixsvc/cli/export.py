@@ -39,7 +39,8 @@ def export(
     """Write what a namespace keeps as lookup caches that llama.cpp loads.
 
     Everything that the namespace keeps is counted, by the service itself where one runs: only n-grams travel.
-    What sessions that are still open have written is not kept yet.
+    What sessions that are still open have written is not kept yet. Temporary files go where TMPDIR
+    says, those of the service as well.
 
         suffixsvc export acme/sql --server unix:./suffixsvc.sock --lookup-static sql.bin
     """

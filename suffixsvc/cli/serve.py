@@ -140,9 +140,8 @@ def serve(
 def _preload(names: str | None) -> Callable[[SuffixCache], Sequence[str]] | None:
     if not names:
         return None
-    from suffixsvc_caches.recipes import find_recipe, preload
+    from suffixsvc_caches.recipes import find_recipes, preload
 
     wanted = [name.strip() for name in names.split(",") if name.strip()]
-    for name in wanted:  # an unknown one is told before anything is opened
-        find_recipe(name)
+    find_recipes(wanted)  # what is wrong is told before anything is opened
     return lambda cache: preload(cache, wanted)

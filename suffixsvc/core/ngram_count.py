@@ -56,7 +56,7 @@ _KINDS: Final = {
     "invalid": (InvalidInputError, ""),
     "corrupt": (StoreCorruptError, _AGAIN),
     "foreign": (StoreCorruptError, _AGAIN),
-    "full": (StoreFullError, "Free space on the disk and start again: what was counted is kept."),
+    "full": (StoreFullError, "Free space on the disk."),
     "io": (StoreError, "See the system's message."),
     "cancelled": (SegmentCancelledError, ""),
 }

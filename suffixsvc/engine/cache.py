@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from suffixsvc import store as stores
-from suffixsvc.config import Limits, validate_namespace
+from suffixsvc.config import MAX_READS, Limits, validate_default_reads, validate_namespace
 from suffixsvc.core import new_learner
 from suffixsvc.engine.catalog import Catalog
 from suffixsvc.engine.checker import check_hot, check_segments
@@ -37,9 +37,6 @@ from suffixsvc.policies import Policies
 from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, Store, TokenArray
 
 __all__ = ["CacheStats", "SuffixCache"]
-
-#: namespaces a session can draft from beside its own (the core holds a fixed number of cursors)
-MAX_READS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,18 +206,20 @@ class SuffixCache:
 
     def read_by_default(self, paths: Sequence[str]) -> None:
         """Let every session that is opened from now on draft from these namespaces as well, where its own has
-        a tokenizer and it is theirs: corpora that everybody may use. What a session names itself comes first;
-        beyond the most that it can read (7) none are added. Nobody writes to them from now on: no session is
-        opened there, no output added.
+        a tokenizer and it is theirs: corpora that everybody may use, at most 7 of a tokenizer. What a session
+        names itself comes first; beyond the most that it can read (7) none are added. Nobody writes to them
+        from now on: no session is opened there, no output added.
 
         Raises:
-            UnknownNamespaceError: one does not exist.
+            UnknownNamespaceError: one does not exist. InvalidConfigError: more than a session can read.
         """
-        known = {record.path for record in self.namespaces()}
-        for path in paths:
-            if path not in known:
+        tokenizer_of = {record.path: record.tokenizer for record in self.namespaces()}
+        chosen = tuple(dict.fromkeys(paths))
+        for path in chosen:
+            if path not in tokenizer_of:
                 raise UnknownNamespaceError(f"there is no namespace {path!r} to read from", got=path)
-        self._default_reads = tuple(paths)
+        validate_default_reads(tokenizer_of[path] for path in chosen)
+        self._default_reads = chosen
 
     def compact(
         self, namespace: str | None = None, *, progress: Callable[[int, int], None] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,14 +13,15 @@ from suffixsvc.config import PROMPT_TAIL_TOKENS
 from suffixsvc.core.ngram_count import (
     MAX_COUNTED_ORDER,
     NgramCounter,
+    SegmentJob,
     combine_runs,
     tally_files,
 )
-from suffixsvc.errors import InvalidInputError, ServiceUnavailableError
+from suffixsvc.errors import InvalidInputError, SegmentCancelledError, ServiceUnavailableError
 from suffixsvc.index.texts import texts_of
 from suffixsvc.types import RecordFile, StoredOutput, TalliedFile, TokenArray
 
-__all__ = ["ExportedNgrams", "export_ngrams"]
+__all__ = ["ExportJob", "ExportedNgrams", "export_ngrams"]
 
 _COUNT_BYTES: Final = 128 << 20
 _MERGE_BYTES: Final = 32 << 20
@@ -43,39 +44,64 @@ class ExportedNgrams:
     files: Sequence[TalliedFile]
 
 
+class ExportJob:
+    """Ends an export from another thread, counting and merging alike."""
+
+    def __init__(self) -> None:
+        self.merging = SegmentJob()
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self.merging.cancel()
+
+
 def export_ngrams(
     outputs: Iterable[StoredOutput],
     wanted: Sequence[RecordFile],
     folder: Path,
     *,
     context_tokens: int = 0,
-    cancelled: Callable[[], bool] = lambda: False,
+    job: ExportJob | None = None,
 ) -> ExportedNgrams:
     """Count outputs and write the files that are wanted into a folder.
 
     Args:
         context_tokens: of each prompt's kept end, that n-grams may begin in.
-        cancelled: asked now and then.
+        job: cancels it.
 
     Raises:
         InvalidInputError: no such n-grams. StoreError: the disk, or the log. ServiceUnavailableError: it was
             cancelled.
     """
     _check(wanted, context_tokens)
+    try:
+        return _export(outputs, wanted, folder, context_tokens, job or ExportJob())
+    except SegmentCancelledError:
+        raise ServiceUnavailableError("the export was cancelled") from None
+
+
+def _export(
+    outputs: Iterable[StoredOutput],
+    wanted: Sequence[RecordFile],
+    folder: Path,
+    context_tokens: int,
+    job: ExportJob,
+) -> ExportedNgrams:
     orders = [each.order for each in wanted]
     counter = NgramCounter(min(orders), max(orders), memory_bytes=_COUNT_BYTES)
     runs: list[Path] = []
     seen = _Seen()
     for batch in _batches(seen.pass_on(outputs), context_tokens):
-        if cancelled():
-            raise ServiceUnavailableError("the export was cancelled")
+        if job.cancelled:
+            raise SegmentCancelledError("counting was cancelled")
         tokens, ends, contexts = batch
         if len(tokens) > counter.room:
-            runs = _spill(counter, runs, folder)
+            runs = _spill(counter, runs, folder, job)
         counter.add(tokens, np.array(ends, np.int64), np.array(contexts, np.int64))
-    runs = _spill(counter, runs, folder)
+    runs = _spill(counter, runs, folder, job)
     names = [folder / f"{i}.records" for i in range(len(wanted))]
-    files = tally_files(runs, wanted, names, memory_bytes=_MERGE_BYTES)
+    files = tally_files(runs, wanted, names, memory_bytes=_MERGE_BYTES, job=job.merging)
     return ExportedNgrams(seen.outputs, seen.tokens, files)
 
 
@@ -147,14 +173,14 @@ def _batches(
         yield np.concatenate(parts), ends, contexts
 
 
-def _spill(counter: NgramCounter, runs: Sequence[Path], folder: Path) -> list[Path]:
+def _spill(counter: NgramCounter, runs: Sequence[Path], folder: Path, job: ExportJob) -> list[Path]:
     run = folder / f"{_next(runs)}.run"
     counter.spill(run)
     spilled = [*runs, run]
     if len(spilled) < _FAN_IN:
         return spilled
     merged = folder / f"{_next(spilled)}.run"
-    combine_runs(spilled, merged, memory_bytes=_MERGE_BYTES)
+    combine_runs(spilled, merged, memory_bytes=_MERGE_BYTES, job=job.merging)
     for each in spilled:
         each.unlink()
     return [merged]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels
-from suffixsvc.engine.export import ExportedNgrams, export_ngrams
+from suffixsvc.engine.export import ExportedNgrams, ExportJob, export_ngrams
 from suffixsvc.engine.ngrams import count_ngrams
 from suffixsvc.index import NamespaceIndex, NamespaceStats, Session
 from suffixsvc.policies import Policy
@@ -135,21 +135,21 @@ class Namespace:
         folder: Path,
         *,
         context_tokens: int = 0,
-        cancelled: Callable[[], bool] = lambda: False,
+        job: ExportJob | None = None,
     ) -> ExportedNgrams:
         """Write files of n-grams, counted from what is kept here (not from live sessions), into a folder.
 
         Args:
             wanted: which n-grams, a file each.
             context_tokens: of each prompt's kept end, at most 64, that n-grams may begin in.
-            cancelled: asked now and then; True ends it.
+            job: ends it, from another thread.
 
         Raises:
             InvalidInputError: no such n-grams. StoreError: the log, or the disk of the folder.
             ServiceUnavailableError: it was cancelled.
         """
         outputs = self._cache._store.scan(self.path)
-        return export_ngrams(outputs, wanted, folder, context_tokens=context_tokens, cancelled=cancelled)
+        return export_ngrams(outputs, wanted, folder, context_tokens=context_tokens, job=job)
 
     @property
     def policy(self) -> Policy:

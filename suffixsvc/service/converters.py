@@ -6,9 +6,9 @@ a typed error, and touches nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -237,8 +237,10 @@ def record_files(request: pb.ExportNgramsRequest) -> list[RecordFile]:
     ]
 
 
-def export_to_proto(exported: ExportedNgrams, tokenizer: str) -> Iterator[pb.ExportNgramsReply]:
-    """A summary, then the files in pieces."""
+def export_to_proto(
+    exported: ExportedNgrams, files: Sequence[IO[bytes]], tokenizer: str
+) -> Iterator[pb.ExportNgramsReply]:
+    """A summary, then the files, opened by whoever closes them, in pieces."""
     yield pb.ExportNgramsReply(
         summary=pb.ExportNgramsSummary(
             tokenizer=tokenizer,
@@ -256,7 +258,6 @@ def export_to_proto(exported: ExportedNgrams, tokenizer: str) -> Iterator[pb.Exp
             ],
         )
     )
-    for number, each in enumerate(exported.files):
-        with each.path.open("rb") as file:
-            while data := file.read(EXPORT_PIECE_BYTES):
-                yield pb.ExportNgramsReply(piece=pb.ExportNgramsPiece(file=number, data=data))
+    for number, file in enumerate(files):
+        while data := file.read(EXPORT_PIECE_BYTES):
+            yield pb.ExportNgramsReply(piece=pb.ExportNgramsPiece(file=number, data=data))

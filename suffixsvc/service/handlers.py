@@ -5,11 +5,12 @@ Stream items and unary calls end in the same functions; so does the client's fak
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -24,11 +25,13 @@ from suffixsvc.service.registry import SessionRegistry
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
 if TYPE_CHECKING:
-    from suffixsvc.engine import SuffixCache
+    from suffixsvc.engine import ExportJob, SuffixCache
 
 __all__ = ["Handlers"]
 
 FEATURES = ("stream", "step-batch", "resume", "export-ngrams")
+#: exports that are counted or read: each has a thread, files and room on the disk while its client reads
+MAX_EXPORTS = 4
 
 
 class Handlers:
@@ -42,7 +45,8 @@ class Handlers:
         self.instance_id = str(uuid.uuid4())
         self.sessions = SessionRegistry(cache, limits)
         #: counting takes memory and a core: one at a time
-        self._exporting = threading.Lock()
+        self._counting = threading.Semaphore(1)
+        self._exporting = threading.Semaphore(MAX_EXPORTS)
 
     # ----------------------------------------------------------------------------------------- sessions
 
@@ -142,25 +146,25 @@ class Handlers:
         reply.tokens += sum(len(output.token_ids) for output in outputs)
 
     def export_ngrams(
-        self, request: pb.ExportNgramsRequest, cancelled: Callable[[], bool] = lambda: False
+        self, request: pb.ExportNgramsRequest, job: ExportJob | None = None
     ) -> Iterator[pb.ExportNgramsReply]:
         self._known(request.namespace)
         namespace = self._cache.namespace(request.namespace, request.tokenizer or None)
-        if not self._exporting.acquire(blocking=False):
-            raise LimitExceededError(
-                "another export is running", expected="one at a time", remedy="Try again when it is done."
-            )
-        try:
-            with tempfile.TemporaryDirectory(prefix="suffixsvc-export-") as folder:
+        with contextlib.ExitStack() as held:
+            held.enter_context(_one_of(self._exporting, "too many exports are being read", MAX_EXPORTS))
+            with (
+                _one_of(self._counting, "another export is counting", 1),
+                tempfile.TemporaryDirectory(prefix="suffixsvc-export-") as folder,
+            ):
                 exported = namespace.export_ngrams(
                     converters.record_files(request),
                     Path(folder),
                     context_tokens=request.context_tokens,
-                    cancelled=cancelled,
+                    job=job,
                 )
-                yield from converters.export_to_proto(exported, namespace.tokenizer)
-        finally:
-            self._exporting.release()
+                # What is read, as slowly as clients like, has no name any more: nothing can leave it behind.
+                files = [held.enter_context(each.path.open("rb")) for each in exported.files]
+            yield from converters.export_to_proto(exported, files, namespace.tokenizer)
 
     def forget(self, request: pb.ForgetRequest) -> pb.ForgetReply:
         self._known(request.namespace)
@@ -201,6 +205,17 @@ class Handlers:
             raise UnknownNamespaceError(
                 f"there is no namespace {path!r}", expected="a namespace that exists", got=path
             )
+
+
+@contextlib.contextmanager
+def _one_of(places: threading.Semaphore, full: str, most: int) -> Iterator[None]:
+    """A place for as long as the block takes. LimitExceededError: none is free."""
+    if not places.acquire(blocking=False):
+        raise LimitExceededError(full, expected=f"{most} at a time", remedy="Try again when one is done.")
+    try:
+        yield
+    finally:
+        places.release()
 
 
 def _refuse_empty_message() -> NoReturn:

@@ -113,7 +113,7 @@ class SuffixServer:
     def drain(self) -> int:
         """Refuse what is new, finish what runs, commit live sessions as incomplete; how many those were."""
         self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
-        self._servicer.draining = True
+        self._servicer.drain()
         self._stop_expiry.set()
         if self._expiry.is_alive():
             self._expiry.join()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import grpc
 
+from suffixsvc.engine import ExportJob
 from suffixsvc.errors import LimitExceededError, ServiceUnavailableError
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.v1 import suffix_cache_pb2 as pb
@@ -22,7 +23,15 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
         self._handlers = handlers
         self._max_streams = max_streams
         self._free_streams = threading.Semaphore(max_streams)
+        #: those that run
+        self._exports: set[ExportJob] = set()
         self.draining = False
+
+    def drain(self) -> None:
+        """Refuse what is new, and end what would take long."""
+        self.draining = True
+        for job in tuple(self._exports):
+            job.cancel()
 
     def Stream(  # type: ignore[override] # noqa: N802 - messages stay bytes (see interceptor.py); gRPC's method name
         self, request_iterator: Iterator[bytes], context: grpc.ServicerContext
@@ -72,9 +81,16 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
     def ExportNgrams(  # noqa: N802 - gRPC's method name
         self, request: pb.ExportNgramsRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.ExportNgramsReply]:
-        gone = threading.Event()
-        context.add_callback(gone.set)  # at the end of the call, also where the client went away
-        yield from self._handlers.export_ngrams(request, lambda: gone.is_set() or self.draining)
+        job = ExportJob()
+        self._exports.add(job)
+        try:
+            self._refuse_while_draining()
+            # At the end of the call, also where the client went away; False where that was before.
+            if not context.add_callback(job.cancel):
+                return
+            yield from self._handlers.export_ngrams(request, job)
+        finally:
+            self._exports.discard(job)
 
     def Forget(self, request: pb.ForgetRequest, context: grpc.ServicerContext) -> pb.ForgetReply:  # noqa: N802 - gRPC's method name
         return self._handlers.forget(request)

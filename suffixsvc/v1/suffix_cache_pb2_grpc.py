@@ -137,9 +137,9 @@ class SuffixCacheServicer(object):
     def ExportNgrams(self, request, context):
         """Counts the n-grams of what a namespace keeps (not of live sessions) and streams them as records of
         llama.cpp's lookup caches: first a summary, then the files asked for, in pieces, one after the other. The
-        pieces of a file laid end to end are the file. One export at a time.
+        pieces of a file laid end to end are the file. One export is counted at a time; four may be read.
         NOT_FOUND: no such namespace. FAILED_PRECONDITION: another tokenizer. INVALID_ARGUMENT: no such n-grams.
-        RESOURCE_EXHAUSTED: another export is running, or the disk is full.
+        RESOURCE_EXHAUSTED: another export is counting, too many are being read, or the disk is full.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -81,9 +81,9 @@ class SuffixCacheStub:
     ]
     """Counts the n-grams of what a namespace keeps (not of live sessions) and streams them as records of
     llama.cpp's lookup caches: first a summary, then the files asked for, in pieces, one after the other. The
-    pieces of a file laid end to end are the file. One export at a time.
+    pieces of a file laid end to end are the file. One export is counted at a time; four may be read.
     NOT_FOUND: no such namespace. FAILED_PRECONDITION: another tokenizer. INVALID_ARGUMENT: no such n-grams.
-    RESOURCE_EXHAUSTED: another export is running, or the disk is full.
+    RESOURCE_EXHAUSTED: another export is counting, too many are being read, or the disk is full.
     """
 
     Forget: grpc.UnaryUnaryMultiCallable[
@@ -171,9 +171,9 @@ class SuffixCacheAsyncStub:
     ]
     """Counts the n-grams of what a namespace keeps (not of live sessions) and streams them as records of
     llama.cpp's lookup caches: first a summary, then the files asked for, in pieces, one after the other. The
-    pieces of a file laid end to end are the file. One export at a time.
+    pieces of a file laid end to end are the file. One export is counted at a time; four may be read.
     NOT_FOUND: no such namespace. FAILED_PRECONDITION: another tokenizer. INVALID_ARGUMENT: no such n-grams.
-    RESOURCE_EXHAUSTED: another export is running, or the disk is full.
+    RESOURCE_EXHAUSTED: another export is counting, too many are being read, or the disk is full.
     """
 
     Forget: grpc.aio.UnaryUnaryMultiCallable[
@@ -275,9 +275,9 @@ class SuffixCacheServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[suffixsvc.v1.suffix_cache_pb2.ExportNgramsReply], collections.abc.AsyncIterator[suffixsvc.v1.suffix_cache_pb2.ExportNgramsReply]]:
         """Counts the n-grams of what a namespace keeps (not of live sessions) and streams them as records of
         llama.cpp's lookup caches: first a summary, then the files asked for, in pieces, one after the other. The
-        pieces of a file laid end to end are the file. One export at a time.
+        pieces of a file laid end to end are the file. One export is counted at a time; four may be read.
         NOT_FOUND: no such namespace. FAILED_PRECONDITION: another tokenizer. INVALID_ARGUMENT: no such n-grams.
-        RESOURCE_EXHAUSTED: another export is running, or the disk is full.
+        RESOURCE_EXHAUSTED: another export is counting, too many are being read, or the disk is full.
         """
 
     @abc.abstractmethod

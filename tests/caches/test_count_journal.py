@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +17,7 @@ import pytest
 from suffixsvc_caches.atomic import new_file, remove_leftovers, require_new
 from suffixsvc_caches.counting import Journal, TokenSpool, count_logs
 from suffixsvc_caches.counting.batches import Batch
+from suffixsvc_caches.counting.merging import reduce_runs
 from suffixsvc_caches.logs import LogCall
 from support.build_logs import made_up_calls, plan_of, records_of, write_log
 from support.small_disk import files_up_to
@@ -233,6 +238,89 @@ def test_counting_goes_on_from_any_line(tmp_path: Path, monkeypatch: pytest.Monk
         assert again.resumed_tokens == done
         assert records_of(plan, journal) == expected
         journal.close()
+
+
+class DurableNames:
+    """What folders had when they were last synced: after a loss of power, that is what they have."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._names: dict[Path, set[str]] = {}
+        sync = os.fsync
+
+        def fsync(fd: int) -> None:
+            sync(fd)
+            if stat.S_ISDIR(os.fstat(fd).st_mode):
+                folder = Path(os.readlink(f"/proc/self/fd/{fd}"))
+                self._names[folder] = set(os.listdir(folder))
+
+        monkeypatch.setattr(os, "fsync", fsync)
+
+    def have(self, path: Path) -> bool:
+        return path.name in self._names.get(path.parent, ())
+
+
+def test_what_the_journal_says_is_true_after_a_loss_of_power(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs were synced and their names were not: a journal could name runs that were not there."""
+    monkeypatch.setattr("suffixsvc_caches.counting.batches._CALLS", 20)
+    monkeypatch.setattr("suffixsvc_caches.counting.merging.FAN_IN", 3)
+    durable = DurableNames(monkeypatch)
+    work = tmp_path / "new" / "work"
+    named: list[str] = []
+    write = Journal._write
+
+    def look_and_write(journal: Journal, line: bytes) -> None:
+        entry = json.loads(line)
+        runs = [*entry.get("runs", []), *filter(None, [entry.get("run")])]
+        for path in (work.parent, work, work / NAME, *(work / run for run in runs)):
+            assert durable.have(path), path
+        for batches in entry["batches"].values() if "runs" in entry else ():
+            for first, end in batches:
+                assert all(durable.have(work / "tokens" / f"0-{i}.npz") for i in range(first, end))
+        named.extend(runs)
+        write(journal, line)
+
+    monkeypatch.setattr(Journal, "_write", look_and_write)
+    plan = plan_of([write_log(tmp_path / "a.jsonl", made_up_calls(2, 100))], checkpoint_seconds=0.0)
+    journal = Journal(work, plan.key())
+    count_logs(replace(plan, keep_tokens=True), journal)
+    runs = journal.runs()
+    assert len(runs) > 3
+    merged = reduce_runs(journal)
+    assert len(merged) <= 3
+    assert {run.name for run in (*runs, *merged)} == set(named)
+    removed = []
+    monkeypatch.setattr(
+        "suffixsvc_caches.counting.journal._remove",
+        lambda folder: removed.append(durable.have(folder / "finished")),
+    )
+    journal.remove()
+    assert removed == [True]
+
+
+def test_a_file_that_was_written_is_there_after_a_loss_of_power(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    durable = DurableNames(monkeypatch)
+    with new_file(tmp_path / "s.bin") as file:
+        file.write(b"whole")
+    assert durable.have(tmp_path / "s.bin")
+
+
+def test_a_file_in_a_folder_that_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some file systems do not do it; others fail, and that is told."""
+    for number, refused in ((errno.EINVAL, False), (errno.EIO, True)):
+
+        def fail(path: str, number: int = number) -> None:
+            raise OSError(number, os.strerror(number), path)
+
+        monkeypatch.setattr("suffixsvc.store.folder.sync_folder", fail)
+        with (
+            pytest.raises(StoreError) if refused else contextlib.nullcontext(),
+            new_file(tmp_path / f"{number}.bin") as file,
+        ):
+            file.write(b"whole")
 
 
 def test_a_folder_without_counts_is_not_kept(tmp_path: Path) -> None:

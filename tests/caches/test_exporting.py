@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from suffixsvc_caches.building import LookupSpec
 from suffixsvc_caches.exporting import ExportSource, export_lookup
-from support.serving import serving, socket_dir
+from support.serving import PATIENCE_S, serving, socket_dir
 from support.small_disk import small_disk
 
 from suffixsvc import SuffixCache
+from suffixsvc.core.ngram_count import tally_files
 from suffixsvc.errors import StoreError, StoreFullError
+
+
+def test_an_interrupt_ends_an_export_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for the end of the merge."""
+    main = threading.main_thread().ident
+    assert main is not None
+    uncancelled = []
+    with SuffixCache(tmp_path / "data") as cache:
+        cache.namespace("a").add_output([1, 2, 3, 1, 2, 3])
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+
+    def merge_without_end(*args: Any, **more: Any) -> None:
+        assert threading.get_ident() != main  # nothing interrupts the core
+        assert list(scratch.iterdir())
+        signal.pthread_kill(main, signal.SIGINT)
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            tally_files(*args, **more)
+        uncancelled.append(True)
+
+    monkeypatch.setattr("suffixsvc.engine.export.tally_files", merge_without_end)
+    with pytest.raises(KeyboardInterrupt):
+        export_lookup(ExportSource("a", tmp_path / "data"), LookupSpec(tmp_path / "s.bin"), None)
+    assert not uncancelled
+    assert [path.name for path in tmp_path.iterdir() if path.name != "data"] == ["scratch"]
+    assert list(scratch.iterdir()) == []
 
 
 def test_no_room_for_what_a_service_sends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

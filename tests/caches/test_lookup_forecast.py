@@ -31,7 +31,7 @@ SLOW_STATIC = oracle.loaded([(ngram, [*pairs.items()]) for ngram, pairs in STATI
 @given(calls=calls_, ctx=st.integers(2, 20), wide=st.integers(1, 8))
 def test_stats_replay_a_log_as_one_text_in_chunks(calls: list[TokenCall], ctx: int, wide: int) -> None:
     text = [token for call in calls for token in call.response]
-    forecaster = Forecaster(LookupTable.of(STATIC), ctx=ctx, draft_tokens=wide)
+    forecaster = Forecaster(LookupTable.of(STATIC), program=Program.STATS, ctx=ctx, draft_tokens=wide)
     assert forecaster.add_log(calls) == Forecast(wide, *oracle.stats(text, ctx, wide, SLOW_STATIC))
 
 

@@ -190,6 +190,36 @@ def test_sessions_of_its_tokenizer_draft_from_it(folder: Path) -> None:
             cache.read_by_default(["nobody"])
 
 
+def test_more_than_a_session_reads_are_refused() -> None:
+    """The eighth was dropped without a word."""
+    with SuffixCache() as cache:
+        for i in range(8):
+            cache.namespace(f"corpus/{i}", tokenizer=FINGERPRINT).add_output([40, 11, 12, 13])
+            cache.namespace(f"other/{i}", tokenizer="xxh3:ffffffffffffffff").add_output([40, 11, 12, 13])
+        seven = [f"{name}/{i}" for name in ("corpus", "other") for i in range(7)]
+        with pytest.raises(InvalidConfigError, match="read by default") as caught:
+            cache.read_by_default([*seven, "corpus/7"])
+        assert caught.value.expected == "at most 7 of a tokenizer"
+        assert caught.value.got == f"8 of {FINGERPRINT}"
+        assert drafted(cache, "mine", FINGERPRINT) == []  # none of them was taken
+        cache.read_by_default([*seven, "corpus/0"])
+        assert drafted(cache, "mine", FINGERPRINT)[:1] == [13]
+
+
+def test_serve_refuses_more_recipes_than_a_session_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [tmp_path / f"recipe{i}" for i in range(8)]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "recipe.toml").write_text(RECIPE.format(fingerprint=FINGERPRINT))
+    data = tmp_path / "data"
+    listen = ["--listen", f"unix:{tmp_path}/s"]
+    assert main(["serve", "--data", str(data), *listen, "--preload", ",".join(map(str, folders))]) == 2
+    assert f"expected at most 7 of a tokenizer; got 8 of {FINGERPRINT}" in capsys.readouterr().err
+    assert not data.exists()
+
+
 def test_nobody_writes_to_what_everybody_reads(folder: Path) -> None:
     make_recipe(find_recipe(str(folder)))
     with SuffixCache() as cache:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import json
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 from suffixsvc_caches.tokenizers import TokenizerSource, load_tokenizer
+from support.tiny_gguf import EOS_ID
 from support.tiny_tokenizer import EOS, write_gguf, write_tokenizer
 
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, ModelError, TokenizerMismatchError
@@ -26,16 +28,16 @@ def test_a_gguf_and_a_tokenizer_json_of_one_vocabulary(packed: bool, tmp_path: P
     if packed:
         path = tmp_path / "tokenizer.json.gz"
         path.write_bytes(gzip.compress((tmp_path / "tokenizer.json").read_bytes()))
-    json = load_tokenizer(path, bos=EOS, eos=EOS)
+    other = load_tokenizer(path, bos=EOS, eos=EOS)
     gguf = load_tokenizer(write_gguf(tmp_path / "m.gguf"))
-    assert (json.vocab_size, gguf.vocab_size) == (259, 264)
-    assert json.fingerprint == gguf.fingerprint
-    for text, a, b in zip(TEXTS, json.encode_batch(TEXTS), gguf.encode_batch(TEXTS), strict=True):
+    assert (other.vocab_size, gguf.vocab_size) == (259, 264)
+    assert other.fingerprint == gguf.fingerprint
+    for text, a, b in zip(TEXTS, other.encode_batch(TEXTS), gguf.encode_batch(TEXTS), strict=True):
         assert a.dtype == b.dtype == np.int32
         assert a.tolist() == b.tolist()
-        assert json.decode(a) == gguf.decode(b) == text
-    assert json.encode_batch([]) == gguf.encode_batch([]) == []
-    assert json.encode_batch(["<|im_end|>"])[0].tolist() == [258]
+        assert other.decode(a) == gguf.decode(b) == text
+    assert other.encode_batch([]) == gguf.encode_batch([]) == []
+    assert other.encode_batch(["<|im_end|>"])[0].tolist() == [258]
 
 
 def test_the_special_tokens_count_in_the_fingerprint(tmp_path: Path) -> None:
@@ -49,6 +51,24 @@ def test_the_special_tokens_count_in_the_fingerprint(tmp_path: Path) -> None:
     assert "--eos" in str(caught.value)
     assert write_tokenizer(tmp_path / "other.json", merges=True)
     assert load_tokenizer(tmp_path / "other.json").fingerprint not in prints
+
+
+def test_a_fingerprint_says_what_ids_mean_and_not_how_text_is_cut(tmp_path: Path) -> None:
+    """docs/offline.md says so, and what to do."""
+    whole = json.loads(write_tokenizer(tmp_path / "tokenizer.json", merges=True).read_text())
+    unmerged = whole | {"model": whole["model"] | {"merges": []}}
+    bare = whole | {"added_tokens": []}
+    ids = {}
+    for name, plain in {"whole": whole, "unmerged": unmerged, "bare": bare}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(plain))
+        tokenizer = load_tokenizer(tmp_path / f"{name}.json", bos=EOS_ID, eos=EOS_ID)
+        ids[name] = [tokenizer.fingerprint, *(len(each) for each in tokenizer.encode_batch(["the", EOS]))]
+    fingerprint = ids["whole"][0]
+    assert ids == {
+        "whole": [fingerprint, 1, 1],
+        "unmerged": [fingerprint, 3, 1],
+        "bare": [fingerprint, 1, len(EOS)],
+    }
 
 
 def test_one_tokenizer_serves_many_threads(tmp_path: Path) -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import resource
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from suffixsvc_caches.building import run as run_module
 from suffixsvc_caches.logs import ReadOptions
 from suffixsvc_caches.logs.options import LogFilter
 from suffixsvc_caches.lookup import read_lookup
 from suffixsvc_caches.manifest import manifest_path, read_manifest
 from support.build_logs import made_up_calls, write_log
 from support.ngram_oracle import follows
+from support.small_disk import files_up_to
 from support.tiny_tokenizer import write_tokenizer
 
 from suffixsvc import SuffixCache, cli
@@ -127,6 +131,28 @@ def test_what_exists_is_kept_unless_force(run: Run, texts: list[object], tmp_pat
     assert (tmp_path / "s.bin").read_bytes() != b"mine"
 
 
+def test_force_replaces_files_and_add_adds(run: Run, texts: list[object], tmp_path: Path) -> None:
+    """--force was both: who replaced a lookup cache loaded its corpus a second time."""
+    args = [*texts, "--lookup-static", tmp_path / "s.bin", "--data", tmp_path / "data"]
+
+    def held() -> int:
+        with SuffixCache(tmp_path / "data", background=False) as cache:
+            return cache.namespace("corpus").stats().outputs
+
+    assert run(*args)[0] == 0
+    once = held()
+    code, _, wrong = run(*args, "--force")
+    assert code == 2
+    assert f"{once} outputs" in wrong
+    assert wrong.rstrip().endswith("Name another namespace, or add to it with --add.")
+    assert held() == once
+    code, _, wrong = run(*args, "--add")
+    assert code == 2
+    assert "s.bin exists" in wrong
+    assert run(*args, "--add", "--force")[0] == 0
+    assert held() == 2 * once
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -153,6 +179,7 @@ def test_what_exists_is_kept_unless_force(run: Run, texts: list[object], tmp_pat
         (["--lookup-static", "s.bin", "--strict"], "log.jsonl:5"),
         (["--lookup-static", "none/s.bin"], "there is no folder"),
         (["--lookup-static", "."], "is a folder"),
+        (["--lookup-static", "s.bin", "--add"], "no namespace to add to"),
         (["--data", "data", "--server", "unix:/s"], "one place"),
         (["--data", "data", "--namespace", "/"], "namespace"),
         (["--server", "unix:missing.sock"], "missing.sock"),
@@ -219,6 +246,37 @@ def test_too_little_memory_costs_no_counts(run: Run, tmp_path: Path, monkeypatch
     assert code == 0
     plain = json.loads(told)
     assert plain["resumed_tokens"] == plain["tokens"] > 0
+
+
+@pytest.mark.parametrize("writes", [0, 1])
+def test_a_full_disk_says_what_is_kept(
+    writes: int, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said that what was counted is kept, also where not even the first run had room."""
+    log = write_log(tmp_path / "log.jsonl", made_up_calls(1, 50))
+    args = [log, "--lookup-static", tmp_path / "s.bin", "--work", tmp_path / "work", "--json"]
+    with monkeypatch.context() as patch:
+        if writes:  # the disk is full when the caches are written
+            merge = run_module.merge_runs
+
+            def merge_then_fill(*args: Any) -> Any:
+                found = merge(*args)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+                return found
+
+            patch.setattr(run_module, "merge_runs", merge_then_fill)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        with files_up_to(1 << 20 if writes else 150):
+            code, _, wrong = run(*args)
+    assert code == 2
+    kept = f"What was counted is kept in {tmp_path / 'work'}: the same command goes on from there."
+    lost = "Nothing was written down yet: the same command begins anew."
+    assert wrong.rstrip().endswith(kept if writes else lost)
+    assert (tmp_path / "work").is_dir() == bool(writes)
+    code, told, _ = run(*args)
+    assert code == 0
+    plain = json.loads(told)
+    assert plain["resumed_tokens"] == (plain["tokens"] if writes else 0)
 
 
 @pytest.mark.parametrize("name", ["log.jsonl", "tokenizer.json", "link.jsonl"])

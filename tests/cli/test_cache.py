@@ -57,6 +57,47 @@ def test_inspect(cache: Path) -> None:
     assert "warning" not in result.stdout
 
 
+def test_inspect_believes_no_manifest_of_another_file(cache: Path, tmp_path: Path) -> None:
+    """It showed whose tokens the other file has, and called a dynamic cache static."""
+    described(cache, TABLE, "xxh3:00")
+    cache.rename(tmp_path / "moved.bin")
+    manifest_path(cache).rename(manifest_path(tmp_path / "moved.bin"))
+    assert "warning" not in run("inspect", tmp_path / "moved.bin").stdout  # it is still that file's
+    other = LookupTable.of({(1, 2): {3: 5, 4: 2}, (7,): {8: 1}})
+    write_lookup(tmp_path / "moved.bin", other, force=True)
+    assert (tmp_path / "moved.bin").stat().st_size == 64
+    result = run("inspect", tmp_path / "moved.bin", "--tokenizer", write_tokenizer(tmp_path / "t.json"))
+    assert result.returncode == 0, result.stderr
+    assert "moved.bin: dynamic cache" in result.stdout
+    assert "tokenizer xxh3:00" not in result.stdout
+    assert "warning: moved.bin.manifest.json belongs to another file" in result.stdout
+    found = told("inspect", tmp_path / "moved.bin")
+    assert found["manifest"] is None
+    assert found["static"] is False
+
+
+def test_verify_looks_at_every_file(cache: Path, tmp_path: Path) -> None:
+    """It stopped at the first manifest, or file, that cannot be read."""
+    described(cache, TABLE, "")
+    odd = tmp_path / "odd.bin"
+    odd.write_bytes(cache.read_bytes())
+    manifest_path(odd).write_text("{}")
+    torn = tmp_path / "torn.bin"
+    torn.write_bytes(cache.read_bytes()[:-1])
+    result = run("verify", odd, tmp_path / "none.bin", torn, cache)
+    assert result.returncode == 2
+    assert result.stdout.splitlines()[:3] == [
+        f"{odd}: not whole, 2 n-grams",
+        f'  {manifest_path(odd)}: not a manifest; expected a JSON object with "manifest"',
+        f"{tmp_path / 'none.bin'}: not whole, 0 n-grams",
+    ]
+    assert "cannot read" in result.stdout
+    assert f"{torn}: not whole, 1 n-grams" in result.stdout
+    assert f"{cache}: whole, 2 n-grams" in result.stdout
+    plain = json.loads(run("verify", odd, cache, "--json").stdout)
+    assert [each["whole"] for each in plain] == [False, True]
+
+
 def test_a_manifest_does_not_command_the_terminal(cache: Path) -> None:
     name = TokenizerNote("xxh3:00", 9, "\x1b[31m\ud800nine")
     write_manifest(
@@ -131,7 +172,8 @@ def test_forecast_draws_hit_rate_against_size(tmp_path: Path) -> None:
         followers[c] = followers.get(c, 0) + 1
     cache, picture = tmp_path / "demo.bin", tmp_path / "demo.svg"
     write_lookup(cache, LookupTable.of(counted))
-    found = told("forecast", cache, LOG, "--ctx", "256", "--plot", picture)
+    stats = ("--program", "stats", "--ctx", "256")
+    found = told("forecast", cache, LOG, *stats, "--plot", picture)
     chunks = (len(tokens) - 1) // 256
     assert found["all"]["n_predict"] == len(tokens) - len(tokens) % 256
     assert found["all"]["tokens"] == 255 * chunks
@@ -143,12 +185,20 @@ def test_forecast_draws_hit_rate_against_size(tmp_path: Path) -> None:
     assert text.startswith("<svg")
     assert text.count("<circle") == 2 * len(sizes)
 
-    assert run("forecast", cache, LOG, "--ctx", "256", "--plot", picture).returncode == 2  # it exists
-    calls = told("forecast", cache, LOG, "--program", "server")
-    assert calls["all"]["tokens"] == len(tokens)
-    assert run("forecast", cache, LOG).returncode == 2  # no log has 4096 tokens
-    assert "expected stats, lookup or server" in run("forecast", cache, LOG, "--program", "x").stderr
+    assert run("forecast", cache, LOG, *stats, "--plot", picture).returncode == 2  # it exists
+    assert run("forecast", cache, LOG, "--program", "stats").returncode == 2  # no log has 4096 tokens
+    assert "expected server, lookup or stats" in run("forecast", cache, LOG, "--program", "x").stderr
     assert "cannot read the batch input no" in run("forecast", cache, LOG, "--batch-input", "no").stderr
+
+
+def test_forecasts_are_of_the_server_unless_told_otherwise(cache: Path) -> None:
+    """They were of llama-lookup-stats, which nobody serves with: it learns, and the server does not."""
+    found = told("forecast", cache, LOG)
+    assert found["program"] == "llama-server"
+    assert found == told("forecast", cache, LOG, "--program", "server")
+    refused = run("forecast", cache, LOG, "--ctx", "256")
+    assert refused.returncode == 2
+    assert "expected --ctx with --program stats; got server" in refused.stderr
 
 
 def test_forecast_of_a_dynamic_cache(tmp_path: Path) -> None:
@@ -171,7 +221,7 @@ def test_a_tokenizer_json_needs_its_special_tokens(tmp_path: Path) -> None:
     assert cli.main(["build", *map(str, (log, "--lookup-static", cache, *tokenizer))]) == 0
     for args in (
         ("inspect", cache),
-        ("forecast", cache, log, "--ctx", "64"),
+        ("forecast", cache, log),
         ("diff", cache, cache),
         ("import", cache, out),
     ):

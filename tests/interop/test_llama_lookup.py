@@ -20,7 +20,7 @@ from suffixsvc_caches.lookup import (
 )
 from suffixsvc_caches.lookup.faults import Fault
 from suffixsvc_caches.lookup.files import read_words, record_starts
-from suffixsvc_caches.lookup.forecast import Forecast, Forecaster, TokenCall
+from suffixsvc_caches.lookup.forecast import Forecast, Forecaster, Program, TokenCall
 from suffixsvc_caches.manifest import find_mismatches, read_manifest
 from suffixsvc_caches.tokenizers import Tokenizer
 from support import lookup_oracle as oracle
@@ -206,7 +206,7 @@ def test_stats_of_a_text_without_ties(tools: Tools, tokenizer: Tokenizer, tmp_pa
     oracle.TIES.clear()
     oracle.stats(token_ids, ctx, 8, oracle.loaded([(n, [*f.items()]) for n, f in table.as_dict().items()]))
     assert oracle.TIES == []
-    forecast = Forecaster(table, ctx=ctx).add_log([TokenCall([], token_ids)])
+    forecast = Forecaster(table, program=Program.STATS, ctx=ctx).add_log([TokenCall([], token_ids)])
     assert 0 < forecast.n_accept < forecast.n_drafted
     assert stats(tools, file, ctx, "-lcs", cache) == printed(forecast)
     note(
@@ -253,7 +253,9 @@ def test_stats_of_documentation(
     }
     for name, (static, beside, args) in given.items():
         for ctx in (256, 1024):
-            forecast = Forecaster(static, beside, ctx=ctx).add_log([TokenCall([], token_ids)])
+            forecast = Forecaster(static, beside, program=Program.STATS, ctx=ctx).add_log(
+                [TokenCall([], token_ids)]
+            )
             expected, got = stats(tools, file, ctx, *args), printed(forecast)
             apart = {key: abs(got[key] - expected[key]) for key in expected}
             assert apart["n_draft"] == apart["n_predict"] == 0
@@ -269,7 +271,7 @@ def test_stats_of_documentation(
 
 def _shown(forecast: Forecast, outcome: str) -> str:
     return (
-        f"`cache forecast`: n_drafted {forecast.n_drafted:,}, n_accept {forecast.n_accept:,} "
+        f"`cache forecast --program stats`: n_drafted {forecast.n_drafted:,}, n_accept {forecast.n_accept:,} "
         f"({forecast.accept:.1%}): {outcome}"
     )
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from suffixsvc_caches.lookup import DRAFT_TOKENS, LookupTable, write_lookup
-from suffixsvc_caches.lookup.forecast import Forecaster, Program, TokenCall
+from suffixsvc_caches.lookup.forecast import Forecaster, TokenCall
 from suffixsvc_caches.tokenizers import Tokenizer
 from support.llama_tools import Note, Tools
 
@@ -119,7 +119,7 @@ def test_the_server_drafts_from_our_cache(
     assert found.accepted > without.accepted + TOKENS // 4
     prompt = tokenizer.encode_batch([PROMPT])[0].tolist()
     forecasts = [
-        Forecaster(cache, program=Program.SERVER).add_log([TokenCall(prompt, answer.token_ids)])
+        Forecaster(cache).add_log([TokenCall(prompt, answer.token_ids)])
         for cache, answer in ((None, without), (table, found))
     ]
     # The server cuts its last draft to the tokens that are left.
@@ -130,7 +130,7 @@ def test_the_server_drafts_from_our_cache(
         "llama-server",
         f"`--spec-type ngram-cache -lcs`, a cache of its own answer of {TOKENS} tokens",
         f"starts and drafts from it: /metrics shows {found.drafted} drafted, {found.accepted} accepted "
-        f"(`cache forecast --program server`: {forecasts[1].n_drafted} and {forecasts[1].n_accept}, the last "
+        f"(`cache forecast`: {forecasts[1].n_drafted} and {forecasts[1].n_accept}, the last "
         f"draft not cut to what is left); without the cache {without.drafted} and {without.accepted}",
     )
 

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
+import os
+import tempfile
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from suffixsvc_caches.lookup import LookupTable, read_lookup
 from suffixsvc_client import AsyncSuffixClient, SuffixClient
+from suffixsvc_client.exporting import export_request
 from suffixsvc_client.testing import FakeTransport
-from support.serving import serving, socket_dir
+from support.serving import PATIENCE_S, eventually, serving, socket_dir
 
 from suffixsvc import SuffixCache
+from suffixsvc.core.ngram_count import combine_runs, tally_files
+from suffixsvc.engine import ExportJob, export
 from suffixsvc.errors import (
     InvalidInputError,
     LimitExceededError,
@@ -27,8 +37,12 @@ from suffixsvc.errors import (
     TokenizerMismatchError,
     UnknownNamespaceError,
 )
+from suffixsvc.service.handlers import MAX_EXPORTS
 from suffixsvc.types import NewOutput, RecordFile
+from suffixsvc.v1 import suffix_cache_pb2_grpc
 
+#: folders of exports
+TEMPORARY = "suffixsvc-export-*"
 ALL_ORDERS = [RecordFile(order) for order in (1, 2, 3, 4)]
 
 
@@ -171,31 +185,168 @@ def test_the_engine_refuses_cuts_that_are_none(
         cache.namespace("acme/sql").export_ngrams([RecordFile(2, **cut)], tmp_path)
 
 
-def test_one_export_at_a_time(cache: SuffixCache) -> None:
-    transport = FakeTransport(cache)
-    inside, go_on = threading.Event(), threading.Event()
+class Gate:
+    """Holds whoever comes to it up until it is opened."""
 
-    class Slow(io.BytesIO):
-        def write(self, data: Any) -> int:
-            inside.set()
-            assert go_on.wait(30)
-            return super().write(data)
+    def __init__(self) -> None:
+        self.reached, self.opened = threading.Semaphore(0), threading.Event()
 
-    with SuffixClient(transport=transport) as client:
+    def pass_through(self) -> None:
+        self.reached.release()
+        assert self.opened.wait(PATIENCE_S)
+
+    def wait_for(self, number: int) -> None:
+        for _ in range(number):
+            assert self.reached.acquire(timeout=PATIENCE_S)
+
+
+class StalledSink(io.BytesIO):
+    def __init__(self, gate: Gate) -> None:
+        super().__init__()
+        self._gate = gate
+
+    def write(self, data: Any) -> int:
+        self._gate.pass_through()
+        return super().write(data)
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where exports keep what is not finished."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_one_export_counts_at_a_time(
+    cache: SuffixCache, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate()
+
+    def slow(*args: Any, **more: Any) -> Any:
+        gate.pass_through()
+        return tally_files(*args, **more)
+
+    monkeypatch.setattr("suffixsvc.engine.export.tally_files", slow)
+    with SuffixClient(transport=FakeTransport(cache)) as client, ThreadPoolExecutor() as pool:
         namespace = client.namespace("acme/sql")
-        first = threading.Thread(target=namespace.export_ngrams, args=([RecordFile(1)], [Slow()]))
-        first.start()
-        assert inside.wait(30)
-        with pytest.raises(LimitExceededError, match="another export"):
+        first = pool.submit(exported, namespace, ALL_ORDERS)
+        gate.wait_for(1)
+        with pytest.raises(LimitExceededError, match="another export is counting"):
             exported(namespace, ALL_ORDERS)
-        go_on.set()
-        first.join()
+        gate.opened.set()
+        assert first.result(PATIENCE_S) == exported(namespace, ALL_ORDERS)
+    assert not list(scratch.glob(TEMPORARY))
+
+
+def test_clients_that_stall_hold_nobody_up(cache: SuffixCache, scratch: Path) -> None:
+    """They held the only place there was. Now counting is one's, reading a few's."""
+    gate = Gate()
+    with SuffixClient(transport=FakeTransport(cache)) as client, ThreadPoolExecutor() as pool:
+        namespace = client.namespace("acme/sql")
+
+        def stall() -> Any:
+            stalled = pool.submit(namespace.export_ngrams, [RecordFile(1)], [StalledSink(gate)])
+            gate.wait_for(1)
+            return stalled
+
+        stalled = [stall() for _ in range(MAX_EXPORTS - 1)]
+        assert exported(namespace, ALL_ORDERS)[0].outputs == 50
+        stalled.append(stall())
+        assert not list(scratch.glob(TEMPORARY))  # what is being read has no name any more
+        with pytest.raises(LimitExceededError, match="being read"):
+            exported(namespace, ALL_ORDERS)
+        gate.opened.set()
+        assert [each.result(PATIENCE_S).outputs for each in stalled] == [50] * MAX_EXPORTS
         assert exported(namespace, ALL_ORDERS)[0].outputs == 50
 
 
-def test_a_cancelled_export_ends(cache: SuffixCache, tmp_path: Path) -> None:
+@contextlib.contextmanager
+def calling(folder: Path) -> Iterator[tuple[Any, str]]:
+    """Calls as gRPC makes them, whether their answers are read or not; they outlive the service."""
+    address = f"unix:{folder}/s.sock"
+    with grpc.insecure_channel(address) as channel:
+        yield suffix_cache_pb2_grpc.SuffixCacheStub(channel), address
+
+
+@pytest.mark.parametrize("end", ["client gone", "deadline", "server stopped"])
+def test_nothing_stays_of_an_export_whose_client_stalls(end: str, scratch: Path) -> None:
+    rng = np.random.default_rng(7)
+    with SuffixCache() as cache, socket_dir() as folder, calling(folder) as (stub, address):
+        # Far more than gRPC takes ahead of a client that does not read.
+        cache.namespace("a").add_output(rng.integers(0, 1 << 20, 200_000).astype(np.int32))
+        request = export_request("a", None, ALL_ORDERS, 0)
+        with serving(cache, address):
+            call = stub.ExportNgrams(request, timeout=5 if end == "deadline" else None)
+            assert next(call).summary.outputs == 1
+            with SuffixClient(address) as other:
+                assert exported(other.namespace("a"), [RecordFile(1)])[0].outputs == 1
+            assert not list(scratch.glob(TEMPORARY))
+            assert unnamed(scratch)
+            if end == "client gone":
+                call.cancel()
+            if end != "server stopped":
+                eventually(lambda: not unnamed(scratch), "the files are closed")
+        eventually(lambda: not unnamed(scratch), "the files are closed")
+
+
+def unnamed(folder: Path) -> list[str]:
+    """Files of a folder that are open in this process and have no name."""
+    links: list[str] = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            links.append(os.readlink(link))
+    return [link for link in links if fnmatch(link, f"{folder}/{TEMPORARY}")]
+
+
+def endless(work: Callable[..., Any], begun: Callable[[], object]) -> Callable[..., Any]:
+    """Merging that goes on until it is cancelled."""
+
+    def merge(*args: Any, **more: Any) -> None:
+        begun()
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            work(*args, **more)
+        raise AssertionError("nobody cancelled it")
+
+    return merge
+
+
+@pytest.mark.parametrize("during", ["counting", "combine_runs", "tally_files"])
+def test_a_cancelled_export_ends(
+    during: str, cache: SuffixCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Merging, most of the work, went on to its end."""
+    job = ExportJob()
+    if during == "counting":
+        job.cancel()
+    else:
+        work = {"combine_runs": combine_runs, "tally_files": tally_files}[during]
+        monkeypatch.setattr(export, during, endless(work, job.cancel))
+        monkeypatch.setattr(export, "_FAN_IN", 1)
     with pytest.raises(ServiceUnavailableError, match="cancelled"):
-        cache.namespace("acme/sql").export_ngrams(ALL_ORDERS, tmp_path, cancelled=lambda: True)
+        cache.namespace("acme/sql").export_ngrams(ALL_ORDERS, tmp_path, job=job)
+
+
+@pytest.mark.parametrize("end", ["client gone", "server stopped"])
+def test_a_service_stops_counting_for_nobody(
+    end: str, cache: SuffixCache, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+    monkeypatch.setattr(export, "tally_files", endless(tally_files, begun.set))
+    with ThreadPoolExecutor() as pool, socket_dir() as folder, calling(folder) as (stub, address):
+        with serving(cache, address):
+            call = stub.ExportNgrams(export_request("acme/sql", None, ALL_ORDERS, 0))
+            told = pool.submit(call.code)
+            assert begun.wait(PATIENCE_S)
+            assert list(scratch.glob(TEMPORARY))
+            if end == "client gone":
+                call.cancel()
+                eventually(lambda: not list(scratch.glob(TEMPORARY)), "the folder is gone")
+        eventually(lambda: not list(scratch.glob(TEMPORARY)), "the folder is gone")
+        stopped = {"client gone": grpc.StatusCode.CANCELLED, "server stopped": grpc.StatusCode.UNAVAILABLE}
+        assert told.result(PATIENCE_S) == stopped[end]
 
 
 def test_an_empty_namespace_exports_empty_files(tmp_path: Path) -> None:

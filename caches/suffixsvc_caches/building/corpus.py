@@ -131,7 +131,7 @@ def _require_empty(target: CorpusTarget, held: int) -> None:
             f"the namespace {target.namespace} in {target.place} holds outputs already",
             expected="an empty namespace",
             got=f"{held} outputs",
-            remedy="Name another namespace, or add to it with --force.",
+            remedy="Name another namespace, or add to it with --add.",
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from suffixsvc.errors import InvalidConfigError, InvalidInputError, TokenizerMismatchError
+from suffixsvc.errors import InvalidConfigError, InvalidInputError, StoreFullError, TokenizerMismatchError
 from suffixsvc_caches.atomic import remove_leftovers, require_new, require_place
 from suffixsvc_caches.building.files import Written
 from suffixsvc_caches.building.lookup_caches import LookupCaches, LookupFiles, Provenance, output_paths
@@ -108,11 +108,24 @@ def build(spec: BuildSpec, watch: BuildWatch | None = None) -> BuildResult:
         counted = _count_or_clear(spec, plan, journal, watch)
         caches = _write_caches(spec, plan, journal, counted, watch)
         outputs = _load(spec, plan, journal, counted, watch)
+    except StoreFullError as error:
+        raise _of_full_disk(error, work, kept=journal.close_or_remove()) from error
     except BaseException:
         journal.close_or_remove()
         raise
     journal.remove()
     return BuildResult(files, counted, caches.static, caches.dynamic, outputs)
+
+
+def _of_full_disk(error: StoreFullError, work: Path, *, kept: bool) -> StoreFullError:
+    """The same error, which says what becomes of the work that was done."""
+    then = (
+        f"What was counted is kept in {work}: the same command goes on from there."
+        if kept
+        else "Nothing was written down yet: the same command begins anew."
+    )
+    remedy = f"{error.remedy or 'Free space on the disk.'} {then}"
+    return StoreFullError(error.message, expected=error.expected, got=error.got, remedy=remedy)
 
 
 def work_folder(spec: BuildSpec, key: str) -> Path:

@@ -11,8 +11,8 @@
 
 The journal of a build that is done is called finished, and what is beside it is being removed.
 
-A line is added once what it speaks of is on the disk, so what the journal says is true; a line cut off by a
-crash is no line, and a run that no line names is removed.
+A line is added once what it speaks of is on the disk, its name as well as its bytes, so what the journal says
+is true; a line cut off by a crash is no line, and a run that no line names is removed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from suffixsvc.errors import (
     StoreFullError,
     StoreLockedError,
 )
-from suffixsvc_caches.atomic import FULL
+from suffixsvc_caches.atomic import FULL, make_folder, sync_folder
 
 __all__ = ["Journal"]
 
@@ -72,9 +72,10 @@ class Journal:
         self._require_ours(folder)
         self._remove_finished()
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             # Unbuffered: what could not be written must not be written by a later attempt.
             self._file = (folder / _NAME).open("a+b", buffering=0)
+            sync_folder(folder)
         except OSError as error:
             raise StoreError(f"cannot use the work folder {folder}", got=error.strerror) from None
         try:
@@ -91,15 +92,18 @@ class Journal:
         """The build is done: remove the folder. If a crash stops that, the next build there does it."""
         with contextlib.suppress(OSError):  # what was built is whole
             (self.folder / _NAME).rename(self.folder / _FINISHED)
+            sync_folder(self.folder)  # a journal never outlives its runs
             _remove(self.folder)
         self.close()
 
-    def close_or_remove(self) -> None:
-        """Let the folder go; remove it where nothing in it is worth going on with."""
-        if self._runs or self.base is not None:
+    def close_or_remove(self) -> bool:
+        """Let the folder go; remove it where nothing in it is worth going on with. Whether it is kept."""
+        kept = bool(self._runs) or self.base is not None
+        if kept:
             self.close()
         else:
             self.remove()
+        return kept
 
     def runs(self) -> list[Path]:
         """Runs that together count every batch that is done, once."""
@@ -144,11 +148,13 @@ class Journal:
             "tokens": tokens,
             "calls": calls,
         }
+        self._sync_names()
         self._add(entry)
 
     def replace_runs(self, run: Path, merged: Iterable[Path]) -> None:
         """A run that holds all that others do is on the disk: those go."""
         old = list(merged)
+        self._sync_names()
         self._add({"run": run.name, "of": [each.name for each in old]})
         for each in old:
             each.unlink(missing_ok=True)
@@ -179,6 +185,17 @@ class Journal:
             self._write(line)
             self._take(entry)
 
+    def _sync_names(self) -> None:
+        """Runs were written; so far only their bytes are durable."""
+        try:
+            sync_folder(self.folder)
+        except OSError as error:
+            raise self._failure(error) from None
+
+    def _failure(self, error: OSError) -> StoreError:
+        kind = StoreFullError if error.errno in FULL else StoreError
+        return kind(f"cannot write to {self.folder}", got=error.strerror)
+
     def _write(self, line: bytes) -> None:
         """Add a line, durably and in whole, or not at all."""
         end = self._file.seek(0, os.SEEK_END)
@@ -189,8 +206,7 @@ class Journal:
             os.fsync(self._file.fileno())
         except OSError as error:
             self._file.truncate(end)
-            kind = StoreFullError if error.errno in FULL else StoreError
-            raise kind(f"cannot write to {self.folder}", got=error.strerror) from None
+            raise self._failure(error) from None
 
     def _take(self, entry: dict[str, Any]) -> None:
         match entry:

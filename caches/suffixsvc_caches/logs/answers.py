@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from suffixsvc.errors import InvalidInputError
+from suffixsvc.errors import InvalidInputError, InvalidTokensError
+from suffixsvc.types import TokenArray
 from suffixsvc.values import as_token_array
 from suffixsvc_caches.logs.call import Content
 from suffixsvc_caches.logs.json_text import parse_json
@@ -48,7 +49,7 @@ def answer_content(value: Any, options: ReadOptions) -> Content:
     if value is None:
         return ""
     if _is_ids(value):
-        return as_token_array(value, "response")
+        return _as_ids(value, "response")
     if isinstance(value, list):
         return _list_text(value, options)
     if isinstance(value, dict):
@@ -67,7 +68,7 @@ def prompt_content(value: Any, options: ReadOptions) -> Content:
     if isinstance(value, str):
         return value
     if _is_ids(value):
-        return as_token_array(value, "prompt")
+        return _as_ids(value, "prompt")
     if isinstance(value, dict) and "role" in value:
         value = [value]
     if isinstance(value, list):
@@ -104,7 +105,15 @@ def _request_prompt(request: dict[str, Any], options: ReadOptions) -> Content:
 def _is_ids(value: Any) -> bool:
     if isinstance(value, np.ndarray):
         return True
-    return isinstance(value, list) and bool(value) and type(value[0]) is int
+    return isinstance(value, list) and bool(value) and isinstance(value[0], int)
+
+
+def _as_ids(value: Any, name: str) -> TokenArray:
+    """Token ids. InvalidTokensError: other numbers, or true and false, which numpy takes for 1 and 0."""
+    ids = as_token_array(value, name)
+    if isinstance(value, list) and ids.min() <= 1 and bool in map(type, value):
+        raise InvalidTokensError(f"{name} are not token ids", expected="numbers", got="true or false")
+    return ids
 
 
 def _is_api(value: Any) -> bool:

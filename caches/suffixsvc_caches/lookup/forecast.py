@@ -105,7 +105,7 @@ class Forecaster:
     Args:
         static, dynamic: the caches; None = empty. Neither is changed.
         program: whose way.
-        ctx: tokens of a chunk, for llama-lookup-stats.
+        ctx: tokens of a chunk; of llama-lookup-stats alone.
         draft_tokens: the widest draft.
 
     Raises:
@@ -117,7 +117,7 @@ class Forecaster:
         static: LookupTable | None,
         dynamic: LookupTable | None = None,
         *,
-        program: Program = Program.STATS,
+        program: Program = Program.SERVER,
         ctx: int = 4096,
         draft_tokens: int = DRAFT_TOKENS,
     ) -> None:

@@ -9,7 +9,7 @@
 """
 
 from suffixsvc_caches.recipes.make import make_recipe
-from suffixsvc_caches.recipes.preload import preload
+from suffixsvc_caches.recipes.preload import find_recipes, preload
 from suffixsvc_caches.recipes.recipe import READY_MADE, Recipe, find_recipe
 
-__all__ = ["READY_MADE", "Recipe", "find_recipe", "make_recipe", "preload"]
+__all__ = ["READY_MADE", "Recipe", "find_recipe", "find_recipes", "make_recipe", "preload"]

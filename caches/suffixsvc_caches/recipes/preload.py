@@ -10,13 +10,14 @@ import numpy as np
 import xxhash
 
 from suffixsvc import SuffixCache
+from suffixsvc.config import validate_default_reads
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.types import NewOutput
 from suffixsvc_caches.logs import LogTally, ReadOptions, find_logs, read_calls
 from suffixsvc_caches.recipes.recipe import Recipe, find_recipe
 from suffixsvc_caches.tokenizers import require_fingerprint
 
-__all__ = ["NAMESPACE", "preload"]
+__all__ = ["NAMESPACE", "find_recipes", "preload"]
 
 #: what the namespaces of recipes begin with
 NAMESPACE: Final = "preload"
@@ -25,14 +26,11 @@ _BATCH: Final = 256
 _VERSION: Final = "preload"
 
 
-def preload(cache: SuffixCache, names: Iterable[str]) -> list[str]:
-    """Load recipes, those that are not there yet; the namespaces they are in.
-
-    A recipe that was loaded from other bytes is loaded again, and what it held is forgotten.
+def find_recipes(names: Iterable[str]) -> list[Recipe]:
+    """Recipes to preload together, each once.
 
     Raises:
-        InvalidConfigError: no such recipe, one that was not made, or two of one name. InvalidInputError: a
-        corpus that is not whole. TokenizerMismatchError: one of another tokenizer. StoreError.
+        InvalidConfigError: no such recipe, two of one name, or more than a session can read.
     """
     recipes = list(dict.fromkeys(find_recipe(name) for name in names))
     folders: dict[str, Path] = {}
@@ -44,7 +42,20 @@ def preload(cache: SuffixCache, names: Iterable[str]) -> list[str]:
                 got=f"{folders[recipe.name]} and {recipe.folder}",
                 remedy="Rename a folder, and what is in it.",
             )
-    return [_load(cache, recipe) for recipe in recipes]
+    validate_default_reads(recipe.tokenizer for recipe in recipes)
+    return recipes
+
+
+def preload(cache: SuffixCache, names: Iterable[str]) -> list[str]:
+    """Load recipes, those that are not there yet; the namespaces they are in.
+
+    A recipe that was loaded from other bytes is loaded again, and what it held is forgotten.
+
+    Raises:
+        InvalidConfigError: as :func:`find_recipes`, or a recipe that was not made. InvalidInputError: a
+        corpus that is not whole. TokenizerMismatchError: one of another tokenizer. StoreError.
+    """
+    return [_load(cache, recipe) for recipe in find_recipes(names)]
 
 
 def _load(cache: SuffixCache, recipe: Recipe) -> str:
