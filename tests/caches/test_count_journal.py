@@ -17,7 +17,6 @@ import pytest
 from suffixsvc_caches.atomic import new_file, remove_leftovers, require_new
 from suffixsvc_caches.counting import Journal, TokenSpool, count_logs
 from suffixsvc_caches.counting.batches import Batch
-from suffixsvc_caches.counting.merging import reduce_runs
 from suffixsvc_caches.logs import LogCall
 from support.build_logs import made_up_calls, plan_of, records_of, write_log
 from support.small_disk import files_up_to
@@ -287,7 +286,8 @@ def test_what_the_journal_says_is_true_after_a_loss_of_power(
     count_logs(replace(plan, keep_tokens=True), journal)
     runs = journal.runs()
     assert len(runs) > 3
-    merged = reduce_runs(journal)
+    records_of(plan, journal)
+    merged = journal.runs()
     assert len(merged) <= 3
     assert {run.name for run in (*runs, *merged)} == set(named)
     removed = []
