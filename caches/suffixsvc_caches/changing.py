@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from suffixsvc.errors import InvalidInputError
+from suffixsvc_caches.lookup import read_lookup
 from suffixsvc_caches.lookup.pruning import prune_table
 from suffixsvc_caches.manifest import (
     CacheFormat,
@@ -12,10 +13,11 @@ from suffixsvc_caches.manifest import (
     TokenizerNote,
     cache_format,
     load_cache,
+    read_manifest,
     require_new_cache,
     write_cache,
 )
-from suffixsvc_caches.tokenizers import Tokenizer
+from suffixsvc_caches.tokenizers import Tokenizer, require_fingerprint
 
 __all__ = ["import_cache", "prune_cache"]
 
@@ -50,8 +52,8 @@ def prune_cache(
 def import_cache(
     file: Path, out: Path, tokenizer: Tokenizer, name: str, *, kind: str = "auto", force: bool = False
 ) -> Manifest:
-    """Take over a cache that has no manifest: as llama.cpp would load it, in order, with a manifest that says
-    whose tokens it has.
+    """Take over a cache without a manifest of its own: as llama.cpp would load it, in order, with a manifest
+    that says whose tokens it has.
 
     Args:
         tokenizer: of the model; ids beyond its vocabulary are refused.
@@ -62,7 +64,12 @@ def import_cache(
         TokenizerMismatchError: it has a manifest after all, of another tokenizer. Otherwise as above.
     """
     require_new_cache(out, force=force)
-    table, manifest = load_cache(file, tokenizer.fingerprint)
+    manifest = read_manifest(file)
+    if manifest is not None and not manifest.describes(file):
+        manifest = None  # whoever rewrote the file left the old one beside it
+    if manifest is not None and manifest.tokenizer.fingerprint:
+        require_fingerprint(manifest.tokenizer.fingerprint, tokenizer.fingerprint, str(file))
+    table = read_lookup(file)
     loaded = table.as_loaded().in_order()
     largest = max((int(ids.max()) for ids in (loaded.ngrams, loaded.tokens) if ids.size), default=-1)
     if largest >= tokenizer.vocab_size:

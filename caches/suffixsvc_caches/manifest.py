@@ -296,10 +296,17 @@ def load_cache(cache: Path, fingerprint: str = "") -> tuple[LookupTable, Manifes
         fingerprint: of the tokenizer whose ids are wanted; "" = any. A cache that does not say is believed.
 
     Raises:
-        TokenizerMismatchError: the manifest names another tokenizer. Errors of ``read_lookup`` and
-        :func:`read_manifest`.
+        TokenizerMismatchError: the manifest names another tokenizer. StoreForeignError: it was written for
+            another file. Errors of ``read_lookup`` and :func:`read_manifest`.
     """
     manifest = read_manifest(cache)
+    if manifest is not None and not manifest.describes(cache):
+        raise StoreForeignError(
+            f"{manifest_path(cache)} was written for another file",
+            expected=f"{manifest.bytes} bytes, xxh3 {manifest.xxh3}",
+            got=f"{cache.stat().st_size} bytes",
+            remedy="If you know whose tokens the cache has, `suffixsvc cache import` writes a new one.",
+        )
     if manifest is not None and fingerprint and manifest.tokenizer.fingerprint:
         require_fingerprint(manifest.tokenizer.fingerprint, fingerprint, str(cache))
     return read_lookup(cache), manifest

@@ -174,7 +174,9 @@ def test_a_quote_that_is_never_closed_ends_the_table(tmp_path: Path) -> None:
         read_all(path, strict=True)
 
 
-@pytest.mark.parametrize("header", [b"prompt,\xff", b'prompt,"response"x', b"p" * 2000 + b",response"])
+@pytest.mark.parametrize(
+    "header", [b"prompt,\xff", b'prompt,"response"x', b"\r\x00", b"p" * 2000 + b",response"]
+)
 def test_a_header_that_cannot_be_read(tmp_path: Path, header: bytes) -> None:
     tally = LogTally()
     assert read_all(write(tmp_path / "a.csv", header, b"q,a"), tally, max_line_bytes=1000) == []

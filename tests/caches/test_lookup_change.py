@@ -127,6 +127,18 @@ def test_importing_refuses_another_vocabulary(tmp_path: Path, codec: TextCodec) 
     assert not (tmp_path / "more.bin").exists()
 
 
+def test_importing_passes_over_the_manifest_of_what_was_there_before(
+    tmp_path: Path, codec: TextCodec
+) -> None:
+    write_lookup(tmp_path / "old.bin", LookupTable.of({(1, 2): {3: 1}}))
+    other = TextCodec(Tokenizer(models.WordLevel({f"v{i}": i for i in range(100)}, unk_token="v0")))
+    import_cache(tmp_path / "old.bin", tmp_path / "theirs.bin", other, "another")
+    write_lookup(tmp_path / "theirs.bin", LookupTable.of({(4, 5): {6: 2}}), force=True)
+    manifest = import_cache(tmp_path / "theirs.bin", tmp_path / "ours.bin", codec, "t")
+    assert manifest.tokenizer.fingerprint == codec.fingerprint
+    assert read_lookup(tmp_path / "ours.bin").as_dict() == {(4, 5): {6: 2}}
+
+
 def test_the_verb_imports(tmp_path: Path, codec: TextCodec, capsys: pytest.CaptureFixture[str]) -> None:
     write_lookup(tmp_path / "good.bin", LookupTable.of({(1, 2): {99: 1}}))
     arguments = ["cache", "import", str(tmp_path / "good.bin"), str(tmp_path / "ours.bin")]

@@ -108,6 +108,14 @@ def test_ids_of_another_tokenizer_are_refused(cache: Path) -> None:
         load_cache(cache, "xxh3:00000000000000bb")
 
 
+def test_a_manifest_of_another_file_is_refused(cache: Path) -> None:
+    """Whoever rewrote the cache left the old manifest beside it."""
+    write_lookup(cache, LookupTable.of({(1, 2): {3: 4}}), force=True)
+    with pytest.raises(StoreForeignError, match="written for another file") as caught:
+        load_cache(cache)
+    assert "cache import" in str(caught.value)
+
+
 def test_a_manifest_is_kept_unless_forced(cache: Path) -> None:
     manifest = read_manifest(cache)
     assert manifest is not None

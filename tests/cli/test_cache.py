@@ -140,7 +140,11 @@ def test_merge_and_diff(cache: Path, tmp_path: Path) -> None:
     assert out.read_bytes() == before
     assert run("merge", cache, out, "--force").returncode == 0
     assert run("diff", cache, out).returncode == 0
-    (tmp_path / "both.bin").write_bytes(before)
+    out.write_bytes(before)
+    stale = run("diff", cache, out)
+    assert stale.returncode == 2
+    assert "both.bin.manifest.json was written for another file" in stale.stderr
+    (tmp_path / "both.bin.manifest.json").unlink()
     result = run("diff", cache, out)
     assert result.returncode == 1
     assert "2 in both" in result.stdout

@@ -137,7 +137,14 @@ def _head(pieces: Iterator[bytes], limit: int) -> list[bytes]:
 
 def _delimiter(head: bytes) -> str:
     first = head.lstrip(b"\r\n").split(b"\n", 1)[0].decode("utf-8", "replace")
-    return max(_DELIMITERS, key=lambda delimiter: len(next(csv.reader([first], delimiter=delimiter), [])))
+    return max(_DELIMITERS, key=lambda delimiter: _columns(first, delimiter))
+
+
+def _columns(header: str, delimiter: str) -> int:
+    try:
+        return len(next(csv.reader([header], delimiter=delimiter), []))
+    except csv.Error:  # it is refused where it is read
+        return 0
 
 
 def _cells(row: bytes, delimiter: str) -> list[str]:
