@@ -14,7 +14,7 @@ from typing import Final
 
 from suffixsvc.errors import VocabularyMismatchError
 
-__all__ = ["Vocabulary", "check_vocabulary"]
+__all__ = ["RuleOutcome", "Vocabulary", "check_vocabulary", "compare_vocabularies"]
 
 MAX_SIZE_DIFFERENCE: Final = 128
 FIRST_COMPARED_ID: Final = 5
@@ -45,6 +45,41 @@ class Vocabulary:
     texts: Sequence[bytes] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RuleOutcome:
+    """What one rule says of a draft model and a target.
+
+    Attributes:
+        rule: "vocab-type", "bos", "eos", "size" or "token-text".
+        target, draft: what was compared; of "token-text" the first token that differs.
+        what: what is wrong, in words; empty where it passed.
+    """
+
+    rule: str
+    passed: bool
+    target: str
+    draft: str
+    what: str = ""
+
+
+def compare_vocabularies(draft: Vocabulary, target: Vocabulary) -> tuple[RuleOutcome, ...]:
+    """What every rule says, in the order in which they are asked."""
+    same_bos = draft.add_bos == target.add_bos and (not target.add_bos or draft.bos_id == target.bos_id)
+    same_eos = draft.add_eos == target.add_eos and draft.eos_id == target.eos_id
+    near = abs(draft.size - target.size) <= MAX_SIZE_DIFFERENCE
+    return (
+        _outcome("vocab-type", draft.kind == target.kind, target.kind, draft.kind,
+                 "another kind of vocabulary"),
+        _outcome("bos", same_bos, _flagged(target, "bos"), _flagged(draft, "bos"),
+                 "another beginning-of-sequence token"),
+        _outcome("eos", same_eos, _flagged(target, "eos"), _flagged(draft, "eos"),
+                 "another end-of-sequence token"),
+        _outcome("size", near, f"{target.size} ids, give or take {MAX_SIZE_DIFFERENCE}", f"{draft.size} ids",
+                 "a vocabulary of another size"),
+        _compare_texts(draft, target),
+    )  # fmt: skip
+
+
 def check_vocabulary(draft: Vocabulary, target: Vocabulary) -> None:
     """Can the draft model's ids be verified by the target?
 
@@ -52,21 +87,38 @@ def check_vocabulary(draft: Vocabulary, target: Vocabulary) -> None:
         VocabularyMismatchError: ``rule`` is "vocab-type", "bos", "eos", "size" or "token-text"; the
             last one names the first token that differs.
     """
-    if draft.kind != target.kind:
-        _fail("vocab-type", "another kind of vocabulary", target.kind, draft.kind)
-    if draft.add_bos != target.add_bos or (target.add_bos and draft.bos_id != target.bos_id):
-        _fail("bos", "another beginning-of-sequence token", _flagged(target, "bos"), _flagged(draft, "bos"))
-    if draft.add_eos != target.add_eos or draft.eos_id != target.eos_id:
-        _fail("eos", "another end-of-sequence token", _flagged(target, "eos"), _flagged(draft, "eos"))
-    if abs(draft.size - target.size) > MAX_SIZE_DIFFERENCE:
-        expected = f"{target.size} ids, give or take {MAX_SIZE_DIFFERENCE}"
-        _fail("size", "a vocabulary of another size", expected, f"{draft.size} ids")
-    if draft.fingerprint and draft.fingerprint == target.fingerprint:
+    failed = next((each for each in compare_vocabularies(draft, target) if not each.passed), None)
+    if failed is None:
         return
+    rule = failed.rule
+    raise VocabularyMismatchError(
+        f"the draft model has {failed.what} (rule {rule!r})"
+        if rule != "token-text"
+        else f"in the draft model, {failed.what} (rule {rule!r})",
+        rule=rule,
+        expected=failed.target,
+        got=failed.draft,
+        remedy="Use a draft model made for this target's tokenizer, or none.",
+    )
+
+
+def _outcome(rule: str, passed: bool, target: str, draft: str, what: str) -> RuleOutcome:
+    return RuleOutcome(rule, passed, target, draft, "" if passed else what)
+
+
+def _compare_texts(draft: Vocabulary, target: Vocabulary) -> RuleOutcome:
+    if draft.fingerprint and draft.fingerprint == target.fingerprint:
+        return RuleOutcome("token-text", True, target.fingerprint, draft.fingerprint)
     for token in range(FIRST_COMPARED_ID, max(draft.size, target.size)):
         ours, theirs = _text(target, token), _text(draft, token)
         if ours != theirs:
-            _fail("token-text", f"token {token} means another text", repr(ours), repr(theirs))
+            what = f"token {token} means another text"
+            return RuleOutcome("token-text", False, repr(ours), repr(theirs), what)
+    return RuleOutcome("token-text", True, _known_texts(target), _known_texts(draft))
+
+
+def _known_texts(vocabulary: Vocabulary) -> str:
+    return f"{len(vocabulary.texts)} texts"
 
 
 def _text(vocabulary: Vocabulary, token: int) -> bytes:
@@ -78,15 +130,3 @@ def _text(vocabulary: Vocabulary, token: int) -> bytes:
 def _flagged(vocabulary: Vocabulary, name: str) -> str:
     added = "added" if getattr(vocabulary, f"add_{name}") else "not added"
     return f"id {getattr(vocabulary, f'{name}_id')}, {added}"
-
-
-def _fail(rule: str, what: str, expected: str, got: str) -> None:
-    raise VocabularyMismatchError(
-        f"the draft model has {what} (rule {rule!r})"
-        if rule != "token-text"
-        else f"in the draft model, {what} (rule {rule!r})",
-        rule=rule,
-        expected=expected,
-        got=got,
-        remedy="Use a draft model made for this target's tokenizer, or none.",
-    )

@@ -50,6 +50,11 @@ VERBS: Final[dict[str, Verb]] = {
         "draft_worker",
         "Run a small model that drafts when memory cannot.",
     ),
+    "compat": Verb(
+        "suffixsvc.cli.compat",
+        "compat",
+        "Say whether a model can draft for another, and find those that can.",
+    ),
     "replay": Verb(
         "suffixsvc.cli.replay", "replay", "Measure on a recorded log what the cache would have drafted."
     ),

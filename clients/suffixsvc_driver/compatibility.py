@@ -1,0 +1,89 @@
+"""Can one model draft for another, and what would a drafted token cost?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from suffixsvc_driver.models.known_pairs import KnownPair, find_known
+from suffixsvc_driver.targets.gguf_header import GgufHeader, read_gguf_header
+from suffixsvc_driver.targets.llama_model import LlamaModel
+from suffixsvc_driver.vocabulary import RuleOutcome, Vocabulary, compare_vocabularies
+
+__all__ = ["Compatibility", "ModelFacts", "compare_models", "read_facts"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What a model file is.
+
+    Attributes:
+        size_bytes: of the file: what a decode step reads, but for the experts that it leaves out.
+        header: of the file.
+        vocabulary: with texts.
+    """
+
+    path: Path
+    size_bytes: int
+    header: GgufHeader
+    vocabulary: Vocabulary
+
+    @property
+    def names(self) -> str:
+        """What it may be known by."""
+        return f"{self.header.name} {self.path.name}".strip()
+
+    @property
+    def active_bytes(self) -> int:
+        """About what a step reads: of a mixture of experts its share of those that are used."""
+        architecture = self.header.architecture
+        experts = self.header.values.get(f"{architecture}.expert_count", 0)
+        used = self.header.values.get(f"{architecture}.expert_used_count", 0)
+        if isinstance(experts, int) and isinstance(used, int) and 0 < used < experts:
+            return self.size_bytes * used // experts
+        return self.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Compatibility:
+    """What is known of a pair.
+
+    Attributes:
+        rules: the vocabulary rules, in order.
+        known: what became of a pair like this elsewhere.
+        cost_ratio: of a drafted token to a plain step of the target, by the bytes each reads.
+    """
+
+    target: ModelFacts
+    draft: ModelFacts
+    rules: tuple[RuleOutcome, ...]
+    known: KnownPair | None
+    cost_ratio: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether the draft model's ids can be verified by the target."""
+        return all(rule.passed for rule in self.rules)
+
+
+def read_facts(path: Path) -> ModelFacts:
+    """Read a GGUF's header and, through llama.cpp, its vocabulary.
+
+    Raises:
+        ModelNotFoundError, ModelCorruptError, ModelError. llama.cpp aborts the process on some files that
+        no check finds: whoever reads files of others does it in a process of its own.
+    """
+    header = read_gguf_header(path)
+    with LlamaModel(path, vocab_only=True) as model:
+        return ModelFacts(path, path.stat().st_size, header, model.vocabulary)
+
+
+def compare_models(target: ModelFacts, draft: ModelFacts) -> Compatibility:
+    """What is known of this pair."""
+    return Compatibility(
+        target,
+        draft,
+        compare_vocabularies(draft.vocabulary, target.vocabulary),
+        find_known(target.names, draft.names),
+        draft.active_bytes / max(1, target.active_bytes),
+    )

@@ -1,0 +1,79 @@
+"""Model files on this machine: in folders, and in Ollama's store."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from suffixsvc.errors import InvalidConfigError
+
+__all__ = ["FoundModel", "find_in_folders", "find_in_ollama", "ollama_folder"]
+
+_MODEL_LAYER: Final = "application/vnd.ollama.image.model"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class FoundModel:
+    """A GGUF file and what it is called there."""
+
+    name: str
+    path: Path
+
+
+def find_in_folders(folders: Sequence[Path]) -> list[FoundModel]:
+    """Every GGUF below the folders, by name; of a model in several files the first one.
+
+    Raises:
+        InvalidConfigError: no such folder.
+    """
+    found: set[FoundModel] = set()
+    for folder in folders:
+        if not folder.is_dir():
+            raise InvalidConfigError("no such folder", expected="a folder with GGUF files", got=str(folder))
+        for path in folder.rglob("*.gguf"):
+            first_part = "-of-" not in path.stem or "-00001-of-" in path.stem
+            if path.is_file() and first_part:
+                found.add(FoundModel(str(path.relative_to(folder)), path))
+    return sorted(found)
+
+
+def ollama_folder() -> Path:
+    """Where Ollama keeps models: $OLLAMA_MODELS, else ~/.ollama/models."""
+    return Path(os.environ.get("OLLAMA_MODELS") or Path.home() / ".ollama" / "models")
+
+
+def find_in_ollama(folder: Path | None = None) -> list[FoundModel]:
+    """The models of Ollama's store, by name:tag; manifests that cannot be read are passed over.
+
+    Raises:
+        InvalidConfigError: there is no store.
+    """
+    store = folder or ollama_folder()
+    manifests = store / "manifests"
+    if not manifests.is_dir():
+        raise InvalidConfigError(
+            "there is no Ollama store",
+            expected="a folder with manifests and blobs",
+            got=str(store),
+            remedy="Set OLLAMA_MODELS to where Ollama keeps its models.",
+        )
+    return sorted(_of_ollama(store, manifests))
+
+
+def _of_ollama(store: Path, manifests: Path) -> Iterator[FoundModel]:
+    for manifest in manifests.rglob("*"):
+        if not manifest.is_file():
+            continue
+        try:
+            layers: Any = json.loads(manifest.read_bytes())["layers"]
+            digests = [layer["digest"] for layer in layers if layer["mediaType"] == _MODEL_LAYER]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        for digest in digests[:1]:
+            blob = store / "blobs" / str(digest).replace(":", "-")
+            if blob.is_file():
+                yield FoundModel(f"{manifest.parent.name}:{manifest.name}", blob)
