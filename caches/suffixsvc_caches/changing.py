@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from suffixsvc.errors import InvalidInputError
+from suffixsvc.errors import InvalidConfigError, InvalidInputError
 from suffixsvc_caches.lookup import read_lookup
-from suffixsvc_caches.lookup.pruning import prune_table
+from suffixsvc_caches.lookup.pruning import RECORD_BYTES, prune_table
 from suffixsvc_caches.manifest import (
     CacheFormat,
     Manifest,
@@ -33,10 +33,14 @@ def prune_cache(
         kind: "static", "dynamic" or "auto".
 
     Raises:
-        InvalidInputError: the new file exists, and not ``force``; nothing would be left. Errors of
-            ``load_cache`` and ``write_lookup``.
+        InvalidInputError: the new file exists, and not ``force``; nothing would be left.
+        InvalidConfigError: a budget that no record fits. Errors of ``load_cache`` and ``write_lookup``.
     """
     require_new_cache(out, force=force)
+    if budget_bytes is not None and budget_bytes < RECORD_BYTES:
+        raise InvalidConfigError(
+            "no record fits the budget", expected=f"{RECORD_BYTES} bytes or more", got=budget_bytes
+        )
     table, manifest = load_cache(file)
     form = cache_format(table, manifest, kind)
     pruned = prune_table(table.as_loaded(), budget_bytes, static=form is CacheFormat.STATIC)
@@ -60,7 +64,8 @@ def import_cache(
         name: of the tokenizer, for people.
 
     Raises:
-        InvalidInputError: ids beyond the vocabulary, or the new file exists, and not ``force``.
+        InvalidInputError: ids beyond the vocabulary, nothing to take over, or the new file exists, and not
+            ``force``.
         TokenizerMismatchError: it has a manifest after all, of another tokenizer. Otherwise as above.
     """
     require_new_cache(out, force=force)
@@ -71,6 +76,12 @@ def import_cache(
         require_fingerprint(manifest.tokenizer.fingerprint, tokenizer.fingerprint, str(file))
     table = read_lookup(file)
     loaded = table.as_loaded().in_order()
+    if not len(loaded):
+        raise InvalidInputError(
+            f"llama.cpp would use nothing of {file}",
+            expected="n-grams of token ids",
+            got=f"{len(table)} others",
+        )
     largest = max((int(ids.max()) for ids in (loaded.ngrams, loaded.tokens) if ids.size), default=-1)
     if largest >= tokenizer.vocab_size:
         raise InvalidInputError(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from suffixsvc.errors import TokenizerMismatchError
-from suffixsvc_caches.lookup import merge_tables
+from suffixsvc.errors import StoreCorruptError, TokenizerMismatchError
+from suffixsvc_caches.lookup import LookupTable, merge_tables
 from suffixsvc_caches.manifest import (
     CacheFormat,
     Manifest,
@@ -28,7 +28,8 @@ def merge_caches(files: Sequence[Path], out: Path, *, kind: str = "auto", force:
 
     Raises:
         InvalidInputError: the new file or its manifest exists, and not ``force``. TokenizerMismatchError: two
-            of them name different tokenizers. Errors of ``load_cache`` and ``write_lookup``.
+            of them name different tokenizers. StoreCorruptError: ids beyond the vocabulary that a manifest
+            names. Errors of ``load_cache`` and ``write_lookup``.
     """
     require_new_cache(out, force=force)
     tokenizer = TokenizerNote()
@@ -37,6 +38,7 @@ def merge_caches(files: Sequence[Path], out: Path, *, kind: str = "auto", force:
         table, manifest = load_cache(file)
         static &= cache_format(table, manifest, kind) is CacheFormat.STATIC
         tables.append(table)
+        _require_known(file, table, manifest)
         if manifest is not None and manifest.tokenizer.fingerprint:
             if tokenizer.fingerprint not in ("", manifest.tokenizer.fingerprint):
                 raise TokenizerMismatchError(
@@ -54,3 +56,14 @@ def merge_caches(files: Sequence[Path], out: Path, *, kind: str = "auto", force:
         options={"merged": len(files)},
         force=force,
     )
+
+
+def _require_known(file: Path, table: LookupTable, manifest: Manifest | None) -> None:
+    vocab_size = manifest.tokenizer.vocab_size if manifest else 0
+    largest = max((int(ids.max()) for ids in (table.ngrams, table.tokens) if ids.size), default=-1)
+    if vocab_size and largest >= vocab_size:
+        raise StoreCorruptError(
+            f"{file} has tokens beyond the vocabulary that its manifest names",
+            expected=f"0 .. {vocab_size - 1}",
+            got=largest,
+        )

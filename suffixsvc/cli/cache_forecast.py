@@ -175,10 +175,15 @@ def _print(file: Path, found: CacheForecast, program: Program) -> None:
         table.add_row(
             name,
             *(f"{number:,}" for number in (each.n_predict, each.n_drafted, each.n_accept)),
-            f"{each.accept:.3%}",
-            f"{each.hit_rate:.1%}",
-            f"{each.tokens_per_step:.3f}",
+            _shown(each.accept, ".3%"),
+            _shown(each.hit_rate, ".1%"),
+            _shown(each.tokens_per_step, ".3f"),
         )
     Console().print(table)
     for size, each in found.sizes:
         typer.echo(f"{size:12,} bytes: accept {each.accept:.3%}, hit rate {each.hit_rate:.1%}")
+
+
+def _shown(share: float, how: str) -> str:
+    """A dash where nothing was drafted, or written, that it could be a share of."""
+    return "-" if math.isnan(share) else format(share, how)

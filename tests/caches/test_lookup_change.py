@@ -12,12 +12,13 @@ from suffixsvc_caches.changing import import_cache, prune_cache
 from suffixsvc_caches.lookup import LookupTable, read_lookup, write_lookup
 from suffixsvc_caches.lookup.algorithm import LAX, STRICT
 from suffixsvc_caches.lookup.pruning import prune_table
-from suffixsvc_caches.manifest import read_manifest
+from suffixsvc_caches.manifest import CacheFormat, Manifest, TokenizerNote, read_manifest, write_manifest
+from suffixsvc_caches.merging import merge_caches
 from suffixsvc_client.text import TextCodec
 from tokenizers import Tokenizer, models
 
 from suffixsvc.cli import main
-from suffixsvc.errors import InvalidInputError, TokenizerMismatchError
+from suffixsvc.errors import InvalidConfigError, InvalidInputError, StoreCorruptError, TokenizerMismatchError
 
 TABLE = {
     (1,): {9: 100},  # no 2-gram
@@ -97,7 +98,7 @@ def test_pruning_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert [source.file for source in manifest.sources] == ["a.bin"]
     with pytest.raises(InvalidInputError, match="exists"):
         prune_cache(tmp_path / "a.bin", tmp_path / "b.bin", 56)
-    with pytest.raises(InvalidInputError, match="nothing would be left"):
+    with pytest.raises(InvalidInputError, match="no record fits the budget"):
         prune_cache(tmp_path / "a.bin", tmp_path / "c.bin", 27)
     assert not (tmp_path / "c.bin").exists()
     assert main(["cache", "prune", str(tmp_path / "a.bin"), str(tmp_path / "c.bin"), "--budget", "1K"]) == 0
@@ -137,6 +138,30 @@ def test_importing_passes_over_the_manifest_of_what_was_there_before(
     manifest = import_cache(tmp_path / "theirs.bin", tmp_path / "ours.bin", codec, "t")
     assert manifest.tokenizer.fingerprint == codec.fingerprint
     assert read_lookup(tmp_path / "ours.bin").as_dict() == {(4, 5): {6: 2}}
+
+
+def test_what_is_refused_whole(tmp_path: Path, codec: TextCodec) -> None:
+    words = {
+        "poison": [1, 2, -1, -1, 1, -5, 9],  # llama.cpp aborts when it drafts it
+        "unused": [1, -1, 2, -1, 1, 5, 9],
+        "beyond": [1, 2, -1, -1, 1, 100, 9],
+    }
+    for name, its in words.items():
+        (tmp_path / name).write_bytes(np.array(its, np.int32).tobytes())
+    with pytest.raises(StoreCorruptError, match="byte 20: -5 is no token id"):
+        merge_caches([tmp_path / "poison"], tmp_path / "out")
+    with pytest.raises(InvalidInputError, match="use nothing of"):
+        import_cache(tmp_path / "unused", tmp_path / "out", codec, "t")
+    note = TokenizerNote(codec.fingerprint, 100)
+    table = read_lookup(tmp_path / "beyond")
+    write_manifest(
+        tmp_path / "beyond", Manifest.of(tmp_path / "beyond", table, CacheFormat.STATIC, tokenizer=note)
+    )
+    with pytest.raises(StoreCorruptError, match="beyond the vocabulary that its manifest names"):
+        merge_caches([tmp_path / "beyond"], tmp_path / "out")
+    with pytest.raises(InvalidConfigError, match="no record fits"):
+        prune_cache(tmp_path / "beyond", tmp_path / "out", 5)
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_verb_imports(tmp_path: Path, codec: TextCodec, capsys: pytest.CaptureFixture[str]) -> None:

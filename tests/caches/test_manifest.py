@@ -133,7 +133,6 @@ def test_a_manifest_is_kept_unless_forced(cache: Path) -> None:
         ({"ngrams": {"2": 3}}, "ngrams {2: 3}, the cache has {1: 1, 2: 2}"),
         ({"pairs": 5}, "pairs 5, the cache has 4"),
         ({"count": 9}, "count 9, the cache has 8"),
-        ({"file": "other.bin"}, "file other.bin, the cache has sql.bin"),
         ({"tokenizer": {"fingerprint": "", "vocab_size": 13, "name": ""}}, "of 13, the cache has token 13"),
     ],
 )

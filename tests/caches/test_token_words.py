@@ -114,6 +114,21 @@ def test_every_expression_against_the_tokenizers_library(
     assert found == [plain.encode(text).tolist() for text in texts]
 
 
+def test_words_that_a_normalizer_makes_longer_and_shorter(tmp_path: Path) -> None:
+    """Two that make up for each other: the bytes of the tokens are as many as the text has."""
+    path = tmp_path / "tokenizer.json"
+    write_word_tokenizer(path, SPLITTERS["split 0"], normalizer=normalizers.NFC(), merging=False)
+    plain = TextCodec.load(path)
+    for text in (
+        "1\u0344ab 2\u212b\u212bcd",
+        "x1\u0344ab,2\u212b\u212bcd y",
+        "e\u0301\u0344a 1\u2126\u212b b",
+    ):
+        tokenizer = JsonTokenizer(path)
+        for part in (text, text[:4], text[-4:]):
+            assert tokenizer.encode_batch([part])[0].tolist() == plain.encode(part).tolist()
+
+
 @pytest.mark.parametrize(
     ("splitter", "special", "normalizer"),
     [

@@ -23,7 +23,7 @@ _SOURCE = inspect.getsource(tiny_gguf)
 _CONTRACTIONS = ["'s", "'t", "'re", "'VE", "'ll", "'D", " 's", "n't"]
 _OTHERS = [
     "é", "ü", "中文", "\u0301", "\u00a0", "\u3000", "🙂", "²", "\u0661",
-    "\x0b", "\x0c", "\x00", "\x1f", "\x7f",
+    "\u0344", "\u212b", "\u2126", "\x0b", "\x0c", "\x00", "\x1f", "\x7f",
     "\u200b", "ß", "İ", "\ufeff",
 ]  # fmt: skip
 
@@ -86,9 +86,11 @@ def write_word_tokenizer(
     *,
     special: Sequence[AddedToken] = (),
     normalizer: normalizers.Normalizer | None = None,
+    merging: bool = True,
 ) -> Path:
-    """A tokenizer.json of the same tokens that cuts texts with ``splitter``."""
-    tokens, merges = _vocabulary()
+    """A tokenizer.json of the same tokens that cuts texts with ``splitter``; not ``merging``: every byte is a
+    token."""
+    tokens, merges = _vocabulary() if merging else (tuple(tiny_gguf.byte_texts()), ())
     pairs = [(a, b) for a, b in (merge.split(" ") for merge in merges)]
     tokenizer = Tokenizer(models.BPE(vocab={text: i for i, text in enumerate(tokens)}, merges=pairs))
     tokenizer.pre_tokenizer = splitter

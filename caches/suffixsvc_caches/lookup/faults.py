@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -13,10 +14,15 @@ from suffixsvc_caches.lookup.table import HEAD, MAX_ORDER, Int32s, Int64s, are_n
 __all__ = ["Fault", "Harm", "find_faults"]
 
 
+#: LLAMA_TOKEN_NULL
+_NO_TOKEN: Final = -1
+
+
 class Harm(enum.Enum):
     """What llama.cpp does where it meets a fault."""
 
     ABORTS = "llama.cpp aborts"
+    ABORTS_LATER = "llama.cpp aborts when it drafts it"
     CUT = "llama.cpp ignores the rest of the file"
     ODD = "llama.cpp reads it, and never uses it"
 
@@ -72,9 +78,11 @@ def _in_records(words: Int32s, starts: Int64s, odd: bool) -> Iterator[Fault]:
 
     for i in np.flatnonzero(counts <= 0):
         yield Fault(4 * int(pair_at[i] + 1), f"a count of {counts[i]}; it is one at least", Harm.ABORTS)
+    for i in np.flatnonzero(tokens < _NO_TOKEN):
+        yield Fault(4 * int(pair_at[i]), f"{tokens[i]} is no token id", Harm.ABORTS_LATER)
     if not odd:
         return
-    for i in np.flatnonzero(tokens < 0):
+    for i in np.flatnonzero(tokens == _NO_TOKEN):  # with which it ends a draft
         yield Fault(4 * int(pair_at[i]), f"{tokens[i]} is no token id", Harm.ODD)
     ngrams = words[heads[:, None] + np.arange(MAX_ORDER)]
     for i in np.flatnonzero(~are_ngrams(ngrams)):

@@ -20,7 +20,7 @@ from suffixsvc.core import ngram_count
 from suffixsvc.errors import StoreCorruptError, StoreError
 from suffixsvc_caches.atomic import new_file
 from suffixsvc_caches.lookup.faults import find_faults
-from suffixsvc_caches.lookup.table import HEAD, MAX_ORDER, Int32s, Int64s, LookupTable
+from suffixsvc_caches.lookup.table import FREE, HEAD, MAX_ORDER, Int32s, Int64s, LookupTable
 
 __all__ = ["read_lookup", "read_words", "record_starts", "write_lookup"]
 
@@ -41,7 +41,7 @@ def read_lookup(path: Path) -> LookupTable:
     for slot in range(HEAD):
         is_pair[starts[:-1] + slot] = False
     tokens, counts = words[: starts[-1]][is_pair].reshape(-1, 2).T
-    if bad or rest or (counts <= 0).any():
+    if bad or rest or (counts <= 0).any() or (tokens < FREE).any():
         fault = next(find_faults(words, starts, bad, rest, odd=False))
         raise StoreCorruptError(
             f"{path} is no whole lookup cache: byte {fault.offset}: {fault.what}", remedy="Export it again."

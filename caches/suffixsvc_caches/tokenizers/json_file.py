@@ -45,7 +45,8 @@ class JsonTokenizer:
         def encode(text: str) -> TokenArray:
             return codec.encode_batch([text])[0]  # the library keeps the GIL while it encodes one
 
-        return RememberingEncoder(encode, cut_table(spelled), lengths)
+        normalizes = codec.library.normalizer is not None
+        return RememberingEncoder(encode, cut_table(spelled), lengths, normalizes=normalizes)
 
 
 def _has_known_words(library: tokenizers.Tokenizer) -> bool:

@@ -33,6 +33,8 @@ class RememberingEncoder:
         cuts: where its texts can be cut, see :func:`suffixsvc_caches.tokenizers.words.cut_table`.
         token_bytes: int64[vocabulary]: bytes that each token stands for.
         memory_bytes: for words, about.
+        normalizes: it changes texts before it encodes them, though not those of ASCII: the bytes of tokens
+            are not those of the text then.
     """
 
     def __init__(
@@ -41,9 +43,12 @@ class RememberingEncoder:
         cuts: npt.NDArray[np.uint8],
         token_bytes: npt.NDArray[np.int64],
         memory_bytes: int = MEMO_BYTES,
+        *,
+        normalizes: bool = False,
     ) -> None:
         self._encode = encode
         self._token_bytes = token_bytes
+        self._normalizes = normalizes
         self._memo = WordMemo(cuts, memory_bytes=memory_bytes)
         whole = np.zeros((256, 256), np.uint8)
         whole[:128, :128] = cuts
@@ -99,7 +104,7 @@ class RememberingEncoder:
 
     def _filler(self, word: bytes) -> bytes | None:
         """What can stand before a word, if any of them can stand behind it."""
-        if self._before_filler[word[-1]] == _NO_CUT:
+        if self._before_filler[word[-1]] == _NO_CUT or (self._normalizes and not word.isascii()):
             return None
         for filler, cuts in self._behind_filler:
             cut = cuts[word[0]]
