@@ -28,7 +28,16 @@ from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.targets.llama import LlamaTarget
 from suffixsvc_driver.targets.llama_binding import build_name
 
-__all__ = ["CurveKey", "cost_folder", "key_of", "load_curve", "measure_curve", "measured_curve", "save_curve"]
+__all__ = [
+    "CurveKey",
+    "cost_folder",
+    "key_of",
+    "load_curve",
+    "measure_curve",
+    "measured_curve",
+    "save_curve",
+    "seconds_per_token",
+]
 
 _log = structlog.get_logger(__name__)
 _FORMAT: Final = "suffixsvc-cost/1"
@@ -173,6 +182,22 @@ def measure_curve(
     target.rewind(0)
     medians = {1: 1.0, **{width: statistics.median(s) for width, s in samples.items()}}
     return CostCurve.from_samples(medians, seconds_per_step=statistics.median(plain)), samples
+
+
+def seconds_per_token(
+    target: Probed, *, rounds: int = 15, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """What a plain step takes, the median of ``rounds``: of a draft model, what a drafted token costs."""
+    position = max(1, min(_POSITION, target.context_size - 2))
+    target.begin([1 + i % 97 for i in range(position)])
+    target.probe(1)  # buffers are allocated on first use
+    taken = []
+    for _ in range(rounds):
+        before = clock()
+        target.probe(1)
+        taken.append(clock() - before)
+    target.rewind(0)
+    return statistics.median(taken)
 
 
 def save_curve(path: Path, key: CurveKey, curve: CostCurve, samples: dict[int, list[float]]) -> None:

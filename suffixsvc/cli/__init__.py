@@ -50,6 +50,11 @@ VERBS: Final[dict[str, Verb]] = {
         "draft_worker",
         "Run a small model that drafts when memory cannot.",
     ),
+    "probe": Verb(
+        "suffixsvc.cli.probe",
+        "probe",
+        "Measure what a model's steps cost here; say what speedup is possible.",
+    ),
     "compat": Verb(
         "suffixsvc.cli.compat",
         "compat",

@@ -1,0 +1,76 @@
+"""``suffixsvc probe MODEL``: what a step costs here, and what speedup is possible."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["probe"]
+
+
+def probe(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A GGUF file, or the name of a downloaded model.")
+    ],
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="To compute on. Default: as many as there are physical cores.")
+    ] = None,
+    max_width: Annotated[
+        int, typer.Option(min=2, max=512, help="The widest step that is measured, in tokens.")
+    ] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each width is measured.")] = 5,
+    again: Annotated[bool, typer.Option("--again", help="Measure even where a curve is kept.")] = False,
+    draft: Annotated[
+        str, typer.Option(metavar="DRAFT", help="A draft model: what would it have to reach?")
+    ] = "",
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Write a picture of curve and speedups.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Say what speculation can bring on this machine, before anybody switches it on.
+
+    Verifying w tokens in one step costs less than w steps, but how much less is the machine's affair: on two
+    cores hardly at all, on a GPU nearly everything. This measures it (run nothing beside it; a minute or
+    two), keeps it for the driver under $SUFFIXSVC_HOME/cost, and tells which speedup is possible for which
+    acceptance, and what of the machine slows it down.
+    """
+    from suffixsvc_driver import models
+    from suffixsvc_driver.cost import measured_curve, seconds_per_token
+    from suffixsvc_driver.machine import look_at_machine, physical_cores
+    from suffixsvc_driver.prospects import prospects
+    from suffixsvc_driver.targets.llama import LlamaTarget
+    from suffixsvc_driver.targets.llama_context import ContextSettings
+
+    from suffixsvc.cli.probe_show import Probe, progress_of, write_plot
+
+    threads = threads or physical_cores()
+    path, draft_path = models.resolve(model), models.resolve(draft) if draft else None
+    settings = ContextSettings(context_size=1024, threads=threads, max_width=max_width)
+    with LlamaTarget(path, settings) as target, progress_of("measuring what a step costs") as bar:
+        curve = measured_curve(target, rounds=rounds, again=again, progress=bar)
+    draft_seconds = None
+    if draft_path is not None:
+        with LlamaTarget(
+            draft_path, ContextSettings(context_size=1024, threads=threads, max_width=1)
+        ) as small:
+            draft_seconds = seconds_per_token(small)
+    draft_cost = None if draft_seconds is None else draft_seconds / curve.seconds_per_step
+    found = Probe(
+        path.name,
+        threads,
+        curve,
+        draft_path.name if draft_path else "",
+        draft_cost,
+        tuple(prospects(curve, draft_cost=draft_cost)),
+        tuple(look_at_machine(threads)),
+    )
+    if plot is not None:
+        write_plot(plot, found)
+    if as_json:
+        typer.echo(json.dumps(found.as_plain(), indent=2))
+    else:
+        found.show()

@@ -1,0 +1,113 @@
+"""``suffixsvc probe``: what a curve makes possible, what of a machine matters, and the verb on a real model."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.machine import look_at_machine, physical_cores
+from suffixsvc_driver.prospects import prospects
+from support.tiny_gguf import write_tiny_llama
+
+from suffixsvc import cli
+
+COSTS = st.lists(st.floats(0.5, 40), min_size=1, max_size=12)
+
+
+@given(COSTS, st.floats(0, 1), st.one_of(st.none(), st.floats(0, 2)))
+def test_the_best_number_of_drafted_tokens(
+    costs: list[float], acceptance: float, draft_cost: float | None
+) -> None:
+    """Against every number of drafted tokens and every width that holds them."""
+    curve = CostCurve((0.0, 1.0, *costs))
+    [found] = prospects(curve, [acceptance], draft_cost=draft_cost)
+
+    def best(each: float) -> float:
+        choices = [1.0]
+        for drafted, width in itertools.product(range(1, len(costs) + 1), range(2, len(costs) + 2)):
+            if width > drafted:
+                tokens = sum(acceptance**i for i in range(drafted + 1))
+                choices.append(tokens / (curve.costs[width] + each * drafted))
+        return max(choices)
+
+    assert found.speedup == pytest.approx(best(0.0))
+    assert (found.draft_tokens == 0) == (found.speedup == 1.0)
+    if draft_cost is None:
+        assert found.speedup_with_model is None
+    else:
+        assert found.speedup_with_model == pytest.approx(best(draft_cost))
+
+
+def machine(root: Path, siblings: list[str], **files: str) -> Path:
+    for i, shared in enumerate(siblings):
+        folder = root / f"sys/devices/system/cpu/cpu{i}/topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(shared + "\n")
+    for name, text in files.items():
+        path = root / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_a_machine_of_half_cores_and_two_nodes(tmp_path: Path) -> None:
+    root = machine(
+        tmp_path,
+        ["0,4", "1,5", "2,6", "3,7"] * 2,
+        **{
+            "sys__fs__cgroup__cpu.max": "250000 100000",
+            "sys__kernel__mm__transparent_hugepage__enabled": "always [madvise] never",
+        },
+    )
+    for node in ("node0", "node1"):
+        (root / "sys/devices/system/node" / node).mkdir(parents=True)
+    assert physical_cores(root) == 4
+    notes = {note.what: note for note in look_at_machine(6, environment={}, root=root)}
+    assert "4 physical ones, seen as 8" in notes["cores"].found
+    assert "take 4" in notes["threads"].advice
+    assert "2.5 cores" in notes["quota"].found
+    assert "at most 2 threads" in notes["quota"].advice
+    assert "--interleave=all" in notes["numa"].advice
+    assert "OMP_NUM_THREADS=1" in notes["openmp"].advice
+    assert notes["huge pages"].found.startswith("madvise")
+
+
+def test_a_machine_where_all_is_well(tmp_path: Path) -> None:
+    root = machine(tmp_path, ["0", "1"], **{"sys__fs__cgroup__cpu.max": "max 100000"})
+    notes = look_at_machine(2, environment={"OMP_NUM_THREADS": "1"}, root=root)
+    assert [note.advice for note in notes] == ["", "", ""]
+    assert look_at_machine(1, environment={}, root=root)[1].advice.startswith("2 would be faster")
+
+
+def test_a_machine_that_says_nothing(tmp_path: Path) -> None:
+    """No /sys: it is taken for what Python knows of it."""
+    notes = look_at_machine(1, environment={}, root=tmp_path)
+    assert [note.what for note in notes] == ["cores", "threads", "openmp"]
+
+
+def test_the_verb_on_a_tiny_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUFFIXSVC_HOME", str(tmp_path / "home"))
+    model = write_tiny_llama(tmp_path / "m.gguf", context=1024)
+    arguments = ["probe", str(model), "--threads", "1", "--max-width", "8", "--rounds", "1"]
+    picture = tmp_path / "p.svg"
+    assert cli.main([*arguments, "--json", "--plot", str(picture), "--draft", str(model)]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert len(plain["curve"]["costs"]) == 9
+    assert plain["draft_cost"] > 0
+    assert [each["acceptance"] for each in plain["prospects"]][-1] == 1.0
+    assert picture.read_text().startswith("<svg")
+    kept = list((tmp_path / "home" / "cost").iterdir())
+    assert cli.main(arguments) == 0
+    told = capsys.readouterr().out
+    assert "what is possible" in told
+    assert "openmp" in told
+    assert list((tmp_path / "home" / "cost").iterdir()) == kept, "the curve is kept, not measured again"
+    assert cli.main(["probe", str(tmp_path / "none.gguf")]) == 2
+    assert "none.gguf" in capsys.readouterr().err
