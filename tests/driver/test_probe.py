@@ -1,4 +1,4 @@
-"""``suffixsvc probe``: what a curve makes possible, what of a machine matters, and the verb on a real model."""
+"""``suffixsvc probe``: what a curve makes possible, what of a machine matters, the verb on a real model."""
 
 from __future__ import annotations
 
