@@ -6,7 +6,7 @@ import pytest
 from suffixsvc_driver.config import Controller, DriverConfig
 from suffixsvc_driver.content import ContentType, content_type
 from suffixsvc_driver.controllers import CONTENT_RANGES, make_controller
-from suffixsvc_driver.events import Begin, Verified, Verify
+from suffixsvc_driver.events import AskLayer, Begin, LayerAnswer, Verified, Verify
 from suffixsvc_driver.model_class import K_TRIED, ModelClass, model_class
 from suffixsvc_driver.state import Driver
 from support.replica import GPU, SUFFIX, TWO_CORES, chain, text
@@ -95,10 +95,8 @@ def test_the_driver_hears_what_is_being_written() -> None:
     written = 0
     while written < 100:
         ask = driver.on(event)
-        from suffixsvc_driver.events import AskLayer, LayerAnswer
-
         assert isinstance(ask, AskLayer)
-        verify = driver.on(LayerAnswer("suffix", chain(truth[written : written + ask.budget])))
+        verify = driver.on(LayerAnswer("suffix", chain(truth[written : written + ask.budget], 0.9)))
         assert isinstance(verify, Verify)
         widths.append(len(verify.token_ids))
         n = len(verify.token_ids)
