@@ -5,6 +5,9 @@
 (b) Force the written text through the target one token at a time. A backend that rounds differently at
     another batch width may flip a near-tie, so a disagreement is allowed where the two tokens' logits are
     close (greedy) or the position's random number is close to a boundary (sampling), and only rarely.
+
+Drafted trees: (a) needs a target with one slot, or with no text in the others while it wrote: in memory that
+slots share, what the others hold decides where cells lie, and so in which order sums are taken.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Final
 from suffixsvc_driver.loop import Result
 from suffixsvc_driver.sampling import boundary_distance, choose
 from suffixsvc_driver.targets.llama import LlamaTarget
+from suffixsvc_driver.tree import rows_of
 
 __all__ = ["Exactness", "Flip", "check_exactness"]
 
@@ -127,11 +131,12 @@ def _same_shapes(target: LlamaTarget, result: Result) -> int:
     target.replay(result.prefill.history)
     equal = 0
     for step in result.steps:
-        drafted = step.token_ids[1:]
-        rows = target.propose(drafted)
-        for i, token in enumerate(step.emitted):
-            equal += choose(rows[i], result.sampling, step.start + i + 1) == token
-        target.settle(drafted, step.emitted)
+        drafted, parents = step.token_ids[1:], step.decision.parents
+        logits = target.propose(drafted, parents)
+        rows = rows_of(drafted, parents, step.emitted)
+        for i, (row, token) in enumerate(zip(rows, step.emitted, strict=True)):
+            equal += choose(logits[row], result.sampling, step.start + i + 1) == token
+        target.settle(drafted, step.emitted, parents)
     return equal
 
 

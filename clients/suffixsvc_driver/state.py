@@ -3,9 +3,12 @@
     IDLE --Begin--> ASKING --LayerAnswer/LayerFailed--> ASKING ... --> VERIFYING --Verified--> ASKING ...
                                                                                           \\-> DONE
 
+    paced:   IDLE --Begin--> WAITING --Next--> ASKING ... --> PROPOSING --Grant--> VERIFYING --Verified--> ...
+
 In every step the layers are asked in order, each at most once, and one of their drafts - or none - goes to
-the target. See :mod:`suffixsvc_driver.policy` for what "pays" means and :mod:`suffixsvc_driver.trust` for
-what a layer's probabilities are worth.
+the target; a tree put together from all of them where the target takes trees. See
+:mod:`suffixsvc_driver.policy` for what "pays" means and :mod:`suffixsvc_driver.trust` for what a layer's
+probabilities are worth.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Final
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, LimitExceededError
 from suffixsvc.types import DraftSource
 from suffixsvc_driver.accounting import Stats
-from suffixsvc_driver.chain import Chain, clean_chain
+from suffixsvc_driver.chain import CleanDraft, clean_chain, clean_tree
 from suffixsvc_driver.config import DriverConfig, LayerKind, LayerSpec, Policy
 from suffixsvc_driver.controllers import make_controller
 from suffixsvc_driver.curve import CostCurve
@@ -31,14 +34,19 @@ from suffixsvc_driver.events import (
     Feedback,
     Finish,
     FinishReason,
+    Grant,
     LayerAnswer,
     LayerFailed,
+    Next,
     Verified,
     Verify,
+    Wait,
 )
 from suffixsvc_driver.layer_state import DraftModelState, LayerState, layer_state
 from suffixsvc_driver.live_curve import LiveCurve
 from suffixsvc_driver.policy import Choice, Headroom, RunningRate, best_ask
+from suffixsvc_driver.tree import depths_of, follow
+from suffixsvc_driver.tree_draft import TreeDraft
 from suffixsvc_driver.trust import Trust
 
 __all__ = ["Driver"]
@@ -57,7 +65,9 @@ _NOT_BEGUN: Final = Begin(prompt_length=1, max_tokens=1, context_size=1, vocab_s
 
 class _Phase(enum.StrEnum):
     IDLE = "idle"
+    WAITING = "waiting"
     ASKING = "asking"
+    PROPOSING = "proposing"
     VERIFYING = "verifying"
     DONE = "done"
 
@@ -103,8 +113,11 @@ class Driver:
         self._ask: AskLayer | None = None
         self._verify = _PLAIN
         self._replay = 0
-        self._beside = 0
-        self._draft = StepDraft(self.curve, 1.0, Headroom(0, 1))
+        self._beside = 0  # tokens of other generations in the batch
+        self._most = 0  # tokens with logits that may be in it
+        self._trees = False
+        self._proposed = 0
+        self._draft: StepDraft | TreeDraft = StepDraft(self.curve, 1.0, Headroom(0, 1))
         self._asking_cost = 0.0
         self._feedback: Feedback | None = None
 
@@ -139,6 +152,13 @@ class Driver:
             case Verified():
                 self._expect(self._phase is _Phase.VERIFYING, event)
                 return self._on_verified(event)
+            case Next():
+                self._expect(self._phase is _Phase.WAITING and event.beside >= 0 and event.room >= 1, event)
+                self._beside, self._most = event.beside, event.room
+                return self._start_step()
+            case Grant():
+                self._expect(self._phase is _Phase.PROPOSING, event)
+                return self._on_grant(event)
         raise InvalidInputError("not an event of the driver", got=type(event).__name__)
 
     def _expect(self, fits: bool, event: Event) -> None:
@@ -169,16 +189,29 @@ class Driver:
         self._controller.about(event.content)
         for layer in self._layers:
             layer.wrote(event.prompt_length)
+        gains = self.config.policy is Policy.EXPECTED_GAIN
+        # a state that cannot be cut is that of one path
+        self._trees = event.max_branches > 1 and gains and not event.replays
+        self._most = event.max_width
+        return self._end_step()
+
+    def _end_step(self) -> Decision:
+        if self._begin.paced:
+            self._phase = _Phase.WAITING
+            return Wait()
         return self._start_step()
 
     def _start_step(self) -> Decision:
         self._phase = _Phase.ASKING
         self._next_layer = 0
         headroom = Headroom(self._limit(), self._room(), self._replay + self._beside, self._begin.replays)
-        self._draft = StepDraft(self.curve, self._rate.value, headroom)
+        if self._trees:
+            self._draft = TreeDraft(self.curve, self._rate.value, headroom, self._begin.max_branches)
+        else:
+            self._draft = StepDraft(self.curve, self._rate.value, headroom)
         self._asking_cost = 0.0
         for layer in self._layers:
-            layer.chain, layer.after = Chain(), ()
+            layer.begin_step()
         return self._ask_next()
 
     # -- asking
@@ -188,8 +221,9 @@ class Driver:
         return self._begin.context_size - self._begin.prompt_length - self._written + 1
 
     def _room(self) -> int:
-        """The widest batch possible."""
-        return min(self._begin.max_width, self._context_left())
+        """The widest batch possible. The tokens of a tree need as much room as those of a chain: each is a
+        cell of the KV cache, wherever it hangs."""
+        return min(self._most, self._context_left())
 
     def _limit(self) -> int:
         """Drafted tokens that can still be of use: the target adds one of its own."""
@@ -268,8 +302,9 @@ class Driver:
                 hoped, after = behind, draft.offer.token_ids
         asked = hoped.length - len(after)
         left = (self._begin.max_tokens - self._written) / (1 + hoped.length)
+        at_hand = draft.gain_behind if after else draft.gain
         # reading is paid once and may serve every step that is left
-        gain = (hoped.gain - draft.gain) * max(1.0, left)
+        gain = (hoped.gain - at_hand) * max(1.0, left)
         if gain > self._rate.value * self._in_steps(reading):
             return AskLayer(name, asked, self._feedback, after)
         price = reading + layer.token_seconds
@@ -301,65 +336,83 @@ class Driver:
             self._draft.leave_alone(layer.spec.name, "it failed")
         else:
             source = _SOURCE_OF[layer.spec.kind]
-            chain = clean_chain(event.draft, budget, self._begin.vocab_size, source)
-            layer.chain = chain
-            counts.junk += chain.junk
-            counts.answered += len(chain) > 0
-            counts.offered += len(chain)
-            layer.measure(len(chain), seconds)
-            self._consider(layer, chain, budget)
-        # first-match does not weigh gains
+            clean = clean_tree if self._trees else clean_chain
+            answer = clean(event.draft, budget, self._begin.vocab_size, source)
+            layer.answer = answer
+            counts.junk += answer.junk
+            counts.answered += len(answer) > 0
+            counts.offered += len(answer)
+            layer.measure(len(answer), seconds)
+            self._consider(layer, answer, budget)
+        # first-match does not weigh gains; and what makes a tree less believed has added nothing to it
         if self.config.policy is Policy.EXPECTED_GAIN:
-            layer.learn(at_hand, self._draft.gain - at_hand)
+            layer.learn(at_hand, max(0.0, self._draft.gain - at_hand))
         return self._ask_next()
 
-    def _consider(self, layer: LayerState, chain: Chain, budget: int) -> None:
+    def _consider(self, layer: LayerState, answer: CleanDraft, budget: int) -> None:
         depth = len(layer.after)
         name = layer.spec.name
-        probs = tuple(self.trust.believe(name, claim, depth + i) for i, claim in enumerate(chain.claims))
-        offer = Offer(name, chain.token_ids, chain.sources, probs)
+        depths = depths_of(answer.parents) or range(len(answer))
+        probs = tuple(
+            self.trust.believe(name, claim, depth + d) for claim, d in zip(answer.claims, depths, strict=True)
+        )
+        offer = Offer(name, answer.token_ids, answer.sources, probs, parents=answer.parents)
         draft = self._draft
-        if self.config.policy is Policy.FIRST_MATCH:
-            counts = draft.choice.length == 0 and len(chain) >= self.config.min_match_tokens
-            if counts:
-                draft.take(offer, len(chain), budget)
-            else:
-                draft.leave_alone(name, f"{len(chain)} tokens are no match" if budget else "told, not asked")
-        elif depth:
-            draft.consider(draft.offer.then(offer), budget, f"behind {depth} tokens")
+        if isinstance(draft, TreeDraft) or self.config.policy is Policy.EXPECTED_GAIN:
+            draft.consider(offer, budget, layer.after)
+        elif draft.choice.length == 0 and len(answer) >= self.config.min_match_tokens:
+            draft.take(offer, len(answer), budget)
         else:
-            draft.consider(offer, budget)
+            draft.leave_alone(name, f"{len(answer)} tokens are no match" if budget else "told, not asked")
 
     # -- verifying
 
-    def _decide(self) -> Verify:
+    def _decide(self) -> Decision:
+        if self._begin.paced:
+            self._phase = _Phase.PROPOSING
+            proposal = self._draft.propose()
+            self._proposed = len(proposal.gains)
+            return proposal
+        return self._send(self._draft.decide())
+
+    def _on_grant(self, event: Grant) -> Decision:
+        counts = (event.length, event.padding, event.beside)
+        fits = min(counts) >= 0 and event.length <= self._proposed
+        self._expect(fits and 1 + event.length + event.padding <= self._room(), event)
+        self._beside = event.beside
+        return self._send(self._draft.cut(event.length, event.padding))
+
+    def _send(self, verify: Verify) -> Verify:
         self._phase = _Phase.VERIFYING
-        self._verify = self._draft.decide()
-        return self._verify
+        self._verify = verify
+        return verify
 
     def _on_verified(self, event: Verified) -> Decision:
         sent = self._verify
         emitted = event.emitted
         kept = min(len(emitted), event.accepted)
+        path = self._path(sent, emitted[:kept])
         fits = (
             0 < len(emitted) <= event.accepted + 1
             and 0 <= event.accepted <= len(sent.token_ids)
             and event.width == len(sent.token_ids) + 1
-            and emitted[:kept] == sent.token_ids[:kept]
+            and len(path) == kept
         )
         self._expect(fits, event)
-        self._learn(emitted)
+        for layer in self._layers:
+            layer.label(self.trust, emitted)
         drafted = len(sent.token_ids) - sent.padding
-        accepted = min(event.accepted, drafted)
-        written = [*sent.sources[:kept], *[_NONE] * (len(emitted) - kept)]
-        self.stats.count_step(sent, accepted, written)
-        beside = self._draft.headroom.beside
-        cost = self._cost_of(event.width + beside) + self._asking_cost
+        # padding hangs behind everything else
+        accepted = min(event.accepted, drafted) if not sent.parents else sum(i < drafted for i in path)
+        written = [*(sent.sources[i] for i in path), *[_NONE] * (len(emitted) - kept)]
+        self.stats.count_step(sent, accepted, written, path[:accepted] if sent.parents else ())
+        width = event.width + self._replay
+        cost = self._cost_of(width) + self._asking_cost
         self.stats.cost += cost
         self.stats.replayed += self._replay
         self._rate.add(len(emitted), cost)
         if self._live is not None:
-            self._live.observe(event.width + beside, event.seconds)
+            self._live.observe(width + self._beside, event.seconds)
         if drafted:
             self._controller.add(drafted, accepted)
         if event.content is not None:
@@ -374,24 +427,20 @@ class Driver:
         if reason is not None:
             self._phase = _Phase.DONE
             return Finish(reason)
-        return self._start_step()
+        return self._end_step()
+
+    @staticmethod
+    def _path(sent: Verify, kept: tuple[int, ...]) -> Sequence[int]:
+        """Which drafted tokens were written."""
+        if sent.parents:
+            return follow(sent.token_ids, sent.parents, kept)
+        return range(len(kept)) if kept == sent.token_ids[: len(kept)] else ()
 
     def _cost_of(self, width: int) -> float:
-        """In plain steps: what the batch costs beyond the other generations' tokens in it, and this one's
-        share of those."""
-        shared = self.curve.cost(1 + self._beside)
-        return self.curve.cost(width) - shared + shared / (1 + self._beside)
-
-    def _learn(self, emitted: tuple[int, ...]) -> None:
-        """Label what every layer answered in this step, sent or not, by what the target wrote."""
-        for layer in self._layers:
-            chain, start = layer.chain, len(layer.after)
-            if emitted[:start] != layer.after:
-                continue  # what it went on behind did not come
-            for i, (token, truth) in enumerate(zip(chain.token_ids, emitted[start:], strict=False)):
-                self.trust.learn(layer.spec.name, chain.claims[i], start + i, token == truth)
-                if token != truth:
-                    break
+        """In plain steps: of a batch that others share, as much as this generation's share of its tokens."""
+        if not self._beside:
+            return self.curve.cost(width)
+        return self.curve.cost(width + self._beside) * width / (width + self._beside)
 
     def _finished(self, last: int, stopped: bool) -> FinishReason | None:
         if stopped or last in self._begin.eog_ids:

@@ -9,7 +9,7 @@ from typing import Protocol
 from suffixsvc.types import TokenIds
 from suffixsvc_driver.sampling import Sampling
 
-__all__ = ["Batch", "Prefilled", "StopRule", "Target", "Verification"]
+__all__ = ["Batch", "Prefilled", "StopRule", "Target", "TargetShape", "Verification"]
 
 #: sees everything written so far, the newest token last; True ends the generation there
 StopRule = Callable[[Sequence[int]], bool]
@@ -17,10 +17,17 @@ StopRule = Callable[[Sequence[int]], bool]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch the target computed: ``token_ids`` at positions ``start``, ``start + 1``, ..."""
+    """One batch the target computed: ``token_ids`` at positions ``start``, ``start + 1``, ...
+
+    Attributes:
+        parents: of a tree, of all tokens but the first, which is the root.
+        kept: of a tree, which of these stayed, as far as the text had come then.
+    """
 
     start: int
     token_ids: tuple[int, ...]
+    parents: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +56,8 @@ class Verification:
     replay: int = 0
 
 
-class Target(Protocol):
-    """A model that verifies drafts. One generation at a time; not thread-safe."""
+class TargetShape(Protocol):
+    """What a target can do."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -72,6 +79,14 @@ class Target(Protocol):
         """Whether accepted tokens have to be computed again, with the next step, where a draft was
         accepted in part (recurrent states without snapshots)."""
 
+    @property
+    def max_branches(self) -> int:
+        """Leaves that a drafted tree may have; 1: chains only."""
+
+
+class Target(TargetShape, Protocol):
+    """A model that verifies drafts. One generation at a time; not thread-safe."""
+
     def begin(self, prompt_ids: TokenIds) -> Prefilled:
         """Prefill all but the last prompt token, reusing KV of the longest common prefix.
 
@@ -79,7 +94,15 @@ class Target(Protocol):
         empty one or ids outside the vocabulary."""
 
     def verify(
-        self, drafted: Sequence[int], sampling: Sampling, max_emit: int, stop: StopRule | None = None
+        self,
+        drafted: Sequence[int],
+        sampling: Sampling,
+        max_emit: int,
+        stop: StopRule | None = None,
+        parents: Sequence[int] = (),
     ) -> Verification:
         """Compute [last token, *drafted] in one batch, keep the drafted tokens that are the target's
-        own choices and one token more, at most ``max_emit`` in all, nothing behind an end token."""
+        own choices and one token more, at most ``max_emit`` in all, nothing behind an end token.
+
+        ``parents`` makes a tree of the drafted tokens (see :mod:`suffixsvc_driver.tree`): those on one path
+        from the root are kept. Only passed where ``max_branches`` is above 1."""

@@ -34,9 +34,13 @@ class Slot:
             self.history.pop()
 
     def extend(self, batch: Batch, keep: int) -> None:
-        """A batch was computed at the slot's end; its first ``keep`` tokens stay."""
+        """A batch was computed at the slot's end; its first ``keep`` tokens stay, of a tree those that it
+        says."""
         self.history.append(batch)
-        self.tokens.extend(batch.token_ids[:keep])
+        if batch.parents:
+            self.tokens.extend((batch.token_ids[0], *(batch.token_ids[i + 1] for i in batch.kept)))
+        else:
+            self.tokens.extend(batch.token_ids[:keep])
 
 
 @dataclass(frozen=True, slots=True)
