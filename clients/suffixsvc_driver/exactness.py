@@ -21,7 +21,7 @@ from suffixsvc_driver.sampling import boundary_distance, choose
 from suffixsvc_driver.targets.llama import LlamaTarget
 from suffixsvc_driver.tree import rows_of
 
-__all__ = ["Exactness", "Flip", "check_exactness"]
+__all__ = ["Exactness", "Flip", "check_exactness", "flips_alone"]
 
 #: a flip is a near-tie up to this gap of the two best logits
 MAX_GAP: Final = 0.5
@@ -120,7 +120,7 @@ class Exactness:
 def check_exactness(target: LlamaTarget, result: Result) -> Exactness:
     """Recompute a generation both ways. Costs about as much as the generation plus plain decoding, and
     leaves the target's least recently used slot holding this text."""
-    flips = _alone(target, result)
+    flips = flips_alone(target, result)
     return Exactness(
         len(result.token_ids), _same_shapes(target, result), tuple(flips), not result.sampling.greedy
     )
@@ -140,7 +140,8 @@ def _same_shapes(target: LlamaTarget, result: Result) -> int:
     return equal
 
 
-def _alone(target: LlamaTarget, result: Result) -> list[Flip]:
+def flips_alone(target: LlamaTarget, result: Result) -> list[Flip]:
+    """Check (b): force the text through the target one token at a time."""
     target.begin(result.prompt_ids, fresh=True)
     flips = []
     sampling = result.sampling

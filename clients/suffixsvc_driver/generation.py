@@ -236,6 +236,11 @@ class Generation:
         return self.max_tokens - len(self._written)
 
     @property
+    def room(self) -> int:
+        """Tokens of the widest batch that still fits into the context, the newest one included."""
+        return self.driver.room
+
+    @property
     def replay(self) -> int:
         """Tokens in front of the newest one that the next batch computes again."""
         return self._replay

@@ -132,6 +132,11 @@ class Driver:
         return self._rate.value
 
     @property
+    def room(self) -> int:
+        """The widest batch that this generation could have next, tokens, those computed again left out."""
+        return self._room()
+
+    @property
     def feedback(self) -> Feedback | None:
         """What the target really got in the last step."""
         return self._feedback

@@ -1,4 +1,5 @@
-"""What the driver's loop needs of a target model; ``targets.llama`` has the llama.cpp one."""
+"""What the driver's loops need of a target model; ``targets.llama`` and ``targets.parallel`` have
+llama.cpp's."""
 
 from __future__ import annotations
 
@@ -9,7 +10,16 @@ from typing import Protocol
 from suffixsvc.types import TokenIds
 from suffixsvc_driver.sampling import Sampling
 
-__all__ = ["Batch", "Prefilled", "StopRule", "Target", "TargetShape", "Verification"]
+__all__ = [
+    "Batch",
+    "LaneStep",
+    "ParallelTarget",
+    "Prefilled",
+    "StopRule",
+    "Target",
+    "TargetShape",
+    "Verification",
+]
 
 #: sees everything written so far, the newest token last; True ends the generation there
 StopRule = Callable[[Sequence[int]], bool]
@@ -106,3 +116,45 @@ class Target(TargetShape, Protocol):
 
         ``parents`` makes a tree of the drafted tokens (see :mod:`suffixsvc_driver.tree`): those on one path
         from the root are kept. Only passed where ``max_branches`` is above 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStep:
+    """What one lane has verified in a batch: the arguments of :meth:`Target.verify`."""
+
+    lane: int
+    drafted: tuple[int, ...]
+    sampling: Sampling
+    max_emit: int
+    stop: StopRule | None = None
+    parents: tuple[int, ...] = ()
+
+
+class ParallelTarget(TargetShape, Protocol):
+    """A model that verifies the drafts of several generations in one batch, each on a lane of its own. Not
+    thread-safe. ``max_width`` is that of the whole batch, the other properties are those of one lane."""
+
+    @property
+    def lanes(self) -> int:
+        """Generations at once; at most ``max_width``."""
+
+    def lane_for(self, prompt_ids: TokenIds, free: Sequence[int]) -> int:
+        """Which of the lanes in ``free`` a prompt had best go to. Raises as :meth:`begin`."""
+
+    def begin(self, lane: int, prompt_ids: TokenIds) -> int:
+        """A generation starts on a lane that none runs on; returns how many tokens' KV was there already.
+        :meth:`prefill` must be called until it says that all is there.
+
+        Raises LimitExceededError for a prompt longer than the context, InvalidTokensError for an empty one or
+        ids outside the vocabulary. No other lane is affected."""
+
+    def prefill(self, lane: int) -> bool:
+        """Compute a batch of what is missing of the lane's prompt; whether all but its last token is
+        there."""
+
+    def verify_many(self, steps: Sequence[LaneStep]) -> list[Verification | Exception]:
+        """Verify each lane's draft, all in one batch; no lane twice. An exception stands for a lane whose
+        tokens could not be chosen (its stop rule raised, say): it is as before the step, the others go on.
+
+        Raises LimitExceededError if the batch is too wide or a lane full, ModelError if llama.cpp failed;
+        then every lane is as before."""

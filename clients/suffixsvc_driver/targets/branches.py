@@ -45,10 +45,21 @@ class Branches:
             self.release()
             self._slot = slot
         self._joined = leaves - 1
+        if self._context.model.window:
+            self._let_go_of_others(slot)
         for k in range(self._joined):
             if self._shared[k] < start:
                 self._context.share(slot, self._ids[k], self._shared[k], start)
                 self._shared[k] = start
+
+    def _let_go_of_others(self, slot: int) -> None:
+        """Layers with windows forget, and not what two sequences hold: llama.cpp couples only sequences that
+        begin at the same position."""
+        oldest = self._context.oldest(slot)
+        for k in range(self._joined):
+            if self._shared[k] and self._context.oldest(self._ids[k]) != oldest:
+                self._context.cut(self._ids[k], 0)
+                self._shared[k] = 0
 
     def settle(self, start: int, keep: int, leaf: int) -> None:
         """The tree was computed at ``start``: its root and ``keep`` - 1 tokens on the way to ``leaf``

@@ -23,13 +23,13 @@ from suffixsvc_driver.targets.llama_binding import llama, recent_log
 from suffixsvc_driver.targets.llama_model import LlamaModel
 from suffixsvc_driver.tree import depths_of
 
-__all__ = ["ContextSettings", "LlamaContext", "Outputs", "Part"]
+__all__ = ["MAX_SEQUENCES", "ContextSettings", "LlamaContext", "Outputs", "Part"]
 
 _KV_TYPES: Final = {"f32": 0, "f16": 1}
 #: LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 _PARTIAL_ONLY: Final = 1
-#: LLAMA_MAX_SEQ
-_MAX_SEQUENCES: Final = 256
+#: sequences that llama.cpp can tell apart in a context (LLAMA_MAX_SEQ)
+MAX_SEQUENCES: Final = 256
 _Int32s: Final = ctypes.POINTER(ctypes.c_int32)
 
 
@@ -76,10 +76,10 @@ class ContextSettings:
         for name in ("context_size", "slots", "threads", "batch_size", "max_width"):
             if getattr(self, name) < 1:
                 raise InvalidConfigError(f"{name} makes no sense", expected=">= 1", got=getattr(self, name))
-        if not 0 <= self.branches < _MAX_SEQUENCES - self.slots:
+        if not 0 <= self.branches < MAX_SEQUENCES - self.slots:
             raise InvalidConfigError(
                 "llama.cpp has not so many sequences",
-                expected=f"0 <= branches < {_MAX_SEQUENCES} - slots",
+                expected=f"0 <= branches < {MAX_SEQUENCES} - slots",
                 got=self.branches,
             )
         if self.kv_type not in _KV_TYPES:
@@ -340,13 +340,17 @@ class LlamaContext:
 
     def reaches(self, slot: int, keep: int) -> bool:
         """Whether every token that a layer may look at from position ``keep`` on is still there: windows
-        forget what lies behind them unless ``full_window`` is set."""
-        self._check_open()
+        forget what lies behind them unless ``full_window`` is set. In unified KV they do even then, now and
+        then: llama.cpp gives away cells that no window sees although others are free."""
         window = self.model.window
-        if not window or self.settings.full_window or keep == 0:
+        if not window or keep == 0 or (self.settings.full_window and not self.unified):
             return True
-        oldest = int(self._lib.llama_memory_seq_pos_min(self._memory, slot))
-        return 0 <= oldest <= max(0, keep - window)
+        return 0 <= self.oldest(slot) <= max(0, keep - window)
+
+    def oldest(self, sequence: int) -> int:
+        """The first position that all layers still hold; -1 for an empty sequence."""
+        self._check_open()
+        return int(self._lib.llama_memory_seq_pos_min(self._memory, sequence))
 
     def save_state(self, slot: int) -> ctypes.Array[ctypes.c_uint8]:
         """The part of the slot's state that cannot be cut (recurrent layers, windows).
