@@ -42,9 +42,10 @@ from suffixsvc_driver.events import (
     Verify,
     Wait,
 )
-from suffixsvc_driver.layer_state import DraftModelState, LayerState, layer_state
+from suffixsvc_driver.layer_state import LayerState, layer_state
 from suffixsvc_driver.live_curve import LiveCurve
-from suffixsvc_driver.policy import Choice, Headroom, RunningRate, best_ask
+from suffixsvc_driver.policy import Headroom, RunningRate
+from suffixsvc_driver.questions import Questions, in_steps
 from suffixsvc_driver.tree import depths_of, follow
 from suffixsvc_driver.tree_draft import TreeDraft
 from suffixsvc_driver.trust import Trust
@@ -58,8 +59,6 @@ _SOURCE_OF: Final = {
 }
 _NONE: Final = int(DraftSource.NONE)
 _PLAIN: Final = Verify()
-#: what a draft model is believed to get right before anything was seen
-_DRAFT_MODEL_PRIOR: Final = 0.7
 _NOT_BEGUN: Final = Begin(prompt_length=1, max_tokens=1, context_size=1, vocab_size=1)
 
 
@@ -104,6 +103,7 @@ class Driver:
         self._layers = [
             layer_state(spec, self.trust.asking(spec.name, spec.seconds_per_ask)) for spec in layers
         ]
+        self._questions = Questions(config, self.trust)
         self._rate = rate if rate is not None else RunningRate(config.rate_decay)
         self._controller = make_controller(config)
         self._phase = _Phase.IDLE
@@ -238,7 +238,13 @@ class Driver:
         while self._next_layer < len(self._layers):
             layer = self._layers[self._next_layer]
             self._next_layer += 1
-            ask = self._question(layer)
+            ask = self._questions.ask(
+                layer,
+                self._draft,
+                self._feedback,
+                first_match=self._controller.value,
+                left=self._begin.max_tokens - self._written,
+            )
             if ask is None:
                 layer.pass_over()
                 continue
@@ -249,91 +255,13 @@ class Driver:
         self._ask = None
         return self._decide()
 
-    def _question(self, layer: LayerState) -> AskLayer | None:
-        """What to ask this layer; a budget of 0 tells it what was written, None leaves it alone."""
-        name = layer.spec.name
-        limit = min(self._draft.headroom.limit, layer.spec.max_draft_tokens)
-        if self.config.policy is Policy.EXPECTED_GAIN:
-            if isinstance(layer, DraftModelState):
-                return self._ask_draft_model(layer, limit)
-            budget = self._paying_budget(layer, limit)
-        elif self._draft.choice.length == 0:
-            budget = max(0, min(limit, self._controller.value, self._room() - 1))
-        elif layer.spec.kind is LayerKind.SUFFIX:
-            budget = 0
-        else:
-            self._draft.leave_alone(name, "the first match is taken")
-            return None
-        return None if budget is None else AskLayer(name, budget, self._feedback)
-
-    def _paying_budget(self, layer: LayerState, limit: int) -> int | None:
-        unit = self.curve.seconds_per_step
-        due = layer.asking.due(self.config.probe_every_steps, unit)
-        beside = self._draft.headroom.beside
-        budget = min(limit, self.curve.widest_paying - 1, self._room() - 1, self.curve.max_width - 1 - beside)
-        if budget < 1:
-            self._draft.leave_alone(layer.spec.name, "no room, or no width that pays")
-            return None
-        # no question is worth more than a draft of which every token is right
-        worth = float(budget) if due else layer.asking.worth(layer.dry_steps, self._draft.gain)
-        if worth > self._rate.value * self._in_steps(layer.asking.seconds):
-            return budget
-        self._draft.leave_alone(layer.spec.name, "asking costs more than it has been worth")
-        return None
-
-    def _ask_draft_model(self, layer: DraftModelState, limit: int) -> AskLayer | None:
-        """From where the text ends, or behind the draft at hand, whichever is worth more."""
-        draft = self._draft
-        headroom = Headroom(limit, draft.headroom.room, draft.headroom.beside, draft.headroom.replays)
-
-        def best(acceptance: float, after: tuple[float, ...] = ()) -> Choice:
-            return best_ask(
-                acceptance,
-                self.curve,
-                self._rate.value,
-                headroom,
-                after=after,
-                cost_per_ask=self._in_steps(layer.spec.seconds_per_ask),
-                cost_per_token=self._in_steps(layer.token_seconds),
-            )
-
-        name, acceptance = layer.spec.name, self.trust.acceptance(layer.spec.name, _DRAFT_MODEL_PRIOR)
-        hoped = best(acceptance)
-        after: tuple[int, ...] = ()
-        reading = layer.reading_seconds
-        if layer.spec.continues and draft.complete and len(draft.offer) < limit:
-            behind = best(acceptance, draft.offer.probs)
-            if behind.gain > hoped.gain:
-                hoped, after = behind, draft.offer.token_ids
-        asked = hoped.length - len(after)
-        left = (self._begin.max_tokens - self._written) / (1 + hoped.length)
-        at_hand = draft.gain_behind if after else draft.gain
-        # reading is paid once and may serve every step that is left
-        gain = (hoped.gain - at_hand) * max(1.0, left)
-        if gain > self._rate.value * self._in_steps(reading):
-            return AskLayer(name, asked, self._feedback, after)
-        price = reading + layer.token_seconds
-        if not layer.asking.due(self.config.probe_every_steps, self.curve.seconds_per_step, price):
-            self._draft.leave_alone(name, "its tokens cost more than they would gain")
-            return None
-        ideal = best(1.0)
-        if ideal.gain > draft.gain:
-            return AskLayer(name, ideal.length, self._feedback)
-        self._draft.leave_alone(name, "even right in every token it would not pay")
-        return None
-
-    def _in_steps(self, seconds: float) -> float:
-        """In plain steps of the target; 0 where nobody knows how long one takes."""
-        unit = self.curve.seconds_per_step
-        return seconds / unit if unit else 0.0
-
     def _on_layer(self, event: LayerAnswer | LayerFailed, budget: int) -> Decision:
         layer = self._layers[self._next_layer - 1]
         counts = self.stats.layer(layer.spec.name)
         counts.asked += 1
         seconds = event.seconds if 0.0 < event.seconds < math.inf else 0.0
         counts.seconds += seconds
-        self._asking_cost += self._in_steps(seconds)
+        self._asking_cost += in_steps(seconds, self.curve)
         at_hand = self._draft.gain
         if isinstance(event, LayerFailed):
             counts.failures += 1

@@ -131,7 +131,6 @@ class LlamaContext:
         per_slot = -(-settings.context_size // 256) * 256
         params.n_ctx = per_slot * settings.slots
         params.n_seq_max = settings.slots + extra
-        params.n_batch = params.n_ubatch = settings.batch_size
         # llama.cpp reserves one output per sequence at least, and aborts where that does not fit
         params.n_outputs_max = max(settings.max_width, settings.slots + extra)
         params.n_outputs_max_per_seq = settings.max_width
@@ -140,6 +139,9 @@ class LlamaContext:
         params.kv_unified = unified
         params.swa_full = settings.full_window
         params.n_rs_seq = settings.max_width if settings.snapshots else 0
+        # llama.cpp aborts where the tokens that states can go back do not fit into a batch, and two more
+        least = params.n_rs_seq + 2 if model.recurrent else 0
+        params.n_batch = params.n_ubatch = max(settings.batch_size, least)
         if settings.flash_attention is not None:
             params.flash_attn_type = int(settings.flash_attention)
         self._handle = self._lib.llama_init_from_model(model.handle, params)
