@@ -1,0 +1,182 @@
+"""``suffixsvc bench decode``: what is asked for, the runs in order, what came out."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from suffixsvc_driver.model_class import model_class
+from suffixsvc_driver.sampling import Sampling
+from suffixsvc_driver.targets.experts import expert_counts
+
+from suffixsvc_bench.decode.figures import Pair, Row, row_of
+from suffixsvc_bench.decode.forecast import forecast_speedup
+from suffixsvc_bench.decode.jobs import Job, Workload, Written, load_workloads
+from suffixsvc_bench.decode.rig import Rig, RigOptions
+from suffixsvc_bench.decode.run import run_workload
+from suffixsvc_bench.decode.variants import DriverVariant, PlainVariant, settings_for
+from suffixsvc_bench.provenance import Provenance, provenance
+
+__all__ = ["DecodeOptions", "Measured", "run_decode"]
+
+#: what is done, done so far of all (0 .. 1)
+Tell = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeOptions:
+    """What to compare. See ``suffixsvc bench decode --help``."""
+
+    rig: RigOptions
+    workloads: Sequence[str]
+    calls: int
+    rounds: int
+    policies: Sequence[str] = ("expected-gain",)
+    ks: Sequence[int] = ()
+    layers: Sequence[str] = ("all",)
+    temperatures: Sequence[float] = (0.0,)
+    max_tokens: int = 160
+    log: Path | None = None
+
+
+@dataclass(slots=True)
+class Measured:
+    """What came out.
+
+    Attributes:
+        rows: one for each workload and way.
+        forecasts: by workload: what the replay of the same calls says, see
+            :mod:`suffixsvc_bench.decode.forecast`.
+        pairs: by workload and way, every single pair.
+    """
+
+    provenance: Provenance
+    target: str
+    draft: str
+    threads: int
+    curve: dict[str, Any]
+    rows: list[Row] = field(default_factory=list)
+    forecasts: dict[str, float] = field(default_factory=dict)
+    pairs: dict[str, dict[str, list[Pair]]] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, every pair included."""
+        return {
+            "provenance": self.provenance.as_dict(),
+            "target": self.target,
+            "draft": self.draft,
+            "threads": self.threads,
+            "curve": self.curve,
+            "rows": [row.as_dict() for row in self.rows],
+            "forecasts": self.forecasts,
+            "pairs": {
+                workload: {name: [_plain(pair) for pair in pairs] for name, pairs in ways.items()}
+                for workload, ways in self.pairs.items()
+            },
+        }
+
+
+def run_decode(options: DecodeOptions, tell: Tell = lambda what, done: None) -> Measured:
+    """Measure. Run nothing beside it: llama.cpp's threads spin.
+
+    Raises:
+        SuffixError: what was asked for makes no sense or cannot be had; before anything was measured.
+    """
+    where = provenance()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        rig = Rig(options.rig, folder, stack, lambda done, total: tell("measuring what steps cost", 0.0))
+        curve = rig.curve.curve
+        measured = Measured(
+            where,
+            options.rig.target.name,
+            options.rig.draft.name if options.rig.draft else "",
+            options.rig.threads,
+            curve.to_json(),
+        )
+        plain = PlainVariant(rig.target, rig.curve, Sampling())
+
+        def answer(job: Job) -> Sequence[int]:
+            tell(f"preparing: {job.key}", 0.0)
+            return plain.answer(job).token_ids
+
+        workloads = load_workloads(
+            options.workloads,
+            rig.model,
+            answer,
+            calls=options.calls,
+            context=options.rig.context - options.max_tokens,
+            log=options.log,
+            max_tokens=options.max_tokens,
+        )
+        for temperature in options.temperatures:
+            _run_at(Sampling(temperature=temperature), rig, workloads, options, measured, tell)
+        return measured
+
+
+def _run_at(
+    sampling: Sampling,
+    rig: Rig,
+    workloads: Sequence[Workload],
+    options: DecodeOptions,
+    measured: Measured,
+    tell: Tell,
+) -> None:
+    kind = model_class(rig.model.parameters, expert_counts(rig.model.header)[0])
+    settings = settings_for(
+        policies=options.policies,
+        ks=options.ks,
+        layers=options.layers,
+        sampling=sampling,
+        model_class=kind,
+    )
+    plain = PlainVariant(rig.target, rig.curve, sampling)
+    variants = [
+        DriverVariant(setting, rig.target, rig.curve, rig.namespace, rig.draft_model, rig.content)
+        for setting in settings
+    ]
+    answers = sum(len(w.jobs) for w in workloads) * options.rounds * (len(variants) + 1)
+    done = 0
+    for workload in workloads:
+        name = workload.name if sampling.greedy else f"{workload.name} at {sampling.temperature:g}"
+
+        def on_answer(variant: str, job: str, name: str = name) -> None:
+            nonlocal done
+            tell(f"{name}: {job}, {variant}", min(1.0, done / answers))
+            done += 1
+
+        pairs = run_workload(workload, plain, variants, options.rounds, on_answer)
+        measured.pairs[name] = pairs
+        measured.rows += [row_of(name, variant, found) for variant, found in pairs.items()]
+        measured.forecasts[name] = _forecast(workload, next(iter(pairs.values())), rig)
+
+
+def _forecast(workload: Workload, pairs: Sequence[Pair], rig: Rig) -> float:
+    """Of the calls as plain decoding answered them in the first round."""
+    texts = {pair.job: pair.reference.token_ids for pair in reversed(pairs)}
+    calls = [Written(job, texts[job.key]) for job in workload.jobs if texts.get(job.key)]
+    return forecast_speedup(calls, workload.warming, rig.curve.curve)
+
+
+def _plain(pair: Pair) -> dict[str, Any]:
+    def outcome(which: Any) -> dict[str, Any]:
+        return {
+            "tokens": which.tokens,
+            "seconds": round(which.seconds, 5),
+            "steps": which.steps,
+            "drafted": which.drafted,
+            "accepted": which.accepted,
+            "by_layer": which.by_layer,
+        }
+
+    return {
+        "job": pair.job,
+        "agent": pair.agent,
+        "ratio": round(pair.ratio, 4),
+        "outcome": outcome(pair.outcome),
+        "reference": outcome(pair.reference),
+    }
