@@ -49,14 +49,17 @@ def bench_decode(
         int | None, typer.Option(min=1, help="Of a mixture of experts: use so many a token.")
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Measure the cost curve anew.")] = False,
+    prepared: Annotated[
+        Path | None, typer.Option(help="Keep here what has to be written first; the next run reads it.")
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Write JSON with every pair to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Decode with drafts and without, side by side, on a real model.
 
-    Every call is answered plainly and in each way that is compared, right after one another, so that a machine
-    that slows down slows all of them. Speedups are over plain decoding of the same calls, with a 95 % interval
-    over calls; what the replay of the same calls forecasts stands beside. Run nothing else meanwhile.
+    Every call is answered plainly and in each way that is compared, right after one another, so that a
+    machine that slows down slows all of them. Speedups are over plain decoding of the same calls, with a 95 %
+    interval over calls; what the replay of the same calls forecasts stands beside. Run nothing else meanwhile.
     """
     from rich.console import Console
     from suffixsvc_bench.decode.command import DecodeOptions, run_decode
@@ -70,6 +73,7 @@ def bench_decode(
     from suffixsvc_driver.machine import physical_cores
 
     require_place(report)
+    require_place(prepared)
     options = DecodeOptions(
         RigOptions(
             models.resolve(target),
@@ -89,6 +93,7 @@ def bench_decode(
         _numbers(temperature, float, "--temperature"),
         max_tokens,
         log,
+        prepared,
     )
     with stop_on_signals(), Told() as told:
         measured = run_decode(options, told.share)

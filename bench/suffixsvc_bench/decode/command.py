@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from suffixsvc_driver.cost import key_of
 from suffixsvc_driver.model_class import model_class
 from suffixsvc_driver.sampling import Sampling
 from suffixsvc_driver.targets.experts import expert_counts
@@ -16,6 +17,7 @@ from suffixsvc_driver.targets.experts import expert_counts
 from suffixsvc_bench.decode.figures import Pair, Row, row_of
 from suffixsvc_bench.decode.forecast import forecast_speedup
 from suffixsvc_bench.decode.jobs import Job, Workload, Written, load_workloads
+from suffixsvc_bench.decode.prepared import Prepared
 from suffixsvc_bench.decode.rig import Rig, RigOptions
 from suffixsvc_bench.decode.run import run_workload
 from suffixsvc_bench.decode.variants import DriverVariant, PlainVariant, settings_for
@@ -41,6 +43,7 @@ class DecodeOptions:
     temperatures: Sequence[float] = (0.0,)
     max_tokens: int = 160
     log: Path | None = None
+    prepared: Path | None = None
 
 
 @dataclass(slots=True)
@@ -100,10 +103,11 @@ def run_decode(options: DecodeOptions, tell: Tell = lambda what, done: None) -> 
         )
         plain = PlainVariant(rig.target, rig.curve, Sampling())
 
-        def answer(job: Job) -> Sequence[int]:
+        def write(job: Job) -> Sequence[int]:
             tell(f"preparing: {job.key}", 0.0)
             return plain.answer(job).token_ids
 
+        answer = Prepared(options.prepared, key_of(rig.target).model, write)
         workloads = load_workloads(
             options.workloads,
             rig.model,

@@ -19,7 +19,7 @@ from suffixsvc_driver.targets.llama_context import ContextSettings
 from suffixsvc_driver.targets.llama_model import LlamaModel
 from suffixsvc_driver.workers.client import DraftWorkerClient
 
-from suffixsvc.types import BackendNamespace
+from suffixsvc_bench.decode.variants import Memory
 from suffixsvc_bench.demo.parts import Children
 
 __all__ = ["Rig", "RigOptions"]
@@ -93,7 +93,7 @@ class Rig:
         self._client = stack.enter_context(SuffixClient(address, ClientConfig(step_timeout_s=patience)))
         self.draft_model = self._worker(folder, stack)
 
-    def namespace(self, name: str) -> BackendNamespace:
+    def namespace(self, name: str) -> Memory:
         """A memory of the service."""
         return self._client.namespace(name, self.fingerprint)
 

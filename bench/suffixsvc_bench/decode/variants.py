@@ -16,11 +16,20 @@ from suffixsvc_driver.sampling import Sampling
 from suffixsvc_driver.targets import Target
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc.types import BackendNamespace
+from suffixsvc.types import BackendNamespace, TokenIds
 from suffixsvc_bench.decode.jobs import Job, Written
 from suffixsvc_bench.speculator import Speculator, Spoken
 
-__all__ = ["PLAIN", "DriverVariant", "Outcome", "PlainVariant", "Setting", "Variant", "settings_for"]
+__all__ = [
+    "PLAIN",
+    "DriverVariant",
+    "Memory",
+    "Outcome",
+    "PlainVariant",
+    "Setting",
+    "Variant",
+    "settings_for",
+]
 
 PLAIN: Final = "plain"
 LAYERS: Final = tuple(str(kind) for kind in LayerKind)
@@ -52,6 +61,13 @@ class Outcome:
     def speed(self) -> float:
         """Tokens per second."""
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+
+class Memory(BackendNamespace, Protocol):
+    """A namespace of an engine or a client."""
+
+    def add_output(self, token_ids: TokenIds, *, prompt_token_ids: TokenIds | None = None) -> object:
+        """Remember what was written before."""
 
 
 class Variant(Protocol):
@@ -110,7 +126,7 @@ class DriverVariant:
         setting: Setting,
         target: Target,
         curve: LiveCurve,
-        namespace: Callable[[str], BackendNamespace],
+        namespace: Callable[[str], Memory],
         draft_model: Callable[[], Layer] | None = None,
         content: Callable[[Sequence[int]], ContentType] | None = None,
     ) -> None:
@@ -175,7 +191,11 @@ def settings_for(
         elif policy == Controller.FIXED:
             for k in ks:
                 config = DriverConfig(
-                    policy=Policy.FIRST_MATCH, controller=policy, k_start=k, k_min=min(k, 4), k_max=max(k, 24)
+                    policy=Policy.FIRST_MATCH,
+                    controller=Controller.FIXED,
+                    k_start=k,
+                    k_min=min(k, 4),
+                    k_max=max(k, 24),
                 )
                 found.append(Setting(f"K = {k}", config, LAYERS, sampling))
         elif policy in set(Controller) or policy == Policy.FIRST_MATCH:
