@@ -52,6 +52,22 @@ def bench_decode(
     prepared: Annotated[
         Path | None, typer.Option(help="Keep here what has to be written first; the next run reads it.")
     ] = None,
+    llama_bin: Annotated[
+        Path | None, typer.Option(help="Run llama.cpp's own programs of this folder in the same pairs.")
+    ] = None,
+    llama_mode: Annotated[
+        list[str] | None, typer.Option(help="Of llama-server; several times. Default: all it can here.")
+    ] = None,
+    llama_programs: Annotated[
+        bool, typer.Option("--llama-programs", help="llama-lookup and llama-speculative too.")
+    ] = False,
+    price_with: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE.json",
+            help="What the same drafts would bring at these prices: a file, or gpu, 96-cores.",
+        ),
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Write JSON with every pair to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
@@ -59,13 +75,15 @@ def bench_decode(
 
     Every call is answered plainly and in each way that is compared, right after one another, so that a
     machine that slows down slows all of them. Speedups are over plain decoding of the same calls, with a 95 %
-    interval over calls; what the replay of the same calls forecasts stands beside. Run nothing else meanwhile.
+    interval over calls; what the replay of the same calls forecasts stands beside. Run nothing else then.
     """
     from rich.console import Console
     from suffixsvc_bench.decode.command import DecodeOptions, run_decode
     from suffixsvc_bench.decode.jobs import WORKLOADS
+    from suffixsvc_bench.decode.llama_server import MODES
+    from suffixsvc_bench.decode.priced import read_prices
     from suffixsvc_bench.decode.rig import RigOptions
-    from suffixsvc_bench.decode.tables import decode_grid, forecast_grid
+    from suffixsvc_bench.decode.tables import against_grid, decode_grid, forecast_grid, priced_grid
     from suffixsvc_bench.output import Told, require_place
     from suffixsvc_bench.stopping import stop_on_signals
     from suffixsvc_bench.tables import print_grid
@@ -94,6 +112,10 @@ def bench_decode(
         max_tokens,
         log,
         prepared,
+        llama_bin,
+        llama_mode or list(MODES),
+        llama_programs,
+        [read_prices(name) for name in price_with or ()],
     )
     with stop_on_signals(), Told() as told:
         measured = run_decode(options, told.share)
@@ -106,6 +128,13 @@ def bench_decode(
     console = Console()
     print_grid(console, decode_grid(data))
     print_grid(console, forecast_grid(data))
+    others = against_grid(data)
+    if others is not None:
+        console.print(f"{data['rows'][0]['variant']} over the other ways, from the same answers:")
+        print_grid(console, others)
+    for name, rows in data["priced"].items():
+        console.print(f"at the prices of {name} ({data['prices'][name]}):", markup=False)
+        print_grid(console, priced_grid(rows))
     console.print(measured.provenance.line(), style="dim", highlight=False, soft_wrap=True)
 
 

@@ -5,22 +5,25 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from suffixsvc_driver.cost import key_of
 from suffixsvc_driver.model_class import model_class
 from suffixsvc_driver.sampling import Sampling
 from suffixsvc_driver.targets.experts import expert_counts
 
-from suffixsvc_bench.decode.figures import Pair, Row, row_of
+from suffixsvc_bench.decode.figures import Pair, Ratio, Row, against, row_of
 from suffixsvc_bench.decode.forecast import forecast_speedup
 from suffixsvc_bench.decode.jobs import Job, Workload, Written, load_workloads
+from suffixsvc_bench.decode.llama_server import MODES
+from suffixsvc_bench.decode.peers import open_peers
 from suffixsvc_bench.decode.prepared import Prepared
+from suffixsvc_bench.decode.priced import PricedRow, Prices, price_calls
 from suffixsvc_bench.decode.rig import Rig, RigOptions
 from suffixsvc_bench.decode.run import run_workload
-from suffixsvc_bench.decode.variants import DriverVariant, PlainVariant, settings_for
+from suffixsvc_bench.decode.variants import DriverVariant, PlainVariant, Setting, Variant, settings_for
 from suffixsvc_bench.provenance import Provenance, provenance
 
 __all__ = ["DecodeOptions", "Measured", "run_decode"]
@@ -44,6 +47,10 @@ class DecodeOptions:
     max_tokens: int = 160
     log: Path | None = None
     prepared: Path | None = None
+    llama_bin: Path | None = None
+    llama_modes: Sequence[str] = tuple(MODES)
+    llama_programs: bool = False
+    prices: Sequence[Prices] = ()
 
 
 @dataclass(slots=True)
@@ -55,6 +62,8 @@ class Measured:
         forecasts: by workload: what the replay of the same calls says, see
             :mod:`suffixsvc_bench.decode.forecast`.
         pairs: by workload and way, every single pair.
+        against: by workload and other way: the first way's speed over it.
+        priced: at supplied prices, by their name.
     """
 
     provenance: Provenance
@@ -65,6 +74,9 @@ class Measured:
     rows: list[Row] = field(default_factory=list)
     forecasts: dict[str, float] = field(default_factory=dict)
     pairs: dict[str, dict[str, list[Pair]]] = field(default_factory=dict)
+    against: dict[str, dict[str, Ratio]] = field(default_factory=dict)
+    priced: dict[str, list[PricedRow]] = field(default_factory=dict)
+    prices: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, every pair included."""
@@ -76,6 +88,9 @@ class Measured:
             "curve": self.curve,
             "rows": [row.as_dict() for row in self.rows],
             "forecasts": self.forecasts,
+            "against": {w: {n: asdict(r) for n, r in ways.items()} for w, ways in self.against.items()},
+            "prices": self.prices,
+            "priced": {name: [asdict(row) for row in rows] for name, rows in self.priced.items()},
             "pairs": {
                 workload: {name: [_plain(pair) for pair in pairs] for name, pairs in ways.items()}
                 for workload, ways in self.pairs.items()
@@ -117,8 +132,23 @@ def run_decode(options: DecodeOptions, tell: Tell = lambda what, done: None) -> 
             log=options.log,
             max_tokens=options.max_tokens,
         )
+        peers: list[Variant] = []
+        if options.llama_bin is not None:
+            peers = open_peers(
+                options.llama_bin,
+                options.llama_modes,
+                rig,
+                folder,
+                stack,
+                lambda what: tell(what, 0.0),
+                programs=options.llama_programs,
+            )
         for temperature in options.temperatures:
-            _run_at(Sampling(temperature=temperature), rig, workloads, options, measured, tell)
+            greedy = temperature == 0.0
+            sampling = Sampling(temperature=temperature)
+            _run_at(sampling, rig, workloads, options, measured, tell, peers if greedy else [])
+        for prices in options.prices:
+            _price(prices, rig, workloads, options, measured, tell)
         return measured
 
 
@@ -129,20 +159,15 @@ def _run_at(
     options: DecodeOptions,
     measured: Measured,
     tell: Tell,
+    peers: Sequence[Variant],
 ) -> None:
-    kind = model_class(rig.model.parameters, expert_counts(rig.model.header)[0])
-    settings = settings_for(
-        policies=options.policies,
-        ks=options.ks,
-        layers=options.layers,
-        sampling=sampling,
-        model_class=kind,
-    )
+    settings = _settings(options, rig, sampling)
     plain = PlainVariant(rig.target, rig.curve, sampling)
-    variants = [
+    variants: list[Variant] = [
         DriverVariant(setting, rig.target, rig.curve, rig.namespace, rig.draft_model, rig.content)
         for setting in settings
     ]
+    variants += peers
     answers = sum(len(w.jobs) for w in workloads) * options.rounds * (len(variants) + 1)
     done = 0
     for workload in workloads:
@@ -156,14 +181,61 @@ def _run_at(
         pairs = run_workload(workload, plain, variants, options.rounds, on_answer)
         measured.pairs[name] = pairs
         measured.rows += [row_of(name, variant, found) for variant, found in pairs.items()]
+        first, *others = pairs
+        measured.against[name] = {other: against(pairs[first], pairs[other]) for other in others}
         measured.forecasts[name] = _forecast(workload, next(iter(pairs.values())), rig)
 
 
 def _forecast(workload: Workload, pairs: Sequence[Pair], rig: Rig) -> float:
-    """Of the calls as plain decoding answered them in the first round."""
+    return forecast_speedup(_as_written(workload, pairs), workload.warming, rig.curve.curve)
+
+
+def _settings(options: DecodeOptions, rig: Rig, sampling: Sampling) -> list[Setting]:
+    return settings_for(
+        policies=options.policies,
+        ks=options.ks,
+        layers=options.layers,
+        sampling=sampling,
+        model_class=model_class(rig.model.parameters, expert_counts(rig.model.header)[0]),
+    )
+
+
+#: what is compared at supplied prices: with the draft model and without, and by rule
+_PRICED_LAYERS: Final = ("all", "prompt-lookup+suffix", "draft-model")
+
+
+def _price(
+    prices: Prices,
+    rig: Rig,
+    workloads: Sequence[Workload],
+    options: DecodeOptions,
+    measured: Measured,
+    tell: Tell,
+) -> None:
+    """Every workload's calls, as plain decoding answered them, at these prices."""
+    wanted = replace(options, layers=_PRICED_LAYERS if rig.draft_model else ("prompt-lookup+suffix",))
+    settings = _settings(wanted, rig, Sampling())
+    measured.prices[prices.name] = prices.about
+    rows = measured.priced.setdefault(prices.name, [])
+    for workload in workloads:
+        pairs = next(iter(measured.pairs[workload.name].values()))
+        rows += price_calls(
+            workload.name,
+            _as_written(workload, pairs),
+            workload.warming,
+            settings,
+            prices,
+            rig.target.vocab_size,
+            rig.target.eog_ids,
+            rig.patient_draft_model,
+            lambda setting, job: tell(f"{prices.name}: {job}, {setting}", 1.0),
+        )
+
+
+def _as_written(workload: Workload, pairs: Sequence[Pair]) -> list[Written]:
+    """The calls as plain decoding answered them in the first round."""
     texts = {pair.job: pair.reference.token_ids for pair in reversed(pairs)}
-    calls = [Written(job, texts[job.key]) for job in workload.jobs if texts.get(job.key)]
-    return forecast_speedup(calls, workload.warming, rig.curve.curve)
+    return [Written(job, texts[job.key]) for job in workload.jobs if texts.get(job.key)]
 
 
 def _plain(pair: Pair) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from suffixsvc_bench.decode.variants import Outcome
 
-__all__ = ["Pair", "Ratio", "Row", "ratio_of", "row_of"]
+__all__ = ["Pair", "Ratio", "Row", "against", "ratio_of", "row_of"]
 
 RESAMPLES: Final = 10_000
 CONFIDENCE: Final = 0.95
@@ -93,6 +93,11 @@ def ratio_of(pairs: Sequence[Pair], seed: int = 1) -> Ratio:
     low, high = np.quantile(_ratio(drawn), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     median = float(np.median([pair.ratio for pair in pairs]))
     return Ratio(float(_ratio(columns.sum(axis=0))), float(low), float(high), median, len(pairs))
+
+
+def against(ours: Sequence[Pair], theirs: Sequence[Pair]) -> Ratio:
+    """One way over another, from answers to the same jobs in the same turns."""
+    return ratio_of([Pair(a.job, a.agent, a.outcome, b.outcome) for a, b in zip(ours, theirs, strict=True)])
 
 
 def row_of(workload: str, variant: str, pairs: Sequence[Pair]) -> Row:

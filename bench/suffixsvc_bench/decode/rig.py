@@ -30,6 +30,8 @@ SLOTS: Final = 4
 STEP_TIMEOUT: Final = (0.005, 0.05)
 #: a kept curve is measured again where a plain step now takes so many times what it took then, or less
 DRIFT: Final = 1.25
+#: how long a draft is waited for where time is only added up
+PATIENCE_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,17 @@ class Rig:
         low, high = STEP_TIMEOUT
         patience = min(high, max(low, curve.seconds_per_step))
         self._client = stack.enter_context(SuffixClient(address, ClientConfig(step_timeout_s=patience)))
-        self.draft_model = self._worker(folder, stack)
+        client = self._worker(folder, stack)
+        vocabulary = self.model.vocabulary
+        #: make a layer that drafts with the model; None where there is none. The patient one waits for it.
+        self.draft_model: Callable[[], Layer] | None = None
+        self.patient_draft_model: Callable[[], DraftModelLayer] | None = None
+        if client is not None:
+            self.draft_seconds = client.check_vocabulary(vocabulary).seconds_per_token
+            self.draft_model = lambda: DraftModelLayer(client, vocabulary)
+            self.patient_draft_model = lambda: DraftModelLayer(
+                client, vocabulary, timeout_seconds=PATIENCE_SECONDS
+            )
 
     def namespace(self, name: str) -> Memory:
         """A memory of the service."""
@@ -101,7 +113,7 @@ class Rig:
         """What kind of text these tokens are."""
         return content_type(self.model.detokenize(token_ids))
 
-    def _worker(self, folder: Path, stack: ExitStack) -> Callable[[], Layer] | None:
+    def _worker(self, folder: Path, stack: ExitStack) -> DraftWorkerClient | None:
         options = self.options
         if options.draft is None:
             return None
@@ -109,7 +121,4 @@ class Rig:
         command = ["draft-worker", "--model", str(options.draft), "--listen", address]
         command += ["--threads", str(options.threads), "--context", str(options.context)]
         self._children.start("draft worker", [*command, "--ready-file", str(ready)], ready.exists)
-        client = stack.enter_context(DraftWorkerClient(address))
-        vocabulary = self.model.vocabulary
-        self.draft_seconds = client.check_vocabulary(vocabulary).seconds_per_token
-        return lambda: DraftModelLayer(client, vocabulary)
+        return stack.enter_context(DraftWorkerClient(address))

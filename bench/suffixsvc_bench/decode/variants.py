@@ -191,11 +191,7 @@ def settings_for(
         elif policy == Controller.FIXED:
             for k in ks:
                 config = DriverConfig(
-                    policy=Policy.FIRST_MATCH,
-                    controller=Controller.FIXED,
-                    k_start=k,
-                    k_min=min(k, 4),
-                    k_max=max(k, 24),
+                    policy=Policy.FIRST_MATCH, controller=Controller.FIXED, k_start=k, k_min=k, k_max=k
                 )
                 found.append(Setting(f"K = {k}", config, LAYERS, sampling))
         elif policy in set(Controller) or policy == Policy.FIRST_MATCH:
