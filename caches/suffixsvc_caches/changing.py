@@ -82,12 +82,11 @@ def import_cache(
             expected="n-grams of token ids",
             got=f"{len(table)} others",
         )
-    largest = max((int(ids.max()) for ids in (loaded.ngrams, loaded.tokens) if ids.size), default=-1)
-    if largest >= tokenizer.vocab_size:
+    if loaded.largest_token >= tokenizer.vocab_size:
         raise InvalidInputError(
             f"{file} has tokens beyond the vocabulary",
             expected=f"0 .. {tokenizer.vocab_size - 1}",
-            got=largest,
+            got=loaded.largest_token,
             remedy="Give the tokenizer of the model that the cache was made for.",
         )
     note = TokenizerNote(tokenizer.fingerprint, tokenizer.vocab_size, name)

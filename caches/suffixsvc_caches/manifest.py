@@ -283,9 +283,8 @@ def find_mismatches(cache: Path, manifest: Manifest, table: LookupTable) -> Iter
         if expected != got:
             yield f"the manifest says {what} {expected}, the cache has {got}"
     vocab_size = manifest.tokenizer.vocab_size
-    largest = max((int(ids.max()) for ids in (table.ngrams, table.tokens) if len(ids)), default=-1)
-    if vocab_size and largest >= vocab_size:
-        yield f"the manifest says a vocabulary of {vocab_size}, the cache has token {largest}"
+    if vocab_size and table.largest_token >= vocab_size:
+        yield f"the manifest says a vocabulary of {vocab_size}, the cache has token {table.largest_token}"
 
 
 def load_cache(cache: Path, fingerprint: str = "") -> tuple[LookupTable, Manifest | None]:
