@@ -13,11 +13,11 @@ from suffixsvc_caches.manifest import (
     TokenizerNote,
     cache_format,
     load_cache,
-    read_manifest,
+    read_own_manifest,
     require_new_cache,
     write_cache,
 )
-from suffixsvc_caches.tokenizers import Tokenizer, require_fingerprint
+from suffixsvc_caches.tokenizers import Tokenizer
 
 __all__ = ["import_cache", "prune_cache"]
 
@@ -69,11 +69,8 @@ def import_cache(
         TokenizerMismatchError: it has a manifest after all, of another tokenizer. Otherwise as above.
     """
     require_new_cache(out, force=force)
-    manifest = read_manifest(file)
-    if manifest is not None and not manifest.describes(file):
-        manifest = None  # whoever rewrote the file left the old one beside it
-    if manifest is not None and manifest.tokenizer.fingerprint:
-        require_fingerprint(manifest.tokenizer.fingerprint, tokenizer.fingerprint, str(file))
+    # Whoever rewrote the file may have left its old manifest beside it: that one does not count.
+    manifest, _ = read_own_manifest(file, tokenizer.fingerprint)
     table = read_lookup(file)
     loaded = table.as_loaded().in_order()
     if not len(loaded):

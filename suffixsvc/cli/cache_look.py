@@ -50,16 +50,12 @@ def inspect(
     """Show what a lookup cache holds, and warn of what llama.cpp makes of it."""
     from suffixsvc_caches.lookup import read_lookup
     from suffixsvc_caches.lookup.inspect import inspect_table
-    from suffixsvc_caches.manifest import CacheFormat, cache_format, load_cache, manifest_path, read_manifest
+    from suffixsvc_caches.manifest import CacheFormat, cache_format, manifest_path, read_own_manifest
     from suffixsvc_caches.tokenizers import load_tokenizer
 
     codec = load_tokenizer(tokenizer, bos=bos, eos=eos) if tokenizer else None
-    manifest = read_manifest(file)
-    foreign = manifest is not None and not manifest.describes(file)
-    if foreign:  # whatever it says, it says of something else
-        table, manifest = read_lookup(file), None
-    else:
-        table, manifest = load_cache(file, codec.fingerprint if codec else "")
+    manifest, stray = read_own_manifest(file, codec.fingerprint if codec else "")
+    table = read_lookup(file)
     static = cache_format(table, manifest, kind) is CacheFormat.STATIC
     found = inspect_table(table, static=static, top=top)
     warnings = [*found.warnings()]
@@ -68,7 +64,7 @@ def inspect(
             f"token {found.largest_token} is beyond the tokenizer's {codec.vocab_size:,}: "
             "the cache belongs to another model"
         )
-    if foreign:
+    if stray is not None:
         warnings.append(
             f"{manifest_path(file).name} belongs to another file, its size or checksum differs: "
             "nothing says whose tokens these are"
