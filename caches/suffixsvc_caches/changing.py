@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from suffixsvc.errors import InvalidConfigError, InvalidInputError
+from suffixsvc.errors import InvalidInputError
 from suffixsvc_caches.lookup import read_lookup
-from suffixsvc_caches.lookup.pruning import RECORD_BYTES, prune_table
+from suffixsvc_caches.lookup.pruning import prune_table, require_budget
 from suffixsvc_caches.manifest import (
     CacheFormat,
     Manifest,
@@ -37,10 +37,7 @@ def prune_cache(
         InvalidConfigError: a budget that no record fits. Errors of ``load_cache`` and ``write_lookup``.
     """
     require_new_cache(out, force=force)
-    if budget_bytes is not None and budget_bytes < RECORD_BYTES:
-        raise InvalidConfigError(
-            "no record fits the budget", expected=f"{RECORD_BYTES} bytes or more", got=budget_bytes
-        )
+    require_budget(budget_bytes)
     table, manifest = load_cache(file)
     form = cache_format(table, manifest, kind)
     pruned = prune_table(table.as_loaded(), budget_bytes, static=form is CacheFormat.STATIC)
