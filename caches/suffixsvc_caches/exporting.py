@@ -111,7 +111,7 @@ def _from_folder(
             raise UnknownNamespaceError(f"there is no namespace {path!r}", expected=known[:200] or None)
         namespace = cache.namespace(path)
         done = _export(namespace, wanted, folder, context_tokens)
-        found = [Records.of(each, [file]) for each, file in zip(wanted, done.files, strict=True)]
+        found = [Records(each, [file]) for each, file in zip(wanted, done.files, strict=True)]
         return namespace.tokenizer, done.outputs, done.tokens, found
 
 
@@ -143,5 +143,5 @@ def _from_service(
     except OSError as error:
         raise _of_disk(error, folder) from None
     files = [TalliedFile(path, *astuple(file)) for path, file in zip(paths, done.files, strict=True)]
-    found = [Records.of(each, [file]) for each, file in zip(wanted, files, strict=True)]
+    found = [Records(each, [file]) for each, file in zip(wanted, files, strict=True)]
     return done.tokenizer, done.outputs, done.tokens, found

@@ -125,4 +125,4 @@ def _work(
 
 def as_records(wanted: Sequence[RecordFile], parts: Sequence[Sequence[TalliedFile]]) -> list[Records]:
     """What was found in each part, put together for each file that is wanted."""
-    return [Records.of(each, [part[i] for part in parts]) for i, each in enumerate(wanted)]
+    return [Records(each, [part[i] for part in parts]) for i, each in enumerate(wanted)]
