@@ -61,7 +61,7 @@ def bench_index(
     """
     from suffixsvc_bench.index_bench import KINDS, IndexBenchOptions, run_index_bench
     from suffixsvc_bench.output import Told, require_folder, require_place
-    from suffixsvc_bench.replay.inputs import read_encoder
+    from suffixsvc_client.text import TextCodec
 
     require_place(report)
     require_folder(folder)
@@ -69,7 +69,7 @@ def bench_index(
         sizes=tuple(_tokens(part) for part in sizes.split(",")),
         kinds=tuple(kind) if kind else tuple(KINDS),
         log=log,
-        encode=read_encoder(tokenizer) if tokenizer else None,
+        encode=TextCodec.load(tokenizer).encode if tokenizer else None,
         output_tokens=output_tokens,
         max_draft_tokens=max_draft,
         seed=seed,
