@@ -15,7 +15,7 @@ from suffixsvc import SuffixCache
 from suffixsvc.engine import ExportJob, Namespace
 from suffixsvc.engine.export import ExportedNgrams
 from suffixsvc.errors import InvalidInputError, StoreError, StoreFullError, UnknownNamespaceError
-from suffixsvc.types import RecordFile, TalliedFile
+from suffixsvc.lookup_records import RecordFile, TalliedFile
 from suffixsvc_caches.atomic import FULL, require_new
 from suffixsvc_caches.building import LookupCaches, LookupFiles, LookupSpec, Provenance
 from suffixsvc_caches.counting import Records

@@ -18,7 +18,7 @@ from support.lookup_oracle import PERCENT_LAX, PERCENT_STRICT, SAMPLES_LAX, SAMP
 from support.ngram_oracle import Ngram, fires, follows, ranked
 
 from suffixsvc.errors import InvalidConfigError
-from suffixsvc.types import TalliedFile
+from suffixsvc.lookup_records import TalliedFile
 
 RECORD = 28
 

@@ -37,8 +37,9 @@ from suffixsvc.errors import (
     TokenizerMismatchError,
     UnknownNamespaceError,
 )
+from suffixsvc.lookup_records import RecordFile
 from suffixsvc.service.handlers import MAX_EXPORTS
-from suffixsvc.types import NewOutput, RecordFile
+from suffixsvc.types import NewOutput
 from suffixsvc.v1 import suffix_cache_pb2_grpc
 
 #: folders of exports

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from suffixsvc.types import RecordFile, TalliedFile
+from suffixsvc.lookup_records import RecordFile, TalliedFile
 
 __all__ = ["RecordFile", "Records"]
 
