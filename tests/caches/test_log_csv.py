@@ -203,16 +203,16 @@ def test_a_truncated_file_gives_what_it_has(tmp_path: Path) -> None:
 
 
 MEASURE = """
-import resource, sys
+import sys
 from pathlib import Path
+from suffixsvc_caches.counting.memory import peak_bytes
 from suffixsvc_caches.logs import LogTally, ReadOptions, find_logs, read_calls
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 options = ReadOptions.parse(max_line_bytes=4 << 20)
 tally = LogTally()
 (file,) = find_logs([Path(sys.argv[1])], options)
-before = peak()
+before = peak_bytes()
 responses = [len(call.response) for call in read_calls(file, options, tally)]
-print(*responses, tally.counts.malformed, (peak() - before) // 1024)
+print(*responses, tally.counts.malformed, (peak_bytes() - before) >> 20)
 """
 
 

@@ -182,19 +182,17 @@ def test_a_record_of_an_array_beyond_the_limit_ends_the_file(tmp_path: Path) -> 
 MEASURE = """
 import sys
 from pathlib import Path
+from suffixsvc_caches.counting.memory import peak_bytes
 from suffixsvc_caches.logs import LogTally, ReadOptions, find_logs, read_calls
-def peak():  # not getrusage: that one remembers the process this was started by
-    [line] = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
-    return int(line.split()[1])
 options = ReadOptions.parse(max_line_bytes=int(sys.argv[2]))
 tally = LogTally()
 files = find_logs([Path(sys.argv[1])], options)
 import orjson, zstandard
-before = peak()
+before = peak_bytes()
 for file in files:
     for call in read_calls(file, options, tally):
         pass
-print(tally.counts.calls, tally.counts.malformed, tally.counts.damaged, (peak() - before) // 1024)
+print(tally.counts.calls, tally.counts.malformed, tally.counts.damaged, (peak_bytes() - before) >> 20)
 """
 
 
