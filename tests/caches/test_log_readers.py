@@ -160,6 +160,25 @@ def test_a_field_that_does_not_exist_is_named_with_those_that_do(tmp_path: Path)
         read_all(path, response_field="answer.text", prompt_field="ask")
 
 
+def test_a_list_of_fields_says_where_it_leaves_some_out(tmp_path: Path) -> None:
+    """Fields far inside were left out without a word, the one that was meant among them."""
+    answer = {
+        "id": "x",
+        "model": "m",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "a"}}],
+    }
+    with pytest.raises(InvalidInputError) as caught:
+        read_one(tmp_path, answer, response_field="choices.0.message.contant")
+    assert (caught.value.got, caught.value.remedy) == (
+        "the fields id, model, choices, choices.0, choices.0.index, choices.0.message, ...",
+        "Did you mean choices.0.message.content?",
+    )
+    for count, more in ((40, ""), (41, ", ...")):
+        with pytest.raises(InvalidInputError) as caught:
+            read_one(tmp_path, {f"f{n}": n for n in range(count)}, response_field="text")
+        assert str(caught.value.got).endswith(f", f39{more}")
+
+
 def test_a_misnamed_field_is_noticed_before_the_whole_log_is_read(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", [{"answer": "x"}] * 5000)
     options = ReadOptions(response_field="anwser")
