@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -75,7 +75,8 @@ def inspect(
         plain: dict[str, Any] = {"file": str(file), **asdict(found)}
         plain["ngrams"] = {str(order): number for order, number in found.ngrams.items()}
         for record, shown in zip(found.top, plain["top"], strict=True):
-            shown["text"] = codec.decode(record.ngram) if codec else None
+            known = codec is not None and all(0 <= token < codec.vocab_size for token in record.ngram)
+            shown["text"] = codec.decode(record.ngram) if codec and known else None
         plain |= {"warnings": warnings, "manifest": json.loads(manifest.as_json()) if manifest else None}
         typer.echo(json.dumps(plain, indent=2))
         return
@@ -124,10 +125,15 @@ def _followers(record: Record, decode: Callable[[Sequence[int]], str]) -> str:
 
 
 def shown_by(codec: Tokenizer | None) -> Callable[[Sequence[int]], str]:
-    """How token ids are shown: as text where there is a tokenizer."""
+    """How token ids are shown: as text where there is a tokenizer that knows them."""
+
+    size = codec.vocab_size if codec else 0
 
     def show(token_ids: Sequence[int]) -> str:
-        return repr(codec.decode(token_ids)) if codec else " ".join(map(str, token_ids))
+        runs = ((known, list(run)) for known, run in groupby(token_ids, lambda token: 0 <= token < size))
+        return " ".join(
+            repr(codec.decode(run)) if codec and known else " ".join(map(str, run)) for known, run in runs
+        )
 
     return show
 
