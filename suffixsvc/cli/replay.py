@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from suffixsvc.cli.options import LogTokenizer
+
 if TYPE_CHECKING:
     from suffixsvc_bench.replay import Call, Replay, ReplayOptions
 
@@ -17,10 +19,7 @@ def replay(
     logs: Annotated[
         list[Path], typer.Argument(help="Recorded logs: JSON lines, plain or .gz, a call a line.")
     ],
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(help="A tokenizer.json (plain or .gz), for logs that hold texts instead of token ids."),
-    ] = None,
+    tokenizer: LogTokenizer = None,
     cost: Annotated[
         float, typer.Option(help="What each drafted token costs the target, in plain decode steps.")
     ] = 0.05,
