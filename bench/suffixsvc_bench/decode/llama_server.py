@@ -42,10 +42,11 @@ class ServerVariant:
         self._port, self._program = port, program
 
     def begin(self, workload: str, warming: Sequence[Written], turn: int) -> None:
-        """Show it what was written before: as prompts, which its tables learn from too."""
+        """Show it what was written before: as prompts, which the tables that outlive a request learn from
+        too. What stood before those texts would take minutes to read and teaches nothing of answers."""
         if turn == 0:
             for written in warming:
-                self._complete([*written.job.prompt_ids, *written.token_ids], 1)
+                self._complete(written.token_ids, 1)
 
     def answer(self, job: Job) -> Outcome:
         """As its own clock has it. The first token comes out of reading the prompt and is not counted."""
