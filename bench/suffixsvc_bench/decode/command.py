@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from suffixsvc_driver.config import Controller
 from suffixsvc_driver.cost import key_of
 from suffixsvc_driver.model_class import model_class
 from suffixsvc_driver.sampling import Sampling
@@ -52,6 +53,31 @@ class DecodeOptions:
     llama_programs: bool = False
     prices: Sequence[Prices] = ()
 
+    def as_dict(self) -> dict[str, Any]:
+        """For the command that asks for the same again; files by their names."""
+        peers = self.llama_bin is not None
+        return {
+            "target": self.rig.target.name,
+            "draft": self.rig.draft.name if self.rig.draft else None,
+            "threads": self.rig.threads,
+            "context": self.rig.context,
+            "max_width": self.rig.max_width,
+            "experts": self.rig.experts,
+            "workloads": list(self.workloads),
+            "calls": self.calls,
+            "rounds": self.rounds,
+            "policies": list(self.policies),
+            "ks": list(self.ks) if Controller.FIXED in self.policies else [],
+            "layers": list(self.layers),
+            "temperatures": list(self.temperatures),
+            "max_tokens": self.max_tokens,
+            "log": self.log.name if self.log else None,
+            "llama_bin": self.llama_bin.name if self.llama_bin else None,
+            "llama_modes": list(self.llama_modes) if peers else [],
+            "llama_programs": peers and self.llama_programs,
+            "prices": [prices.name for prices in self.prices],
+        }
+
 
 @dataclass(slots=True)
 class Measured:
@@ -71,6 +97,7 @@ class Measured:
     draft: str
     threads: int
     curve: dict[str, Any]
+    options: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
     forecasts: dict[str, float] = field(default_factory=dict)
     pairs: dict[str, dict[str, list[Pair]]] = field(default_factory=dict)
@@ -86,6 +113,7 @@ class Measured:
             "draft": self.draft,
             "threads": self.threads,
             "curve": self.curve,
+            "options": self.options,
             "rows": [row.as_dict() for row in self.rows],
             "forecasts": self.forecasts,
             "against": {w: {n: asdict(r) for n, r in ways.items()} for w, ways in self.against.items()},
@@ -115,6 +143,7 @@ def run_decode(options: DecodeOptions, tell: Tell = lambda what, done: None) -> 
             options.rig.draft.name if options.rig.draft else "",
             options.rig.threads,
             curve.to_json(),
+            options.as_dict(),
         )
         plain = PlainVariant(rig.target, rig.curve, Sampling())
 
@@ -176,7 +205,7 @@ def _run_at(
         def on_answer(variant: str, job: str, name: str = name) -> None:
             nonlocal done
             tell(f"{name}: {job}, {variant}", min(1.0, done / answers))
-            done += 1
+            done += job != "what it remembers"
 
         pairs = run_workload(workload, plain, variants, options.rounds, on_answer)
         measured.pairs[name] = pairs

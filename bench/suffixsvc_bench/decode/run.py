@@ -25,11 +25,12 @@ def run_workload(
     The reference answers twice where there are more than two ways, first and last, and its mean counts.
 
     Args:
-        on_answer: called before each answer with the way's name and the job's key.
+        on_answer: called before each answer with the way's name and the job's key, and before a way begins.
     """
     pairs: dict[str, list[Pair]] = {variant.name: [] for variant in variants}
     for turn in range(rounds):
         for variant in (reference, *variants):
+            on_answer(variant.name, "what it remembers")
             variant.begin(workload.name, workload.warming, turn)
         for number, job in enumerate(workload.jobs):
             found: dict[str, list[Outcome]] = {}
