@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -11,6 +12,8 @@ import typer
 
 __all__ = ["bench_decode"]
 
+#: columns of a table that goes into a file
+_WIDE = 200
 Number = TypeVar("Number", int, float)
 
 
@@ -125,7 +128,7 @@ def bench_decode(
     if as_json:
         typer.echo(json.dumps(data, indent=2))
         return
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=_WIDE)
     print_grid(console, decode_grid(data))
     print_grid(console, forecast_grid(data))
     others = against_grid(data)
