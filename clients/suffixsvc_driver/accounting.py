@@ -8,11 +8,12 @@ Hit rates are counted twice: per layer (who was asked) and per kind of evidence 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from suffixsvc.types import DraftSource
+from suffixsvc_driver.events import Verify
 
 __all__ = ["EVIDENCE", "HitCounts", "LayerCounts", "Stats"]
 
@@ -86,6 +87,7 @@ class Stats:
     steps: int = 0
     tokens: int = 0
     padding: int = 0  #: tokens sent only to reach a cheaper width
+    replayed: int = 0  #: tokens computed again, because a recurrent state could not be cut between them
     cost: float = 0.0  #: plain decode steps that the steps should have cost by the curve, asking included
     layers: dict[str, LayerCounts] = field(default_factory=dict)
     evidence: dict[str, HitCounts] = field(default_factory=dict)
@@ -93,28 +95,28 @@ class Stats:
     def layer(self, name: str) -> LayerCounts:
         return self.layers.setdefault(name, LayerCounts())
 
-    def count_step(
-        self, layer: str, sources: Sequence[int], accepted: int, written: Iterable[int], padding: int
-    ) -> None:
+    def count_step(self, sent: Verify, accepted: int, written: Iterable[int]) -> None:
         """A target step.
 
         Args:
-            layer: whose draft was sent, empty for a plain step.
-            sources: DraftSource of each drafted token, padding left out.
-            accepted: how many of them the target agreed with.
+            sent: what was verified.
+            accepted: how many of its drafted tokens the target agreed with, padding left out.
             written: DraftSource of each token written.
-            padding: tokens sent only to reach a cheaper width.
         """
         origin = list(written)
+        sources = sent.sources[: len(sent.sources) - sent.padding]
         self.steps += 1
         self.tokens += len(origin)
-        self.padding += padding
-        if not sources and not padding:  # a plain step, where every microsecond is the driver's own
+        self.padding += sent.padding
+        if not sources:  # a plain step, where every microsecond is the driver's own
             self.evidence.setdefault("target", HitCounts()).output_tokens += len(origin)
             return
         own = sum(source != DraftSource.NONE for source in origin)
-        if layer:
-            self.layer(layer).sent.count(len(sources), accepted, own)
+        first = sent.continued_at if sent.continued_by else len(sources)
+        self.layer(sent.layer).sent.count(first, min(first, accepted), min(first, own))
+        if sent.continued_by:
+            behind = len(sources) - first
+            self.layer(sent.continued_by).sent.count(behind, max(0, accepted - first), max(0, own - first))
         kinds = [EVIDENCE[s] for s in sources]
         kept = kinds[:accepted]
         output = [EVIDENCE[s] for s in origin]
@@ -158,6 +160,7 @@ class Stats:
         self.steps += other.steps
         self.tokens += other.tokens
         self.padding += other.padding
+        self.replayed += other.replayed
         self.cost += other.cost
         for name, layer in other.layers.items():
             self.layer(name).add(layer)

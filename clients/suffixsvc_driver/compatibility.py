@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suffixsvc_driver.models.known_pairs import KnownPair, find_known
-from suffixsvc_driver.targets.gguf_header import GgufHeader, read_gguf_header
+from suffixsvc_driver.targets.gguf_header import GgufHeader
 from suffixsvc_driver.targets.llama_model import LlamaModel
 from suffixsvc_driver.vocabulary import RuleOutcome, Vocabulary, compare_vocabularies
 
@@ -73,9 +73,8 @@ def read_facts(path: Path) -> ModelFacts:
         ModelNotFoundError, ModelCorruptError, ModelError. llama.cpp aborts the process on some files that
         no check finds: whoever reads files of others does it in a process of its own.
     """
-    header = read_gguf_header(path)
     with LlamaModel(path, vocab_only=True) as model:
-        return ModelFacts(path, path.stat().st_size, header, model.vocabulary)
+        return ModelFacts(path, path.stat().st_size, model.header, model.vocabulary)
 
 
 def compare_models(target: ModelFacts, draft: ModelFacts) -> Compatibility:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from suffixsvc.errors import InvalidConfigError
+from suffixsvc_driver.model_class import ModelClass
 
-__all__ = ["DriverConfig", "LayerKind", "LayerSpec", "Policy"]
+__all__ = ["Controller", "DriverConfig", "LayerKind", "LayerSpec", "Policy"]
 
 
 _COUNTS: Final = (
@@ -33,6 +34,19 @@ class Policy(enum.StrEnum):
     FIRST_MATCH = "first-match"
 
 
+class Controller(enum.StrEnum):
+    """first-match: what says how many tokens to draft."""
+
+    #: always ``k_start``
+    FIXED = "fixed-k"
+    #: by acceptance over a window of steps
+    ADAPTIVE = "adaptive-k"
+    #: likewise, within a range that belongs to the kind of text
+    CONTENT = "content-k"
+    #: likewise, within the range that belongs to the class of the model
+    CLASS = "class-k"
+
+
 class LayerKind(enum.StrEnum):
     """What a drafting layer is, which decides how its asking is priced."""
 
@@ -54,6 +68,7 @@ class LayerSpec:
         seconds_per_ask: a first guess of what a question costs; measured afterwards.
         seconds_per_token: the same for each drafted token (draft models).
         max_draft_tokens: never ask for more.
+        continues: the layer can go on behind a draft of others.
 
     Raises:
         InvalidConfigError: a name that is empty, no such kind, a time that is negative or not finite, or
@@ -65,6 +80,7 @@ class LayerSpec:
     seconds_per_ask: float = 0.0
     seconds_per_token: float = 0.0
     max_draft_tokens: int = 64
+    continues: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -85,8 +101,9 @@ class DriverConfig:
         min_match_tokens: first-match: a draft counts from this many tokens.
         first_match_cost: first-match: the price of a drafted token, in plain steps, by which layers cut
             drafts they do not believe in; it takes the place of the curve.
-        k_start, k_min, k_max, k_step: first-match: the adaptive number of tokens to draft. Equal
-            ``k_min`` and ``k_max`` fix it.
+        controller: first-match: see :class:`Controller`; a string of the same value is accepted.
+        k_start, k_min, k_max, k_step: first-match: the number of tokens to draft, and how it changes.
+        model_class: what the controller "class-k" goes by.
         k_window_steps: first-match: acceptance is watched over this many steps.
         k_raise_above, k_lower_below: acceptance rates at which K changes.
         rate_decay: how fast the running rate (tokens per plain step's cost) forgets, per step.
@@ -102,6 +119,7 @@ class DriverConfig:
     max_draft_tokens: int = 64
     min_match_tokens: int = 3
     first_match_cost: float = 0.2
+    controller: Controller = Controller.ADAPTIVE
     k_start: int = 12
     k_min: int = 4
     k_max: int = 24
@@ -111,9 +129,17 @@ class DriverConfig:
     k_lower_below: float = 0.60
     rate_decay: float = 0.99
     probe_every_steps: int = 64
+    model_class: ModelClass | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "policy", _member(Policy, "policy", self.policy))
+        object.__setattr__(self, "controller", _member(Controller, "controller", self.controller))
+        if self.model_class is not None:
+            object.__setattr__(self, "model_class", _member(ModelClass, "class of models", self.model_class))
+        elif self.controller is Controller.CLASS:
+            raise InvalidConfigError(
+                "class-k goes by the class of the model", expected="model_class", got=self.model_class
+            )
         for name in _COUNTS:
             _require_count(name, getattr(self, name))
         if not self.k_min <= self.k_start <= self.k_max:

@@ -59,10 +59,14 @@ class Probed(Protocol):
     @property
     def context_size(self) -> int: ...
 
+    @property
+    def position(self) -> int: ...
+
     def begin(self, prompt_ids: Sequence[int]) -> object: ...
 
     def probe(self, width: int) -> None:
-        """Verify ``width`` tokens behind the current sequence and forget them again."""
+        """Verify ``width`` tokens behind the current sequence and forget them again, except where only a
+        draft can be forgotten: then a single token stays."""
 
     def rewind(self, keep: int) -> None: ...
 
@@ -78,6 +82,9 @@ class CurveKey:
     max_width: int
     flash_attention: bool | None
     kv_type: str
+    experts_used: int | None = None
+    snapshots: bool = True
+    full_window: bool = True
 
     def file_name(self) -> str:
         digest = xxhash.xxh3_64_hexdigest(json.dumps(asdict(self), sort_keys=True).encode())
@@ -106,6 +113,9 @@ def key_of(target: LlamaTarget) -> CurveKey:
         settings.max_width,
         settings.flash_attention,
         settings.kv_type,
+        target.model.experts_used,
+        settings.snapshots,
+        settings.full_window,
     )
 
 
@@ -156,13 +166,16 @@ def measure_curve(
     """
     position = max(1, min(_POSITION, target.context_size - target.max_width - 1))
     # any text will do: what a step costs does not depend on which tokens it holds
-    target.begin([1 + i % 97 for i in range(position)])
+    text = [1 + i % 97 for i in range(position)]
+    target.begin(text)
     widths = [w for w in _WIDTHS if w < target.max_width]
     if target.max_width > 1:
         widths.append(target.max_width)
     done, total = 0, rounds * len(widths)
 
     def timed(width: int) -> float:
+        if target.position + width >= target.context_size:  # single tokens may stay
+            target.begin(text)
         before = clock()
         target.probe(width)
         return clock() - before

@@ -105,6 +105,15 @@ class CostCurve:
         were accepted. 1 where none is."""
         return self._widest_paying
 
+    def cost(self, width: int) -> float:
+        """Of a step of ``width`` tokens; past the curve's end its last step goes on by the mean slope."""
+        known = self.max_width
+        return self.costs[width] if width <= known else self.costs[known] * width / known
+
+    def with_cost(self, width: int, cost: float) -> CostCurve:
+        """This curve with another cost at one width."""
+        return CostCurve((*self.costs[:width], cost, *self.costs[width + 1 :]), self.seconds_per_step)
+
     def padded_width(self, width: int, room: int) -> int:
         """The cheapest width that holds ``width`` tokens and is at most ``room``. Width 1 stays 1: a
         plain step is never padded."""

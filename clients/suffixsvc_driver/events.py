@@ -20,10 +20,12 @@ import numpy as np
 
 from suffixsvc.types import Draft
 from suffixsvc.types import Verified as Feedback
+from suffixsvc_driver.content import ContentType
 
 __all__ = [
     "AskLayer",
     "Begin",
+    "Considered",
     "Decision",
     "Event",
     "Feedback",
@@ -61,6 +63,8 @@ class Begin:
         vocab_size: ids at or above it are junk.
         eog_ids: ids that end a generation.
         max_width: tokens the target can verify at once.
+        replays: the target computes accepted tokens again where a draft was accepted in part.
+        content: what kind of text it is about, for controllers that go by it.
     """
 
     prompt_length: int
@@ -69,6 +73,8 @@ class Begin:
     vocab_size: int
     eog_ids: frozenset[int] = frozenset()
     max_width: int = 1 << 20
+    replays: bool = False
+    content: ContentType = ContentType.GENERAL
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,12 +111,18 @@ class Verified:
         accepted: drafted tokens (padding included) the target agreed with, before any cut.
         width: tokens in the batch, the last real one included.
         stopped: the caller's stop rule held at the last emitted token.
+        replay: tokens that the next batch computes again, in front of the newest one.
+        seconds: what the step took; 0 where nobody measured it.
+        content: what kind of text is being written; None = as before.
     """
 
     emitted: tuple[int, ...]
     accepted: int
     width: int
     stopped: bool = False
+    replay: int = 0
+    seconds: float = 0.0
+    content: ContentType | None = None
 
 
 Event = Begin | LayerAnswer | LayerFailed | Verified
@@ -120,12 +132,37 @@ Event = Begin | LayerAnswer | LayerFailed | Verified
 class AskLayer:
     """Ask a layer for at most ``budget`` tokens; 0 only tells it what was written.
 
-    ``verified`` is what the target really got in the last step, None before the first.
+    ``verified`` is what the target really got in the last step, None before the first. ``after`` is a draft
+    behind which the layer is to go on.
     """
 
     layer: str
     budget: int
     verified: Feedback | None = None
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """A layer in a step, as the driver saw it.
+
+    Attributes:
+        layer: its name.
+        budget: tokens it was asked for; 0 = not asked for any.
+        why: in a word, why it was left alone, or where its answer went on.
+        token_ids: what it answered.
+        probs: P(accepted | all before accepted) as the driver believes it.
+        length, width, gain: the best prefix of it, the batch it takes, and the tokens that gains.
+    """
+
+    layer: str
+    budget: int
+    why: str = ""
+    token_ids: tuple[int, ...] = ()
+    probs: tuple[float, ...] = ()
+    length: int = 0
+    width: int = 1
+    gain: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +175,9 @@ class Verify:
         probs: P(accepted | all before accepted) as the driver believes it, 0 for padding.
         layer: whose draft it is; empty for a plain step.
         padding: how many of the tokens are padding.
+        continued_by: the layer that went on behind the first one's draft; empty where none did.
+        continued_at: tokens of the first layer then.
+        considered: what was looked at before, for people.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -145,6 +185,9 @@ class Verify:
     probs: tuple[float, ...] = ()
     layer: str = ""
     padding: int = 0
+    continued_by: str = ""
+    continued_at: int = 0
+    considered: tuple[Considered, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +219,14 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
     values = {k: v for k, v in data.items() if k != "event"}
     match data["event"]:
         case "Begin":
-            return Begin(**{**values, "eog_ids": frozenset(values["eog_ids"])})
+            content = ContentType(values.get("content", ContentType.GENERAL))
+            return Begin(**{**values, "eog_ids": frozenset(values["eog_ids"]), "content": content})
         case "LayerFailed":
             return LayerFailed(**values)
         case "Verified":
-            return Verified(**{**values, "emitted": tuple(values["emitted"])})
+            kind = values.get("content")
+            content_now = None if kind is None else ContentType(kind)
+            return Verified(**{**values, "emitted": tuple(values["emitted"]), "content": content_now})
         case _:
             arrays = {k: np.array(values["draft"][k], dtype=t) for k, t in _DRAFT_DTYPES.items()}
             return LayerAnswer(values["layer"], Draft(**arrays), values["seconds"])
@@ -201,6 +247,12 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
     if isinstance(decision, Verify):
         data["probs"] = [round(p, 6) for p in decision.probs]
         data["token_ids"], data["sources"] = list(decision.token_ids), list(decision.sources)
-    if isinstance(decision, AskLayer) and decision.verified is not None:
-        data["verified"]["source"] = int(decision.verified.source)
+        del data["considered"]
+        if not decision.continued_by:
+            del data["continued_by"], data["continued_at"]
+    if isinstance(decision, AskLayer):
+        if decision.verified is not None:
+            data["verified"]["source"] = int(decision.verified.source)
+        if not decision.after:
+            del data["after"]
     return {"decision": type(decision).__name__, **data}

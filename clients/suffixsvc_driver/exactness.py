@@ -127,10 +127,11 @@ def _same_shapes(target: LlamaTarget, result: Result) -> int:
     target.replay(result.prefill.history)
     equal = 0
     for step in result.steps:
-        target.rewind(step.start)
-        rows = target.compute(step.token_ids)
+        drafted = step.token_ids[1:]
+        rows = target.propose(drafted)
         for i, token in enumerate(step.emitted):
             equal += choose(rows[i], result.sampling, step.start + i + 1) == token
+        target.settle(drafted, step.emitted)
     return equal
 
 

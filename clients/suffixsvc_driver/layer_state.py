@@ -27,8 +27,9 @@ class LayerState:
         self.asking = asking
         #: steps since a question last added something to the draft at hand
         self.dry_steps = 0
-        #: the answer in this step
+        #: the answer in this step, and the draft it goes on behind
         self.chain = Chain()
+        self.after: tuple[int, ...] = ()
 
     def wrote(self, tokens: int) -> None:
         """The text has grown by so many tokens."""

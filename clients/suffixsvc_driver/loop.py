@@ -17,6 +17,7 @@ from suffixsvc.errors import InvalidConfigError
 from suffixsvc.types import DraftSource, TokenIds, VerifyCost
 from suffixsvc_driver.accounting import Stats
 from suffixsvc_driver.config import DriverConfig, Policy
+from suffixsvc_driver.content import ContentType
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import (
     AskLayer,
@@ -28,8 +29,10 @@ from suffixsvc_driver.events import (
     LayerAnswer,
     LayerFailed,
     Verified,
+    Verify,
 )
-from suffixsvc_driver.layers import Layer
+from suffixsvc_driver.layers import ContinuingLayer, Layer
+from suffixsvc_driver.live_curve import LiveCurve
 from suffixsvc_driver.sampling import GREEDY, Sampling
 from suffixsvc_driver.state import Driver
 from suffixsvc_driver.targets import Prefilled, StopRule, Target
@@ -41,6 +44,8 @@ _log = structlog.get_logger(__name__)
 _NONE: Final = int(DraftSource.NONE)
 #: a curve for targets nobody measured: a mid-sized model on a machine with some width to spare
 _GUESSED_COST_PER_TOKEN: Final = 0.2
+#: tokens by which the kind of a text is judged
+_CONTENT_TOKENS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ class StepRecord:
         emitted: the tokens written.
         ask_seconds: spent in layers before the step.
         target_seconds: spent in the target.
+        decision: what the driver decided, and what it looked at before.
+        replayed: tokens that the batch computed again in front of ``start``.
     """
 
     start: int
@@ -68,6 +75,8 @@ class StepRecord:
     emitted: tuple[int, ...]
     ask_seconds: float
     target_seconds: float
+    decision: Verify
+    replayed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +113,16 @@ class Result:
         return len(self.token_ids) / self.decode_seconds if self.decode_seconds else 0.0
 
 
+def _content_now(
+    content: Callable[[Sequence[int]], ContentType] | None, written: Sequence[int], new: int
+) -> ContentType | None:
+    """Looked at again whenever so many tokens have been written."""
+    n = len(written)
+    if content is None or n // _CONTENT_TOKENS == (n - new) // _CONTENT_TOKENS:
+        return None
+    return content(written[-_CONTENT_TOKENS:])
+
+
 class _Layers:
     """The layers of one generation: how much of the output each was told, who complained already."""
 
@@ -126,7 +145,11 @@ class _Layers:
         self._told[name] = len(written)
         before = self._clock()
         try:
-            draft = self._layers[name].draft(new, ask.budget, ask.verified)
+            layer = self._layers[name]
+            if ask.after and isinstance(layer, ContinuingLayer):
+                draft = layer.draft(new, ask.budget, ask.verified, after=ask.after)
+            else:
+                draft = layer.draft(new, ask.budget, ask.verified)
         except Exception as err:  # a layer can never hurt
             self._complain(name, err)
             return LayerFailed(name, type(err).__name__, self._clock() - before)
@@ -153,9 +176,10 @@ def generate(
     max_tokens: int = 256,
     *,
     sampling: Sampling = GREEDY,
-    curve: CostCurve | None = None,
+    curve: CostCurve | LiveCurve | None = None,
     trust: Trust | None = None,
     stop: StopRule | None = None,
+    content: Callable[[Sequence[int]], ContentType] | None = None,
     on_step: Callable[[StepRecord], None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Result:
@@ -169,9 +193,10 @@ def generate(
         prompt_ids: 1-D, at least one token.
         config: policy and its settings.
         layers: in the order in which they are asked, cheapest first.
-        curve: the target's measured cost curve; without one a linear guess.
+        curve: the target's measured cost curve; without one a linear guess. A live one learns from the steps.
         trust: what earlier generations learned about these layers; it learns on.
         stop: ends the generation where it holds.
+        content: says what kind of text token ids are, for controllers that go by it; asked now and then.
         on_step: called after every step, before the next one starts.
         clock: seconds; for accounting only.
 
@@ -180,11 +205,12 @@ def generate(
         ModelError: the target. Whatever a layer raises is counted, logged once and goes no further.
     """
     curve = curve or CostCurve.linear(_GUESSED_COST_PER_TOKEN, max(1, min(16, target.max_width)))
-    if curve.max_width > target.max_width:
+    known = curve.curve if isinstance(curve, LiveCurve) else curve
+    if known.max_width > target.max_width:
         raise InvalidConfigError(
             "the cost curve is wider than the target's batches",
             expected=f"at most {target.max_width}",
-            got=curve.max_width,
+            got=known.max_width,
         )
     config = config or DriverConfig()
     driver = Driver(config, curve, [layer.spec for layer in layers], trust)
@@ -194,7 +220,7 @@ def generate(
     prefilled = clock()
     prompt = tuple(int(t) for t in prompt_ids)
     gains = config.policy is Policy.EXPECTED_GAIN
-    cost: VerifyCost = curve.effective() if gains else config.first_match_cost
+    cost: VerifyCost = known.effective() if gains else config.first_match_cost
     asked.begin(prompt, cost)
     told = clock()
 
@@ -202,8 +228,16 @@ def generate(
     sources: list[int] = []
     steps: list[StepRecord] = []
     ask_seconds = 0.0
+    replay = 0
     event: Event = Begin(
-        len(prompt), max_tokens, target.context_size, target.vocab_size, target.eog_ids, target.max_width
+        len(prompt),
+        max_tokens,
+        target.context_size,
+        target.vocab_size,
+        target.eog_ids,
+        target.max_width,
+        target.replays,
+        ContentType.GENERAL if content is None else content(prompt[-_CONTENT_TOKENS:]),
     )
     while True:
         decision = driver.on(event)
@@ -228,7 +262,10 @@ def generate(
                 seen.emitted,
                 ask_seconds,
                 seconds,
+                decision,
+                replay,
             )
+            replay = seen.replay
             written.extend(seen.emitted)
             kept = min(seen.accepted, len(seen.emitted))
             sources.extend(decision.sources[:kept])
@@ -237,7 +274,15 @@ def generate(
             ask_seconds = 0.0
             if on_step is not None:
                 on_step(record)
-            event = Verified(seen.emitted, seen.accepted, len(decision.token_ids) + 1, seen.stopped)
+            event = Verified(
+                seen.emitted,
+                seen.accepted,
+                len(decision.token_ids) + 1,
+                seen.stopped,
+                seen.replay,
+                seconds,
+                _content_now(content, written, len(seen.emitted)),
+            )
     decoded = clock()
     asked.end(written, driver.feedback)
     ended = clock()

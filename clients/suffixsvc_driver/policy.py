@@ -8,45 +8,80 @@ curve with steps would stall a greedy rule right before its cheap width.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from suffixsvc_driver.config import DriverConfig
 from suffixsvc_driver.curve import CostCurve
 
-__all__ = ["AdaptiveK", "Choice", "RunningRate", "best_ask", "best_prefix"]
+__all__ = ["Choice", "Headroom", "RunningRate", "best_ask", "best_prefix"]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A prefix of ``length`` tokens in a batch of ``width``, and what it gains over drafting nothing,
-    in tokens. Length 0 is a plain step."""
+    """A prefix of ``length`` tokens in a batch of ``width``, the newest real token included, and what it
+    gains over drafting nothing, in tokens. Length 0 is a plain step."""
 
     length: int = 0
     width: int = 1
     gain: float = 0.0
 
 
-def best_prefix(probs: Sequence[float], curve: CostCurve, rate: float, limit: int, room: int) -> Choice:
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """What a draft has to fit into, and what the batch holds besides.
+
+    Attributes:
+        limit: drafted tokens that may be of use at most.
+        room: the widest batch that is possible, the newest real token included, ``beside`` left out.
+        beside: tokens that are in the batch anyhow, the newest real one left out: computed again after
+            a draft that was accepted in part, or of other generations.
+        replays: what is accepted of a draft that fails somewhere has to be computed again in the next step.
+    """
+
+    limit: int
+    room: int
+    beside: int = 0
+    replays: bool = False
+
+
+def best_prefix(
+    probs: Sequence[float],
+    curve: CostCurve,
+    rate: float,
+    headroom: Headroom,
+    *,
+    given: int = 0,
+    cost_per_ask: float = 0.0,
+    cost_per_token: float = 0.0,
+) -> Choice:
     """The prefix that gains most.
 
     Args:
         probs: P(accepted | all before accepted) of each token.
         rate: lambda, tokens per unit cost.
-        limit: drafted tokens that may be useful at most.
-        room: the widest batch the context has room for.
+        given: tokens at the start that are there already: only longer prefixes are compared, and only what
+            lies behind has the two costs, in plain steps.
     """
     best = Choice()
-    path, expected = 1.0, 0.0
-    widest = min(curve.max_width, room)
-    for length in range(1, min(len(probs), limit, widest - 1) + 1):
-        path *= probs[length - 1]
+    beside = headroom.beside
+    widest = min(curve.max_width, headroom.room + beside)
+    longest = min(len(probs), headroom.limit, widest - beside - 1)
+    plain = curve.cost(1 + beside)
+    path, expected, again = 1.0, 0.0, 0.0
+    for length in range(1, longest + 1):
+        p = probs[length - 1]
+        if headroom.replays:
+            # failing right here, the next step computes all of this batch before it again
+            again += path * (1.0 - p) * (curve.cost(1 + beside + length) - 1.0)
+        path *= p
         expected += path
-        width = curve.padded_width(length + 1, widest)
-        gain = expected - rate * (curve.costs[width] - 1.0)
+        if length <= given:
+            continue
+        width = curve.padded_width(1 + beside + length, widest)
+        cost = curve.costs[width] - plain + again + cost_per_ask + cost_per_token * (length - given)
+        gain = expected - rate * cost
         if gain > best.gain:
-            best = Choice(length, width, gain)
+            best = Choice(length, width - beside, gain)
     return best
 
 
@@ -54,25 +89,28 @@ def best_ask(
     acceptance: float,
     curve: CostCurve,
     rate: float,
-    limit: int,
-    room: int,
+    headroom: Headroom,
     *,
+    after: Sequence[float] = (),
     cost_per_ask: float = 0.0,
     cost_per_token: float = 0.0,
 ) -> Choice:
-    """The number of tokens to ask a layer for, were each accepted with this probability, and the gain
-    after paying for the question. At acceptance 1 this is the best the layer could ever do."""
-    best = Choice()
-    path, expected = 1.0, 0.0
-    widest = min(curve.max_width, room)
-    for length in range(1, min(limit, widest - 1) + 1):
-        path *= acceptance
-        expected += path
-        width = curve.padded_width(length + 1, widest)
-        gain = expected - rate * (curve.costs[width] - 1.0 + cost_per_ask + cost_per_token * length)
-        if gain > best.gain:
-            best = Choice(length, width, gain)
-    return best
+    """The best prefix were each token a layer is asked for accepted with this probability, and its gain after
+    paying for the question. At acceptance 1 this is the best the layer could ever do.
+
+    Args:
+        after: probabilities of a draft that the layer is to go on behind; the choice's length counts them.
+    """
+    probs = [*after, *[acceptance] * max(0, headroom.limit - len(after))]
+    return best_prefix(
+        probs,
+        curve,
+        rate,
+        headroom,
+        given=len(after),
+        cost_per_ask=cost_per_ask,
+        cost_per_token=cost_per_token,
+    )
 
 
 class RunningRate:
@@ -91,29 +129,3 @@ class RunningRate:
     def add(self, tokens: int, cost: float) -> None:
         self._tokens = self._tokens * self._decay + tokens
         self._cost = self._cost * self._decay + cost
-
-
-class AdaptiveK:
-    """first-match: how many tokens to draft, raised and lowered by acceptance over a rolling window."""
-
-    #: looking again after every step would race K to an end before the window has moved
-    _REVIEW_EVERY = 16
-
-    def __init__(self, config: DriverConfig) -> None:
-        self._config = config
-        self._window: deque[tuple[int, int]] = deque(maxlen=config.k_window_steps)
-        self._since_review = 0
-        self.value = config.k_start
-
-    def add(self, drafted: int, accepted: int) -> None:
-        """A step that sent a draft."""
-        self._window.append((drafted, accepted))
-        self._since_review += 1
-        if self._since_review < self._REVIEW_EVERY:
-            return
-        self._since_review = 0
-        rate = sum(a for _, a in self._window) / sum(d for d, _ in self._window)
-        if rate > self._config.k_raise_above:
-            self.value = min(self._config.k_max, self.value + self._config.k_step)
-        elif rate < self._config.k_lower_below:
-            self.value = max(self._config.k_min, self.value - self._config.k_step)

@@ -20,7 +20,9 @@ from suffixsvc.types import DraftSource
 from suffixsvc_driver.accounting import Stats
 from suffixsvc_driver.chain import Chain, clean_chain
 from suffixsvc_driver.config import DriverConfig, LayerKind, LayerSpec, Policy
+from suffixsvc_driver.controllers import make_controller
 from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.drafting import Offer, StepDraft
 from suffixsvc_driver.events import (
     AskLayer,
     Begin,
@@ -35,7 +37,8 @@ from suffixsvc_driver.events import (
     Verify,
 )
 from suffixsvc_driver.layer_state import DraftModelState, LayerState, layer_state
-from suffixsvc_driver.policy import AdaptiveK, Choice, RunningRate, best_ask, best_prefix
+from suffixsvc_driver.live_curve import LiveCurve
+from suffixsvc_driver.policy import Choice, Headroom, RunningRate, best_ask
 from suffixsvc_driver.trust import Trust
 
 __all__ = ["Driver"]
@@ -47,7 +50,6 @@ _SOURCE_OF: Final = {
 }
 _NONE: Final = int(DraftSource.NONE)
 _PLAIN: Final = Verify()
-_NO_CHOICE: Final = Choice()
 #: what a draft model is believed to get right before anything was seen
 _DRAFT_MODEL_PRIOR: Final = 0.7
 _NOT_BEGUN: Final = Begin(prompt_length=1, max_tokens=1, context_size=1, vocab_size=1)
@@ -65,23 +67,26 @@ class Driver:
 
     Args:
         config: see :class:`DriverConfig`.
-        curve: what the target's steps cost.
+        curve: what the target's steps cost; a live one goes on learning from them.
         layers: in the order in which they are asked, cheapest first.
         trust: learned tables to go on with; a new one when absent.
+        rate: tokens per unit cost so far, shared by generations that run in the same batches.
     """
 
     def __init__(
         self,
         config: DriverConfig,
-        curve: CostCurve,
+        curve: CostCurve | LiveCurve,
         layers: Sequence[LayerSpec] = (),
         trust: Trust | None = None,
+        rate: RunningRate | None = None,
     ) -> None:
         names = [spec.name for spec in layers]
         if len(set(names)) != len(names) or "" in names:
             raise InvalidConfigError("layers need names of their own", expected="unique names", got=names)
         self.config = config
-        self.curve = curve
+        self._live = curve if isinstance(curve, LiveCurve) else None
+        self._fixed = curve.curve if isinstance(curve, LiveCurve) else curve
         self.trust = trust if trust is not None else Trust()
         self.stats = Stats()
         for name in names:
@@ -89,19 +94,24 @@ class Driver:
         self._layers = [
             layer_state(spec, self.trust.asking(spec.name, spec.seconds_per_ask)) for spec in layers
         ]
-        self._rate = RunningRate(config.rate_decay)
-        self._adaptive = AdaptiveK(config)
+        self._rate = rate if rate is not None else RunningRate(config.rate_decay)
+        self._controller = make_controller(config)
         self._phase = _Phase.IDLE
         self._begin = _NOT_BEGUN
         self._written = 0
         self._next_layer = 0
         self._ask: AskLayer | None = None
         self._verify = _PLAIN
-        self._best = _NO_CHOICE
-        self._best_layer = -1
-        self._best_probs: list[float] = []
+        self._replay = 0
+        self._beside = 0
+        self._draft = StepDraft(self.curve, 1.0, Headroom(0, 1))
         self._asking_cost = 0.0
         self._feedback: Feedback | None = None
+
+    @property
+    def curve(self) -> CostCurve:
+        """What steps cost, as far as it is known now."""
+        return self._live.curve if self._live is not None else self._fixed
 
     @property
     def rate(self) -> float:
@@ -156,6 +166,7 @@ class Driver:
                 got=event.prompt_length,
             )
         self._begin = event
+        self._controller.about(event.content)
         for layer in self._layers:
             layer.wrote(event.prompt_length)
         return self._start_step()
@@ -163,11 +174,11 @@ class Driver:
     def _start_step(self) -> Decision:
         self._phase = _Phase.ASKING
         self._next_layer = 0
-        self._best, self._best_layer = _NO_CHOICE, -1
-        self._best_probs = []
+        headroom = Headroom(self._limit(), self._room(), self._replay + self._beside, self._begin.replays)
+        self._draft = StepDraft(self.curve, self._rate.value, headroom)
         self._asking_cost = 0.0
         for layer in self._layers:
-            layer.chain = Chain()
+            layer.chain, layer.after = Chain(), ()
         return self._ask_next()
 
     # -- asking
@@ -188,60 +199,88 @@ class Driver:
         while self._next_layer < len(self._layers):
             layer = self._layers[self._next_layer]
             self._next_layer += 1
-            budget = self._budget(layer)
-            if budget is None:
+            ask = self._question(layer)
+            if ask is None:
                 layer.pass_over()
                 continue
             layer.asking.asked()
-            self._ask = AskLayer(layer.spec.name, budget, self._feedback)
-            return self._ask
+            layer.after = ask.after
+            self._ask = ask
+            return ask
         self._ask = None
         return self._decide()
 
-    def _budget(self, layer: LayerState) -> int | None:
-        """Tokens to ask this layer for; 0 tells it what was written, None leaves it alone."""
-        limit = min(self._limit(), layer.spec.max_draft_tokens)
+    def _question(self, layer: LayerState) -> AskLayer | None:
+        """What to ask this layer; a budget of 0 tells it what was written, None leaves it alone."""
+        name = layer.spec.name
+        limit = min(self._draft.headroom.limit, layer.spec.max_draft_tokens)
         if self.config.policy is Policy.EXPECTED_GAIN:
-            return self._paying_budget(layer, limit)
-        if self._best_layer < 0:
-            return max(0, min(limit, self._adaptive.value, self._room() - 1))
-        return 0 if layer.spec.kind is LayerKind.SUFFIX else None
+            if isinstance(layer, DraftModelState):
+                return self._ask_draft_model(layer, limit)
+            budget = self._paying_budget(layer, limit)
+        elif self._draft.choice.length == 0:
+            budget = max(0, min(limit, self._controller.value, self._room() - 1))
+        elif layer.spec.kind is LayerKind.SUFFIX:
+            budget = 0
+        else:
+            self._draft.leave_alone(name, "the first match is taken")
+            return None
+        return None if budget is None else AskLayer(name, budget, self._feedback)
 
     def _paying_budget(self, layer: LayerState, limit: int) -> int | None:
-        if isinstance(layer, DraftModelState):
-            return self._draft_model_budget(layer, limit)
         unit = self.curve.seconds_per_step
         due = layer.asking.due(self.config.probe_every_steps, unit)
-        budget = min(limit, self.curve.widest_paying - 1, self._room() - 1)
+        beside = self._draft.headroom.beside
+        budget = min(limit, self.curve.widest_paying - 1, self._room() - 1, self.curve.max_width - 1 - beside)
+        if budget < 1:
+            self._draft.leave_alone(layer.spec.name, "no room, or no width that pays")
+            return None
         # no question is worth more than a draft of which every token is right
-        worth = float(budget) if due else layer.asking.worth(layer.dry_steps, self._best.gain)
-        price = self._in_steps(layer.asking.seconds)
-        return budget if budget > 0 and worth > self._rate.value * price else None
+        worth = float(budget) if due else layer.asking.worth(layer.dry_steps, self._draft.gain)
+        if worth > self._rate.value * self._in_steps(layer.asking.seconds):
+            return budget
+        self._draft.leave_alone(layer.spec.name, "asking costs more than it has been worth")
+        return None
 
-    def _draft_model_budget(self, layer: DraftModelState, limit: int) -> int | None:
-        def best(acceptance: float) -> Choice:
+    def _ask_draft_model(self, layer: DraftModelState, limit: int) -> AskLayer | None:
+        """From where the text ends, or behind the draft at hand, whichever is worth more."""
+        draft = self._draft
+        headroom = Headroom(limit, draft.headroom.room, draft.headroom.beside, draft.headroom.replays)
+
+        def best(acceptance: float, after: tuple[float, ...] = ()) -> Choice:
             return best_ask(
                 acceptance,
                 self.curve,
                 self._rate.value,
-                limit,
-                self._room(),
+                headroom,
+                after=after,
                 cost_per_ask=self._in_steps(layer.spec.seconds_per_ask),
                 cost_per_token=self._in_steps(layer.token_seconds),
             )
 
+        name, acceptance = layer.spec.name, self.trust.acceptance(layer.spec.name, _DRAFT_MODEL_PRIOR)
+        hoped = best(acceptance)
+        after: tuple[int, ...] = ()
         reading = layer.reading_seconds
-        hoped = best(self.trust.acceptance(layer.spec.name, _DRAFT_MODEL_PRIOR))
+        if layer.spec.continues and draft.complete and len(draft.offer) < limit:
+            behind = best(acceptance, draft.offer.probs)
+            if behind.gain > hoped.gain:
+                hoped, after = behind, draft.offer.token_ids
+        asked = hoped.length - len(after)
         left = (self._begin.max_tokens - self._written) / (1 + hoped.length)
         # reading is paid once and may serve every step that is left
-        gain = (hoped.gain - self._best.gain) * max(1.0, left)
+        gain = (hoped.gain - draft.gain) * max(1.0, left)
         if gain > self._rate.value * self._in_steps(reading):
-            return hoped.length
+            return AskLayer(name, asked, self._feedback, after)
         price = reading + layer.token_seconds
         if not layer.asking.due(self.config.probe_every_steps, self.curve.seconds_per_step, price):
+            self._draft.leave_alone(name, "its tokens cost more than they would gain")
             return None
         ideal = best(1.0)
-        return ideal.length if ideal.gain > self._best.gain else None
+        if ideal.gain > draft.gain:
+            return AskLayer(name, ideal.length, self._feedback)
+        self._draft.leave_alone(name, "even right in every token it would not pay")
+        return None
 
     def _in_steps(self, seconds: float) -> float:
         """In plain steps of the target; 0 where nobody knows how long one takes."""
@@ -249,68 +288,53 @@ class Driver:
         return seconds / unit if unit else 0.0
 
     def _on_layer(self, event: LayerAnswer | LayerFailed, budget: int) -> Decision:
-        index = self._next_layer - 1
-        layer = self._layers[index]
+        layer = self._layers[self._next_layer - 1]
         counts = self.stats.layer(layer.spec.name)
         counts.asked += 1
         seconds = event.seconds if 0.0 < event.seconds < math.inf else 0.0
         counts.seconds += seconds
         self._asking_cost += self._in_steps(seconds)
+        at_hand = self._draft.gain
         if isinstance(event, LayerFailed):
             counts.failures += 1
             layer.measure(0, seconds)
-            self._learn_worth(layer, self._best.gain)
-            return self._ask_next()
-        source = _SOURCE_OF[layer.spec.kind]
-        chain = clean_chain(event.draft, budget, self._begin.vocab_size, source)
-        layer.chain = chain
-        counts.junk += chain.junk
-        counts.answered += len(chain) > 0
-        counts.offered += len(chain)
-        layer.measure(len(chain), seconds)
-        at_hand = self._best.gain
-        self._consider(index, chain)
-        self._learn_worth(layer, at_hand)
+            self._draft.leave_alone(layer.spec.name, "it failed")
+        else:
+            source = _SOURCE_OF[layer.spec.kind]
+            chain = clean_chain(event.draft, budget, self._begin.vocab_size, source)
+            layer.chain = chain
+            counts.junk += chain.junk
+            counts.answered += len(chain) > 0
+            counts.offered += len(chain)
+            layer.measure(len(chain), seconds)
+            self._consider(layer, chain, budget)
+        # first-match does not weigh gains
+        if self.config.policy is Policy.EXPECTED_GAIN:
+            layer.learn(at_hand, self._draft.gain - at_hand)
         return self._ask_next()
 
-    def _learn_worth(self, layer: LayerState, at_hand: float) -> None:
-        """First-match does not weigh gains."""
-        if self.config.policy is Policy.EXPECTED_GAIN:
-            layer.learn(at_hand, self._best.gain - at_hand)
-
-    def _consider(self, index: int, chain: Chain) -> None:
+    def _consider(self, layer: LayerState, chain: Chain, budget: int) -> None:
+        depth = len(layer.after)
+        name = layer.spec.name
+        probs = tuple(self.trust.believe(name, claim, depth + i) for i, claim in enumerate(chain.claims))
+        offer = Offer(name, chain.token_ids, chain.sources, probs)
+        draft = self._draft
         if self.config.policy is Policy.FIRST_MATCH:
-            if self._best_layer < 0 and len(chain) >= self.config.min_match_tokens:
-                width = len(chain) + 1
-                self._best, self._best_layer = Choice(len(chain), width), index
-                self._best_probs = self._believed(index, chain)
-            return
-        probs = self._believed(index, chain)
-        choice = best_prefix(probs, self.curve, self._rate.value, self._limit(), self._room())
-        if choice.gain > self._best.gain:
-            self._best, self._best_layer, self._best_probs = choice, index, probs
-
-    def _believed(self, index: int, chain: Chain) -> list[float]:
-        name = self._layers[index].spec.name
-        return [self.trust.believe(name, claim, depth) for depth, claim in enumerate(chain.claims)]
+            counts = draft.choice.length == 0 and len(chain) >= self.config.min_match_tokens
+            if counts:
+                draft.take(offer, len(chain), budget)
+            else:
+                draft.leave_alone(name, f"{len(chain)} tokens are no match" if budget else "told, not asked")
+        elif depth:
+            draft.consider(draft.offer.then(offer), budget, f"behind {depth} tokens")
+        else:
+            draft.consider(offer, budget)
 
     # -- verifying
 
     def _decide(self) -> Verify:
         self._phase = _Phase.VERIFYING
-        self._verify = _PLAIN
-        if self._best_layer >= 0 and self._best.length > 0:
-            layer = self._layers[self._best_layer]
-            n = self._best.length
-            padding = self._best.width - 1 - n
-            tokens = layer.chain.token_ids[:n]
-            self._verify = Verify(
-                tokens + tokens[-1:] * padding,
-                layer.chain.sources[:n] + (_NONE,) * padding,
-                tuple(self._best_probs[:n]) + (0.0,) * padding,
-                layer.spec.name,
-                padding,
-            )
+        self._verify = self._draft.decide()
         return self._verify
 
     def _on_verified(self, event: Verified) -> Decision:
@@ -328,12 +352,19 @@ class Driver:
         drafted = len(sent.token_ids) - sent.padding
         accepted = min(event.accepted, drafted)
         written = [*sent.sources[:kept], *[_NONE] * (len(emitted) - kept)]
-        self.stats.count_step(sent.layer, sent.sources[:drafted], accepted, written, sent.padding)
-        cost = self._cost_of(event.width) + self._asking_cost
+        self.stats.count_step(sent, accepted, written)
+        beside = self._draft.headroom.beside
+        cost = self._cost_of(event.width + beside) + self._asking_cost
         self.stats.cost += cost
+        self.stats.replayed += self._replay
         self._rate.add(len(emitted), cost)
+        if self._live is not None:
+            self._live.observe(event.width + beside, event.seconds)
         if drafted:
-            self._adaptive.add(drafted, accepted)
+            self._controller.add(drafted, accepted)
+        if event.content is not None:
+            self._controller.about(event.content)
+        self._replay = event.replay
         source = DraftSource(sent.sources[0]) if drafted else DraftSource.NONE
         self._feedback = Feedback(event.width, accepted, source)
         self._written += len(emitted)
@@ -346,18 +377,19 @@ class Driver:
         return self._start_step()
 
     def _cost_of(self, width: int) -> float:
-        """first-match may send more than the curve knows: its last step goes on by the mean slope."""
-        known = self.curve.max_width
-        if width <= known:
-            return self.curve.costs[width]
-        return self.curve.costs[known] * width / known
+        """In plain steps: what the batch costs beyond the other generations' tokens in it, and this one's
+        share of those."""
+        shared = self.curve.cost(1 + self._beside)
+        return self.curve.cost(width) - shared + shared / (1 + self._beside)
 
     def _learn(self, emitted: tuple[int, ...]) -> None:
         """Label what every layer answered in this step, sent or not, by what the target wrote."""
         for layer in self._layers:
-            chain = layer.chain
-            for depth, (token, truth) in enumerate(zip(chain.token_ids, emitted, strict=False)):
-                self.trust.learn(layer.spec.name, chain.claims[depth], depth, token == truth)
+            chain, start = layer.chain, len(layer.after)
+            if emitted[:start] != layer.after:
+                continue  # what it went on behind did not come
+            for i, (token, truth) in enumerate(zip(chain.token_ids, emitted[start:], strict=False)):
+                self.trust.learn(layer.spec.name, chain.claims[i], start + i, token == truth)
                 if token != truth:
                     break
 

@@ -22,6 +22,7 @@ class Scripted:
 
     max_width = 16
     context_size = 512
+    position = 255
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -14,7 +14,7 @@ from suffixsvc_driver.chain import clean_chain
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Feedback
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
-from suffixsvc_driver.policy import RunningRate, best_ask, best_prefix
+from suffixsvc_driver.policy import Headroom, RunningRate, best_ask, best_prefix
 from suffixsvc_driver.sampling import GREEDY, Sampling, boundary_distance, choose, uniform
 from suffixsvc_driver.targets.slots import SlotCache, common_prefix
 from suffixsvc_driver.trust import Trust
@@ -62,20 +62,40 @@ curves = st.lists(st.floats(0, 20), min_size=1, max_size=20).map(lambda c: CostC
     rate=st.floats(1, 5),
     limit=st.integers(0, 25),
     room=st.integers(1, 25),
+    beside=st.integers(0, 6),
+    replays=st.booleans(),
+    given_tokens=st.integers(0, 4),
 )
 def test_the_best_prefix_is_the_best(
-    probs: list[float], curve: CostCurve, rate: float, limit: int, room: int
+    probs: list[float],
+    curve: CostCurve,
+    rate: float,
+    limit: int,
+    room: int,
+    beside: int,
+    replays: bool,
+    given_tokens: int,
 ) -> None:
     """Against trying every prefix in every width that holds it."""
-    choice = best_prefix(probs, curve, rate, limit, room)
-    best = 0.0
-    for n in range(1, min(len(probs), limit) + 1):
-        gain = sum(math.prod(probs[: i + 1]) for i in range(n))
-        for width in range(n + 1, min(room, curve.max_width) + 1):
-            if width == n + 1 or curve.padded_width(n + 1, room) == width:
-                best = max(best, gain - rate * (curve.costs[width] - 1))
+    headroom = Headroom(limit, room, beside, replays)
+    prices = {"given": given_tokens, "cost_per_ask": 0.1, "cost_per_token": 0.05}
+    choice = best_prefix(probs, curve, rate, headroom, **prices)  # type: ignore[arg-type]  # mixed numbers
+    base, best = 1 + beside, 0.0
+    widest = min(room + beside, curve.max_width)
+    for n in range(given_tokens + 1, min(len(probs), limit) + 1):
+        paths = [math.prod(probs[:i]) for i in range(n + 1)]
+        again = 0.0
+        if replays:
+            # accepted tokens 0 .. n - 1, then one that fails: batch and accepted tokens once more
+            failing = [paths[i] * (1 - probs[i]) for i in range(n)]
+            again = sum(p * (curve.cost(base + i + 1) - 1) for i, p in enumerate(failing))
+        for width in range(base + n, widest + 1):
+            if width == base + n or curve.padded_width(base + n, widest) == width:
+                cost = curve.costs[width] - curve.cost(base) + again + 0.1 + 0.05 * (n - given_tokens)
+                best = max(best, sum(paths[1:]) - rate * cost)
     assert choice.gain == pytest.approx(best)
-    assert choice.length < choice.width <= max(1, min(room, curve.max_width))
+    assert choice.length < choice.width <= max(1, room)
+    assert choice.width + beside <= max(1 + beside, curve.max_width)
     assert choice.length <= min(limit, len(probs))
 
 
@@ -87,10 +107,16 @@ def test_the_widest_step_that_can_pay() -> None:
 
 def test_asking_must_earn_its_price() -> None:
     curve = CostCurve.linear(0.1, 16)
-    free = best_ask(1.0, curve, 1.0, 15, 100)
+    room = Headroom(15, 100)
+    free = best_ask(1.0, curve, 1.0, room)
     assert free.length == 15
-    assert best_ask(1.0, curve, 1.0, 15, 100, cost_per_token=0.95).length == 0
-    assert 0 < best_ask(0.5, curve, 1.0, 15, 100, cost_per_token=0.05).length < 6
+    assert best_ask(1.0, curve, 1.0, room, cost_per_token=0.95).length == 0
+    assert 0 < best_ask(0.5, curve, 1.0, room, cost_per_token=0.05).length < 6
+    # behind four tokens that nearly always come it is worth more than behind four that never do
+    sure = best_ask(0.5, curve, 1.0, room, after=[0.95] * 4, cost_per_token=0.05)
+    vain = best_ask(0.5, curve, 1.0, room, after=[0.05] * 4, cost_per_token=0.05)
+    assert sure.length > 4
+    assert vain.length == 0
 
 
 def test_the_running_rate_is_never_below_plain_decoding() -> None:

@@ -167,7 +167,7 @@ def test_a_truncated_file_is_refused_before_llama_cpp_sees_it(
 
 
 def test_files_that_are_no_models(tmp_path: Path, tiny_model: Path) -> None:
-    assert check_gguf(tiny_model) == tiny_model
+    assert check_gguf(tiny_model).needed_bytes <= tiny_model.stat().st_size
     with pytest.raises(ModelNotFoundError):
         LlamaModel(tmp_path / "none.gguf")
     with pytest.raises(ModelNotFoundError):

@@ -1,4 +1,4 @@
-"""Tiny random llama models as GGUF files: real weights, real arithmetic, milliseconds a step.
+"""Tiny random models as GGUF files: real weights, real arithmetic, milliseconds a step.
 
 The vocabulary is byte-level: every byte is a token (ids 0..255), then <|endoftext|>, chat markers and
 padding. Any text can be tokenized; what the model says about it is noise, but always the same noise.
@@ -6,6 +6,7 @@ padding. Any text can be tokenized; what the model says about it is noise, but a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,87 @@ def byte_texts() -> list[str]:
     return [texts[b] for b in range(256)]
 
 
+@dataclass
+class TinyWriter:
+    """A GGUF file with the byte-level vocabulary, which the kinds of models fill with their tensors.
+
+    Attributes:
+        size: tokens of the vocabulary, padding included.
+        width: embedding size.
+    """
+
+    path: Path
+    arch: str
+    seed: int
+    width: int
+    layers: int
+    context: int = 512
+    padding: int = PADDING
+    texts: list[str] | None = None
+    add_bos: bool = False
+    eos_id: int = EOS_ID
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+        self.tokens = [
+            *(self.texts or [*byte_texts(), *SPECIAL]),
+            *(f"[PAD{i}]" for i in range(self.padding)),
+        ]
+        self.size = len(self.tokens)
+        self.gguf = GGUFWriter(str(self.path), self.arch)
+        self.gguf.add_context_length(self.context)
+        self.gguf.add_embedding_length(self.width)
+        self.gguf.add_block_count(self.layers)
+        self.gguf.add_layer_norm_rms_eps(1e-5)
+        self.gguf.add_vocab_size(self.size)
+        self._vocabulary()
+
+    def _vocabulary(self) -> None:
+        self.gguf.add_tokenizer_model("gpt2")
+        self.gguf.add_tokenizer_pre("gpt-2")
+        self.gguf.add_token_list(self.tokens)
+        kinds = [TokenType.NORMAL] * self.size
+        for i, text in enumerate(self.tokens):
+            if text.startswith("<|"):
+                kinds[i] = TokenType.CONTROL
+            elif text.startswith("[PAD"):
+                kinds[i] = TokenType.UNUSED
+        self.gguf.add_token_types(kinds)
+        # one merge that no text of ours triggers: llama.cpp wants the list to be there
+        self.gguf.add_token_merges(["\u0100 \u0100"])
+        self.gguf.add_bos_token_id(self.eos_id)
+        self.gguf.add_eos_token_id(self.eos_id)
+        self.gguf.add_add_bos_token(self.add_bos)
+
+    def normal(self, name: str, *shape: int, scale: float) -> None:
+        """A random tensor, F32; ``shape`` as numpy has it, the reverse of GGUF's."""
+        self.gguf.add_tensor(name, (self.rng.standard_normal(shape) * scale).astype(np.float32))
+
+    def ones(self, name: str, size: int) -> None:
+        self.gguf.add_tensor(name, np.ones(size, np.float32))
+
+    def attention(self, block: str, heads: int, *, qk_norm: bool = False) -> None:
+        """Query, key, value and output; 16 numbers a head."""
+        for part in ("attn_q", "attn_k", "attn_v"):
+            self.normal(f"{block}.{part}.weight", 16 * heads, self.width, scale=1.5 / self.width**0.5)
+        self.normal(f"{block}.attn_output.weight", self.width, 16 * heads, scale=1.5 / self.width**0.5)
+        if qk_norm:
+            self.ones(f"{block}.attn_q_norm.weight", 16)
+            self.ones(f"{block}.attn_k_norm.weight", 16)
+
+    def feed_forward(self, block: str, hidden: int) -> None:
+        for part in ("ffn_gate", "ffn_up"):
+            self.normal(f"{block}.{part}.weight", hidden, self.width, scale=1.0 / self.width**0.5)
+        self.normal(f"{block}.ffn_down.weight", self.width, hidden, scale=1.0 / hidden**0.5)
+
+    def close(self) -> Path:
+        self.gguf.write_header_to_file()
+        self.gguf.write_kv_data_to_file()
+        self.gguf.write_tensors_to_file()
+        self.gguf.close()
+        return self.path
+
+
 def write_tiny_llama(
     path: Path,
     *,
@@ -50,52 +132,18 @@ def write_tiny_llama(
         sharpness: scale of the output matrix; higher means more confident, less even distributions.
         texts: texts of the tokens instead of the byte-level ones.
     """
-    rng = np.random.default_rng(seed)
-    tokens = [*(texts or [*byte_texts(), *SPECIAL]), *(f"[PAD{i}]" for i in range(padding))]
-    size, hidden = len(tokens), 2 * width
-
-    def normal(*shape: int, scale: float) -> np.ndarray:
-        return (rng.standard_normal(shape) * scale).astype(np.float32)
-
-    writer = GGUFWriter(str(path), "llama")
-    writer.add_context_length(context)
-    writer.add_embedding_length(width)
-    writer.add_block_count(layers)
-    writer.add_feed_forward_length(hidden)
-    writer.add_head_count(width // 16)
-    writer.add_head_count_kv(width // 16)
-    writer.add_rope_dimension_count(16)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(size)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(tokens)
-    kinds = [TokenType.NORMAL] * size
-    for i, text in enumerate(tokens):
-        if text.startswith("<|"):
-            kinds[i] = TokenType.CONTROL
-        elif text.startswith("[PAD"):
-            kinds[i] = TokenType.UNUSED
-    writer.add_token_types(kinds)
-    # one merge that no text of ours triggers: llama.cpp wants the list to be there
-    writer.add_token_merges(["\u0100 \u0100"])
-    writer.add_bos_token_id(eos_id)
-    writer.add_eos_token_id(eos_id)
-    writer.add_add_bos_token(add_bos)
-    writer.add_tensor("token_embd.weight", normal(size, width, scale=1.0))
+    tiny = TinyWriter(path, "llama", seed, width, layers, context, padding, texts, add_bos, eos_id)
+    tiny.gguf.add_feed_forward_length(2 * width)
+    tiny.gguf.add_head_count(width // 16)
+    tiny.gguf.add_head_count_kv(width // 16)
+    tiny.gguf.add_rope_dimension_count(16)
+    tiny.normal("token_embd.weight", tiny.size, width, scale=1.0)
     for i in range(layers):
-        name = f"blk.{i}"
-        writer.add_tensor(f"{name}.attn_norm.weight", np.ones(width, np.float32))
-        writer.add_tensor(f"{name}.ffn_norm.weight", np.ones(width, np.float32))
-        for part in ("attn_q", "attn_k", "attn_v", "attn_output"):
-            writer.add_tensor(f"{name}.{part}.weight", normal(width, width, scale=1.5 / width**0.5))
-        for part in ("ffn_gate", "ffn_up"):
-            writer.add_tensor(f"{name}.{part}.weight", normal(hidden, width, scale=1.0 / width**0.5))
-        writer.add_tensor(f"{name}.ffn_down.weight", normal(width, hidden, scale=1.0 / hidden**0.5))
-    writer.add_tensor("output_norm.weight", np.ones(width, np.float32))
-    writer.add_tensor("output.weight", normal(size, width, scale=sharpness / width**0.5))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+        block = f"blk.{i}"
+        tiny.ones(f"{block}.attn_norm.weight", width)
+        tiny.ones(f"{block}.ffn_norm.weight", width)
+        tiny.attention(block, width // 16)
+        tiny.feed_forward(block, 2 * width)
+    tiny.ones("output_norm.weight", width)
+    tiny.normal("output.weight", tiny.size, width, scale=sharpness / width**0.5)
+    return tiny.close()

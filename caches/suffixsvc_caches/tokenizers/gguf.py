@@ -50,11 +50,11 @@ class GgufTokenizer:
 
     def _remembering(self) -> Callable[[str], TokenArray] | None:
         """An encoder that remembers words; None where it is not known what this tokenizer's words are."""
-        model = self._model
-        if model.metadata("tokenizer.ggml.model") != "gpt2" or model.metadata(_RULE) not in WORD_RULES:
+        model, values = self._model, self._model.header.values
+        if values.get("tokenizer.ggml.model") != "gpt2" or values.get(_RULE) not in WORD_RULES:
             return None
         special = model.special_tokens
-        if model.metadata("tokenizer.ggml.add_space_prefix") == "true" or any(t.strips for t in special):
+        if values.get("tokenizer.ggml.add_space_prefix") or any(t.strips for t in special):
             return None
         lengths = np.fromiter(map(len, model.vocabulary.texts), np.int64, model.vocab_size)
         cuts = cut_table(token.text for token in special)

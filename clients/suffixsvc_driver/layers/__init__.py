@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from suffixsvc.types import Draft, VerifyCost
 from suffixsvc_driver.config import LayerSpec
 from suffixsvc_driver.events import Feedback
 
-__all__ = ["Layer"]
+__all__ = ["ContinuingLayer", "Layer"]
 
 
 class Layer(Protocol):
@@ -33,3 +33,17 @@ class Layer(Protocol):
 
     def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
         """The generation is over; these tokens were not told yet."""
+
+
+@runtime_checkable
+class ContinuingLayer(Protocol):
+    """A layer that can go on behind a draft of others; its ``spec.continues`` says so."""
+
+    def draft(
+        self,
+        new_token_ids: Sequence[int],
+        budget: int,
+        verified: Feedback | None,
+        after: Sequence[int] = (),
+    ) -> Draft:
+        """As :meth:`Layer.draft`, behind the text and ``after``, which is drafted and may never come."""

@@ -46,6 +46,7 @@ class Verification:
     emitted: tuple[int, ...]
     accepted: int
     stopped: bool = False
+    replay: int = 0
 
 
 class Target(Protocol):
@@ -65,6 +66,11 @@ class Target(Protocol):
     @property
     def eog_ids(self) -> frozenset[int]:
         """Ids that end a generation."""
+
+    @property
+    def replays(self) -> bool:
+        """Whether accepted tokens have to be computed again, with the next step, where a draft was
+        accepted in part (recurrent states without snapshots)."""
 
     def begin(self, prompt_ids: TokenIds) -> Prefilled:
         """Prefill all but the last prompt token, reusing KV of the longest common prefix.

@@ -1,10 +1,4 @@
-"""llama.cpp as the driver's target: verification in one batch, roll-back, prompts kept between calls.
-
-What is in the KV of the current slot, always: every token but the newest one.
-
-    prompt p0 .. pn-1          KV: p0 .. pn-2           next batch: [pn-1, d1 .. dk] at position n-1
-    emitted t1 .. tj           KV: p0 .. pn-1, t1 .. tj-1       cut at n - 1 + j
-"""
+"""llama.cpp as the driver's target: verification in one batch, roll-back, prompts kept between calls."""
 
 from __future__ import annotations
 
@@ -15,8 +9,10 @@ from suffixsvc.errors import InvalidTokensError, LimitExceededError, ModelError
 from suffixsvc.types import FloatArray, TokenIds
 from suffixsvc_driver.sampling import GREEDY, Sampling, choose
 from suffixsvc_driver.targets import Batch, Prefilled, StopRule, Verification
-from suffixsvc_driver.targets.llama_context import ContextSettings, LlamaContext, Outputs
+from suffixsvc_driver.targets.lane import Lane
+from suffixsvc_driver.targets.llama_context import ContextSettings, LlamaContext, Part
 from suffixsvc_driver.targets.llama_model import LlamaModel, check_ids
+from suffixsvc_driver.targets.rollback import find_rollback
 from suffixsvc_driver.targets.slots import SlotCache
 
 __all__ = ["LlamaTarget"]
@@ -38,10 +34,9 @@ class LlamaTarget:
         self.model = model if isinstance(model, LlamaModel) else LlamaModel(model)
         self.settings = settings or ContextSettings()
         self.context = LlamaContext(self.model, self.settings)
-        self._cache = SlotCache(self.settings.slots)
-        self._slot = self._cache.slots[0]
-        self._last = -1
-        self._written: list[int] = []
+        self.rollback = find_rollback(self.context)
+        self._cache = SlotCache(self.settings.slots, whole=not self.rollback.cuts_anywhere)
+        self._lane = Lane(self.context, self.rollback, self.model.eog_ids, self._cache.slots[0])
 
     def __enter__(self) -> LlamaTarget:
         return self
@@ -74,7 +69,12 @@ class LlamaTarget:
     @property
     def position(self) -> int:
         """Position of the newest token, which is not in the KV yet."""
-        return len(self._slot.tokens)
+        return self._lane.position
+
+    @property
+    def replays(self) -> bool:
+        """Whether accepted tokens are computed again where a draft was accepted in part."""
+        return self.rollback.replays
 
     def begin(self, prompt_ids: TokenIds, *, fresh: bool = False) -> Prefilled:
         """Make ``prompt_ids`` the current sequence: all but its last token in the KV.
@@ -97,17 +97,17 @@ class LlamaTarget:
                 remedy="Shorten the prompt or give the target a larger context.",
             )
         placement = self._cache.place(prompt)
-        keep = 0 if fresh else placement.keep
+        source = placement.slot if placement.copy_from is None else placement.copy_from
+        keep = placement.keep
+        if fresh or not self.context.reaches(source, keep):
+            keep = 0
         slot = self._cache.carry_out(placement)
-        if placement.copy_from is not None and not fresh:
-            self.context.copy(placement.copy_from, slot.index)
+        if source != slot.index and keep:
+            self.context.copy(source, slot.index)
         slot.truncate(keep)
         self.context.cut(slot.index, keep)
-        self._slot, self._last, self._written = slot, prompt[-1], []
-        for at in range(keep, len(prompt) - 1, self.settings.batch_size):
-            piece = tuple(prompt[at : min(at + self.settings.batch_size, len(prompt) - 1)])
-            self._compute(piece, Outputs.NONE)
-            slot.extend(Batch(at, piece), len(piece))
+        self._lane.begin(slot, prompt[-1])
+        self._lane.fill(prompt[keep:-1])
         return Prefilled(keep, len(prompt) - 1 - keep, tuple(slot.history))
 
     def replay(self, history: Sequence[Batch]) -> None:
@@ -115,28 +115,46 @@ class LlamaTarget:
         self.rewind(0)
         for batch in history:
             self.rewind(batch.start)
-            self._compute(batch.token_ids, Outputs.NONE)
-            self._slot.extend(batch, len(batch.token_ids))
+            self._lane.fill(batch.token_ids)
 
     def rewind(self, keep: int) -> None:
         """Go back to ``keep`` tokens in the KV (exactness checks)."""
-        self.context.cut(self._slot.index, keep)
-        self._slot.truncate(keep)
+        slot = self._lane.slot
+        self.context.cut(slot.index, keep)
+        slot.truncate(keep)
 
     def compute(self, tokens: Sequence[int]) -> list[FloatArray]:
         """Append tokens in one batch whatever the model thinks of them (exactness checks).
         Returns copies of the logits behind each."""
-        start = self.position
-        self._compute(tokens, Outputs.ALL)
-        self._slot.extend(Batch(start, tuple(tokens)), len(tokens))
+        slot = self._lane.slot
+        part = Part(slot.index, len(slot.tokens), tuple(tokens))
+        self.context.decode_part(part)
+        slot.extend(Batch(part.start, part.tokens), len(part.tokens))
         return [self.context.logits(i).copy() for i in range(len(tokens))]
 
     def probe(self, width: int) -> None:
-        """Verify ``width`` tokens as a step would and forget them again (cost curves)."""
-        start = self.position
-        self._compute((self._last,) * width, Outputs.ALL)
-        choose(self.context.logits(0), GREEDY, start)
-        self.context.cut(self._slot.index, start)
+        """Verify ``width`` tokens as a step would and forget them again, which is part of the price (cost
+        curves). A token stays where a step never forgets it: there is no way back from it."""
+        lane = self._lane
+        part = lane.plan([0] * (width - 1))
+        self._compute(part)
+        choose(self.context.logits(part.silent), GREEDY, lane.position)
+        if self.rollback.cuts_anywhere or (self.rollback.replays and width > 1):
+            self.rollback.after(part.slot, part.start, 0)
+        else:
+            lane.settle(part, (0,))
+
+    def propose(self, drafted: Sequence[int]) -> list[FloatArray]:
+        """Compute the batch that :meth:`verify` would and leave it to the caller which tokens it gives
+        (exactness checks). Returns copies of the logits behind the newest token and each drafted one;
+        :meth:`settle` must follow."""
+        part = self._lane.plan(drafted)
+        self._compute(part)
+        return [self.context.logits(i).copy() for i in range(part.silent, len(part.tokens))]
+
+    def settle(self, drafted: Sequence[int], emitted: Sequence[int]) -> None:
+        """The proposed batch gave ``emitted``."""
+        self._lane.settle(self._lane.plan(drafted), emitted)
 
     def verify(
         self, drafted: Sequence[int], sampling: Sampling, max_emit: int, stop: StopRule | None = None
@@ -147,32 +165,21 @@ class LlamaTarget:
             LimitExceededError: the context is full or the batch too wide. Nothing changes.
             ModelError: llama.cpp failed; the sequence is as before the step.
         """
-        tokens = (self._last, *drafted)
-        start = self.position
-        self._compute(tokens, Outputs.ALL)
-        emitted: list[int] = []
-        accepted = 0
-        stopped = False
-        for i in range(len(tokens)):
-            token = choose(self.context.logits(i), sampling, start + i + 1)
-            emitted.append(token)
-            self._written.append(token)
-            agrees = i < len(drafted) and drafted[i] == token
-            accepted += agrees
-            stopped = stop is not None and stop(self._written)
-            if stopped or not agrees or token in self.model.eog_ids or len(emitted) >= max_emit:
-                break
-        keep = len(emitted)
-        if keep < len(tokens):
-            self.context.cut(self._slot.index, start + keep)
-        self._slot.extend(Batch(start, tokens), keep)
-        self._last = emitted[-1]
-        return Verification(tuple(emitted), accepted, stopped)
+        lane = self._lane
+        part = lane.plan(drafted)
+        self._compute(part)
 
-    def _compute(self, tokens: Sequence[int], outputs: Outputs) -> None:
-        start = self.position
+        def row(i: int) -> FloatArray:
+            return self.context.logits(part.silent + i)
+
+        seen = lane.judge(row, drafted, sampling, max_emit, stop)
+        lane.settle(part, seen.emitted)
+        return Verification(seen.emitted, seen.accepted, seen.stopped, lane.replay)
+
+    def _compute(self, part: Part) -> None:
+        self._lane.prepare(part)
         try:
-            self.context.decode(tokens, start, self._slot.index, outputs)
+            self.context.decode_part(part)
         except ModelError:
-            self.context.cut(self._slot.index, start)
+            self._lane.undo(part)
             raise

@@ -31,6 +31,8 @@ _MODEL_DEFAULTS: Final = {
     "vocab_only": False, "check_tensors": False, "use_extra_bufts": True, "no_host": False,
     "no_alloc": False, "load_mtp": False,
 }  # fmt: skip
+#: numbers of ggml_log_level
+_WARN_AND_ERROR: Final = (3, 4)
 _SIZES: Final = {"llama_context_params": 160, "llama_model_params": 80, "llama_batch": 56}
 
 _lock = threading.Lock()
@@ -109,7 +111,7 @@ def _silence(module: Any) -> None:
     """Warnings and errors go to a short list for messages, nothing to the terminal."""
 
     def keep(level: int, text: bytes, _data: Any) -> None:
-        if level in (2, 3):
+        if level in _WARN_AND_ERROR:
             _log.append(text.decode("utf-8", "replace").strip())
 
     callback = module.llama_log_callback(keep)

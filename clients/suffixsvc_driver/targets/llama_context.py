@@ -19,9 +19,11 @@ from suffixsvc.types import FloatArray
 from suffixsvc_driver.targets.llama_binding import llama, recent_log
 from suffixsvc_driver.targets.llama_model import LlamaModel
 
-__all__ = ["ContextSettings", "LlamaContext", "Outputs"]
+__all__ = ["ContextSettings", "LlamaContext", "Outputs", "Part"]
 
 _KV_TYPES: Final = {"f32": 0, "f16": 1}
+#: LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+_PARTIAL_ONLY: Final = 1
 
 
 class Outputs(enum.Enum):
@@ -43,6 +45,10 @@ class ContextSettings:
         max_width: tokens verified at once at most, which sizes the logits buffer.
         flash_attention: None lets llama.cpp choose.
         kv_type: "f16" or "f32".
+        snapshots: let recurrent states roll back by themselves where the architecture can; without it they
+            are saved before a draft and put back behind it. Takes ``max_width`` + 1 states a slot.
+        full_window: layers that see a window only keep the whole text nevertheless, so that any beginning
+            of it can be used again.
     """
 
     context_size: int = 2048
@@ -52,6 +58,8 @@ class ContextSettings:
     max_width: int = 32
     flash_attention: bool | None = None
     kv_type: str = "f16"
+    snapshots: bool = True
+    full_window: bool = True
 
     def __post_init__(self) -> None:
         for name in ("context_size", "slots", "threads", "batch_size", "max_width"):
@@ -67,6 +75,17 @@ class ContextSettings:
                 expected=f"max_width <= batch_size = {self.batch_size}",
                 got=self.max_width,
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one slot adds to a batch: ``tokens`` at positions ``start``.. of ``slot``, with logits from
+    token ``silent`` on."""
+
+    slot: int
+    start: int
+    tokens: tuple[int, ...]
+    silent: int = 0
 
 
 class LlamaContext:
@@ -86,6 +105,8 @@ class LlamaContext:
         params.n_threads = params.n_threads_batch = settings.threads
         params.type_k = params.type_v = _KV_TYPES[settings.kv_type]
         params.kv_unified = False
+        params.swa_full = settings.full_window
+        params.n_rs_seq = settings.max_width if settings.snapshots else 0
         if settings.flash_attention is not None:
             params.flash_attn_type = int(settings.flash_attention)
         self._handle = self._lib.llama_init_from_model(model.handle, params)
@@ -97,6 +118,8 @@ class LlamaContext:
                 remedy="Use fewer slots or a shorter context.",
             )
         self._memory = self._lib.llama_get_memory(self._handle)
+        #: tokens that a recurrent state can go back by itself; 0 for models without one too
+        self.snapshots: int = self._lib.llama_n_rs_seq(self._handle)
         self.slot_size: int = self._lib.llama_n_ctx_seq(self._handle)
         self._row = ctypes.c_float * model.vocab_size
         self._make_batch()
@@ -108,8 +131,9 @@ class LlamaContext:
         self._positions = np.zeros(n, np.int32)
         self._count_up = np.arange(n, dtype=np.int32)
         self._counts = np.ones(n, np.int32)
-        self._prepared: tuple[int, Outputs] | None = None
-        self._flags = {Outputs.NONE: np.zeros(n, np.int8), Outputs.ALL: np.ones(n, np.int8)}
+        self._prepared: tuple[int, int] | None = None
+        # zeros, then ones: read from n - silent on, the first `silent` tokens get no logits
+        self._flags = np.concatenate([np.zeros(n, np.int8), np.ones(n, np.int8)])
         seq_id = ctypes.c_int32 * 1
         self._seq_ids = [seq_id(slot) for slot in range(self.settings.slots)]
         pointer = ctypes.POINTER(ctypes.c_int32)
@@ -119,8 +143,11 @@ class LlamaContext:
             pos=self._positions.ctypes.data_as(pointer),
             n_seq_id=self._counts.ctypes.data_as(pointer),
         )
-        flag = ctypes.POINTER(ctypes.c_int8)
-        self._flag_pointers = {k: v.ctypes.data_as(flag) for k, v in self._flags.items()}
+
+    def _flags_behind(self, silent: int) -> Any:
+        """Flags of a batch whose first ``silent`` tokens need no logits."""
+        pointer = ctypes.POINTER(ctypes.c_int8)
+        return ctypes.cast(self._flags.ctypes.data + self.settings.batch_size - silent, pointer)
 
     def decode(self, tokens: Sequence[int], start: int, slot: int, outputs: Outputs) -> None:
         """Compute ``tokens`` at positions ``start``.. of ``slot``; at most ``batch_size`` of them.
@@ -129,23 +156,37 @@ class LlamaContext:
             LimitExceededError: the slot is full. Nothing was computed.
             ModelError: llama.cpp failed.
         """
-        n = len(tokens)
-        if n > self.settings.batch_size or (outputs is Outputs.ALL and n > self.settings.max_width):
-            raise LimitExceededError(
-                "a batch is too wide", expected=f"at most {self.settings.max_width} with logits", got=n
-            )
-        if start + n > self.slot_size:
-            raise LimitExceededError(
-                "the context is full", expected=f"at most {self.slot_size} tokens", got=start + n
-            )
-        self._tokens[:n] = tokens
+        silent = len(tokens) if outputs is Outputs.NONE else 0
+        self.decode_part(Part(slot, start, tuple(tokens), silent))
+
+    def decode_part(self, part: Part) -> None:
+        """Compute one part: ``logits(i)`` is behind its token ``i``, from ``silent`` on.
+
+        Raises:
+            LimitExceededError: the batch is too wide, or the slot full. Nothing was computed.
+            ModelError: llama.cpp failed.
+        """
+        n, start = len(part.tokens), part.start
+        self._check_fits(n, n - part.silent, start + n)
+        self._tokens[:n] = part.tokens
         np.add(self._count_up[:n], start, out=self._positions[:n])
-        batch = self._batch
-        if self._prepared != (slot, outputs):  # ctypes takes its time with pointers
-            batch.seq_id = self._seq_pointers[slot]
-            batch.logits = self._flag_pointers[outputs]
-            self._prepared = (slot, outputs)
+        if self._prepared != (part.slot, part.silent):  # ctypes takes its time with pointers
+            self._batch.seq_id = self._seq_pointers[part.slot]
+            self._batch.logits = self._flags_behind(part.silent)
+            self._prepared = (part.slot, part.silent)
         self._compute(n, f"{n} tokens at position {start}")
+
+    def _check_fits(self, tokens: int, outputs: int, end: int) -> None:
+        if tokens > self.settings.batch_size or outputs > self.settings.max_width:
+            raise LimitExceededError(
+                "a batch is too wide",
+                expected=f"at most {self.settings.batch_size} tokens, {self.settings.max_width} with logits",
+                got=(tokens, outputs),
+            )
+        if end > self.slot_size:
+            raise LimitExceededError(
+                "the context is full", expected=f"at most {self.slot_size} tokens", got=end
+            )
 
     def decode_each(self, tokens: Sequence[int], positions: Sequence[int], slots: Sequence[int]) -> None:
         """Compute one token for each of several slots in one batch, with logits: ``logits(i)`` is behind
@@ -165,7 +206,7 @@ class LlamaContext:
         self._positions[:n] = positions
         pointer = ctypes.POINTER(ctypes.c_int32)
         self._batch.seq_id = (pointer * n)(*(ctypes.cast(self._seq_ids[slot], pointer) for slot in slots))
-        self._batch.logits = self._flag_pointers[Outputs.ALL]
+        self._batch.logits = self._flags_behind(0)
         self._prepared = None
         self._compute(n, f"a token of each of {n} slots")
 
@@ -188,14 +229,51 @@ class LlamaContext:
         """Forget the slot's KV from position ``keep`` on.
 
         Raises:
-            ModelError: the model's state cannot be cut (recurrent and hybrid models).
+            ModelError: the model's state cannot be cut there (recurrent and hybrid models).
         """
-        if not self._lib.llama_memory_seq_rm(self._memory, slot, keep, -1):
+        if not self.try_cut(slot, keep):
             raise ModelError(
-                f"{self.model.path.name} keeps a state that cannot be rolled back",
-                expected="an attention-only model",
-                remedy="Recurrent and hybrid targets are not supported.",
+                f"{self.model.path.name} keeps a state that cannot be cut at {keep}",
+                expected="an attention-only model, or the whole text",
+                remedy="Begin with an empty slot.",
             )
+
+    def try_cut(self, slot: int, keep: int) -> bool:
+        """Forget the slot's KV from position ``keep`` on; False where the state cannot be cut there, and
+        then nothing changes. A recurrent state with snapshots can be cut once after each batch."""
+        return bool(self._lib.llama_memory_seq_rm(self._memory, slot, keep, -1))
+
+    def reaches(self, slot: int, keep: int) -> bool:
+        """Whether every token that a layer may look at from position ``keep`` on is still there: windows
+        forget what lies behind them unless ``full_window`` is set."""
+        window = self.model.window
+        if not window or self.settings.full_window or keep == 0:
+            return True
+        oldest = int(self._lib.llama_memory_seq_pos_min(self._memory, slot))
+        return 0 <= oldest <= max(0, keep - window)
+
+    def save_state(self, slot: int) -> ctypes.Array[ctypes.c_uint8]:
+        """The part of the slot's state that cannot be cut (recurrent layers, windows).
+
+        Raises:
+            ModelError: llama.cpp wrote less than it said it would.
+        """
+        size = self._lib.llama_state_seq_get_size_ext(self._handle, slot, _PARTIAL_ONLY)
+        state: ctypes.Array[ctypes.c_uint8] = (ctypes.c_uint8 * size)()
+        written = self._lib.llama_state_seq_get_data_ext(self._handle, state, size, slot, _PARTIAL_ONLY)
+        if written != size:
+            raise ModelError("llama.cpp could not save a state", expected=f"{size} bytes", got=written)
+        return state
+
+    def load_state(self, slot: int, state: ctypes.Array[ctypes.c_uint8]) -> None:
+        """Put back what :meth:`save_state` returned. Layers with attention keep their KV: cut it next.
+
+        Raises:
+            ModelError: llama.cpp refuses it.
+        """
+        size = len(state)
+        if self._lib.llama_state_seq_set_data_ext(self._handle, state, size, slot, _PARTIAL_ONLY) != size:
+            raise ModelError("llama.cpp could not put a state back", expected=f"{size} bytes", got="fewer")
 
     def copy(self, source: int, slot: int) -> None:
         """Make ``slot`` a copy of ``source``."""

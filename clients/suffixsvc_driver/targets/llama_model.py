@@ -14,6 +14,7 @@ import numpy as np
 from suffixsvc.errors import InvalidTokensError, ModelCorruptError, ModelError
 from suffixsvc.fingerprint import tokenizer_fingerprint
 from suffixsvc.types import TokenArray, TokenIds
+from suffixsvc_driver.targets.experts import override_experts
 from suffixsvc_driver.targets.gguf_check import check_gguf
 from suffixsvc_driver.targets.llama_binding import llama, recent_log
 from suffixsvc_driver.vocabulary import Vocabulary
@@ -42,18 +43,32 @@ class LlamaModel:
     Args:
         path: a GGUF file.
         vocab_only: load the tokenizer without the weights.
+        experts_used: of a mixture of experts, how many each token goes through, instead of what the file
+            says. Another number makes another model: drafts stay exact, its texts differ.
+
+    Attributes:
+        header: what the file says about itself.
 
     Raises:
         ModelNotFoundError, ModelCorruptError: before llama.cpp sees the file.
         ModelError: llama.cpp refuses it (an unknown architecture, say).
+        InvalidConfigError: ``experts_used`` is not between 1 and the number of experts, there are none, or
+            llama.cpp would ignore it silently, because the file has a number for each layer.
     """
 
-    def __init__(self, path: str | Path, *, vocab_only: bool = False) -> None:
-        self.path = check_gguf(path)
+    def __init__(
+        self, path: str | Path, *, vocab_only: bool = False, experts_used: int | None = None
+    ) -> None:
+        self.path = Path(path)
+        self.header = check_gguf(path)
+        self.experts_used = experts_used
         self._lib = llama()
         params = self._lib.llama_model_default_params()
         params.n_gpu_layers = 0
         params.vocab_only = vocab_only
+        if experts_used is not None:
+            overrides = override_experts(self.header, self.path.name, experts_used)
+            params.kv_overrides = overrides
         self._handle = self._lib.llama_model_load_from_file(str(self.path).encode(), params)
         if not self._handle:
             raise ModelCorruptError(
@@ -89,6 +104,11 @@ class LlamaModel:
     def parameters(self) -> int:
         """How many weights it has."""
         return int(self._lib.llama_model_n_params(self.handle))
+
+    @cached_property
+    def window(self) -> int:
+        """Tokens that its layers with a sliding window see; 0 where all see everything."""
+        return int(self._lib.llama_model_n_swa(self.handle))
 
     @cached_property
     def eog_ids(self) -> frozenset[int]:
@@ -135,16 +155,6 @@ class LlamaModel:
         return tuple(
             SpecialToken(i, self.token_bytes(i), bool(its & strips)) for i, its in found if its & special
         )
-
-    def metadata(self, key: str) -> str:
-        """A value of the file's header, as text; "" where it has none."""
-        size = 256
-        while True:
-            buffer = ctypes.create_string_buffer(size)
-            n = self._lib.llama_model_meta_val_str(self.handle, key.encode(), buffer, size)
-            if n < size:
-                return buffer.raw[: max(0, n)].decode("utf-8", "replace")
-            size = n + 1
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes a token stands for, special tokens spelled out; empty for an unused id."""

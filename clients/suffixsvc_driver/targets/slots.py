@@ -49,10 +49,15 @@ class Placement:
 
 
 class SlotCache:
-    """A fixed number of slots, the least recently used one being replaced."""
+    """A fixed number of slots, the least recently used one being replaced.
 
-    def __init__(self, count: int) -> None:
+    Args:
+        whole: a slot serves only a prompt that goes on behind all it holds: its state cannot be cut.
+    """
+
+    def __init__(self, count: int, *, whole: bool = False) -> None:
         self.slots = [Slot(i) for i in range(count)]
+        self._whole = whole
         self._clock = 0
 
     def place(self, prompt: Sequence[int]) -> Placement:
@@ -60,6 +65,8 @@ class SlotCache:
         the slots change when the caller carries it out."""
         most = len(prompt) - 1
         shared = [min(most, common_prefix(slot.tokens, prompt)) for slot in self.slots]
+        if self._whole:
+            shared = [n if n == len(slot.tokens) else 0 for n, slot in zip(shared, self.slots, strict=True)]
         best = max(range(len(self.slots)), key=lambda i: (shared[i], self.slots[i].last_used))
         keep = shared[best]
         tail = len(self.slots[best].tokens) - keep

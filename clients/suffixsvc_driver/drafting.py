@@ -1,0 +1,127 @@
+"""The draft of one step while it is put together: what the layers offered, and the best of it so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from suffixsvc.types import DraftSource
+from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.events import Considered, Verify
+from suffixsvc_driver.policy import Choice, Headroom, best_prefix
+
+__all__ = ["Offer", "StepDraft"]
+
+_NONE: Final = int(DraftSource.NONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A chain as the driver sees it.
+
+    Attributes:
+        layer: whose it is.
+        token_ids, sources, probs: of each token; ``probs`` as the driver believes them.
+        continued_by, continued_at: another layer's tokens follow from there on.
+    """
+
+    layer: str
+    token_ids: tuple[int, ...]
+    sources: tuple[int, ...]
+    probs: tuple[float, ...]
+    continued_by: str = ""
+    continued_at: int = 0
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def then(self, other: Offer) -> Offer:
+        """This chain, and ``other`` behind it."""
+        return Offer(
+            self.layer,
+            self.token_ids + other.token_ids,
+            self.sources + other.sources,
+            self.probs + other.probs,
+            other.layer,
+            len(self),
+        )
+
+
+_NOTHING: Final = Offer("", (), (), ())
+
+
+class StepDraft:
+    """Of one step.
+
+    Args:
+        curve: what the target's steps cost now.
+        rate: tokens per unit cost so far.
+        headroom: what a draft has to fit into.
+    """
+
+    __slots__ = ("_looked_at", "choice", "curve", "headroom", "offer", "rate")
+
+    def __init__(self, curve: CostCurve, rate: float, headroom: Headroom) -> None:
+        self.curve, self.rate, self.headroom = curve, rate, headroom
+        self.choice = Choice()
+        self.offer = _NOTHING
+        self._looked_at: list[Considered] = []
+
+    @property
+    def complete(self) -> bool:
+        """There is a draft, and all of its chain is worth sending: one may go on behind it."""
+        return 0 < self.choice.length == len(self.offer)
+
+    @property
+    def gain(self) -> float:
+        """Of the best draft so far, tokens."""
+        return self.choice.gain
+
+    def leave_alone(self, layer: str, why: str) -> None:
+        """A layer was not asked."""
+        self._looked_at.append(Considered(layer, 0, why))
+
+    def consider(self, offer: Offer, budget: int, why: str = "") -> None:
+        """Take the best prefix of a chain if it gains more than what is there.
+
+        Args:
+            why: what else there is to say of it.
+        """
+        choice = best_prefix(offer.probs, self.curve, self.rate, self.headroom)
+        self._note(offer, budget, why, choice)
+        if choice.gain > self.choice.gain:
+            self.choice, self.offer = choice, offer
+
+    def take(self, offer: Offer, length: int, budget: int) -> None:
+        """Take so many tokens of a chain, whatever they gain."""
+        choice = Choice(length, length + 1)
+        self._note(offer, budget, "", choice)
+        self.choice, self.offer = choice, offer
+
+    def _note(self, offer: Offer, budget: int, why: str, choice: Choice) -> None:
+        name = offer.continued_by or offer.layer
+        self._looked_at.append(
+            Considered(
+                name, budget, why, offer.token_ids, offer.probs, choice.length, choice.width, choice.gain
+            )
+        )
+
+    def decide(self) -> Verify:
+        """What to send."""
+        plain = Verify(considered=tuple(self._looked_at))
+        offer, n = self.offer, self.choice.length
+        if not n:
+            return plain
+        padding = self.choice.width - 1 - n
+        tokens = offer.token_ids[:n]
+        continued = bool(offer.continued_by) and n > offer.continued_at
+        return replace(
+            plain,
+            token_ids=tokens + tokens[-1:] * padding,
+            sources=offer.sources[:n] + (_NONE,) * padding,
+            probs=tuple(offer.probs[:n]) + (0.0,) * padding,
+            layer=offer.layer,
+            padding=padding,
+            continued_by=offer.continued_by if continued else "",
+            continued_at=offer.continued_at if continued else 0,
+        )

@@ -1,0 +1,132 @@
+"""A draft model that goes on behind a draft from memory, and targets that compute accepted tokens again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from suffixsvc_driver.config import DriverConfig
+from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.events import AskLayer, LayerAnswer, Verified, Verify, decision_to_json
+from suffixsvc_driver.state import Driver
+from support.replica import GPU, MODEL, SUFFIX, TWO_CORES, Replica, begin, chain, oracle, text
+
+from suffixsvc.types import Draft, DraftSource
+
+CONTINUES = replace(MODEL, continues=True)
+
+
+def four_then_model(truth: list[int]) -> Replica:
+    """Memory knows four tokens, the draft model goes on from wherever it is asked to, five at most."""
+
+    def answer(ask: AskLayer, written: list[int]) -> Draft:
+        at = len(written) + len(ask.after)
+        if ask.layer == "suffix":
+            return chain(truth[at : at + 4], 0.97)
+        return chain(truth[at : at + min(5, ask.budget)], 0.95, DraftSource.DRAFT_MODEL)
+
+    return Replica(Driver(DriverConfig(), GPU, [SUFFIX, CONTINUES]), truth, answer)
+
+
+def test_the_draft_model_goes_on_behind_memory() -> None:
+    truth = text(300, seed=2)
+    replica = four_then_model(truth)
+    replica.run(begin(200))
+    assert replica.written == truth[:200]
+    stats = replica.driver.stats
+    assert stats.mat > 7, "four from memory, five from the model, one of the target"
+    sent = {name: counts.sent for name, counts in stats.layers.items()}
+    assert sent["suffix"].drafted >= 4 * (stats.steps - 2)
+    assert sent["model"].drafted > 0.8 * sent["suffix"].drafted
+    assert sent["model"].accepted == sent["model"].drafted
+    assert stats.evidence["draft-model"].output_tokens == sent["model"].output_tokens
+
+
+def test_what_it_went_on_behind_did_not_come() -> None:
+    """Nothing is learned about tokens behind a wrong one, and nothing is credited."""
+    truth = text(40, seed=3)
+    driver = Driver(DriverConfig(), GPU, [SUFFIX, CONTINUES])
+    ask = driver.on(begin(30))
+    assert isinstance(ask, AskLayer)
+    wrong = [(t % 40) + 5 for t in truth[:4]]
+    ask = driver.on(LayerAnswer("suffix", chain(wrong, 0.97)))
+    assert isinstance(ask, AskLayer)
+    assert ask.after == tuple(wrong)
+    verify = driver.on(LayerAnswer("model", chain([9] * ask.budget, 0.9)))
+    assert isinstance(verify, Verify)
+    assert (verify.layer, verify.continued_by, verify.continued_at) == ("suffix", "model", 4)
+    assert len(verify.token_ids) == 4 + ask.budget
+    before = driver.trust.acceptance("model", 0.7)
+    right = next(i for i in range(5) if i == 4 or wrong[i] != truth[i])
+    driver.on(Verified(tuple(truth[: right + 1]), right, len(verify.token_ids) + 1))
+    assert driver.trust.acceptance("model", 0.7) == before
+    assert driver.stats.layers["model"].sent.accepted == 0
+    assert driver.stats.layers["model"].sent.drafted == ask.budget
+
+
+def test_a_layer_that_cannot_continue_is_asked_from_the_texts_end() -> None:
+    truth = text(100)
+    driver = Driver(DriverConfig(), GPU, [SUFFIX, MODEL])
+    replica = Replica(driver, truth, lambda ask, written: oracle(truth)(ask, written))
+    replica.run(begin(80))
+    asks = [decision for _, decision in replica.trace if isinstance(decision, AskLayer)]
+    assert asks
+    assert all(ask.after == () for ask in asks)
+
+
+def test_decisions_that_go_on_can_be_written_down() -> None:
+    replica = four_then_model(text(60, seed=5))
+    replica.run(begin(30))
+    lines = [json.dumps(decision_to_json(decision)) for _, decision in replica.trace]
+    assert any('"continued_by": "model"' in line for line in lines)
+    assert any('"after": [' in line for line in lines)
+
+
+def test_where_the_replay_costs_more_than_the_draft_gains_nothing_is_drafted() -> None:
+    """Most drafts fail at once. Cut for free, a token still pays; computed again, it does not."""
+    curve = CostCurve((0, 1, 1.3, 1.6, 1.9, 2.2), 0.03)
+    sent = {}
+    for replays in (False, True):
+        driver = Driver(DriverConfig(), curve, [SUFFIX])
+        ask = driver.on(replace(begin(50), replays=replays))
+        assert isinstance(ask, AskLayer)
+        verify = driver.on(LayerAnswer("suffix", chain([7, 8, 9], 0.4)))
+        assert isinstance(verify, Verify)
+        sent[replays] = len(verify.token_ids)
+    assert sent[False] >= 1
+    assert sent[True] == 0
+
+
+def test_tokens_computed_again_are_part_of_the_price_and_of_the_room() -> None:
+    truth = text(60, seed=4)
+    driver = Driver(DriverConfig(), TWO_CORES, [SUFFIX])
+    ask = driver.on(replace(begin(50), replays=True))
+    assert isinstance(ask, AskLayer)
+    verify = driver.on(LayerAnswer("suffix", chain(truth[:15], 1.0)))
+    assert isinstance(verify, Verify)
+    assert len(verify.token_ids) == 15
+    cost = driver.stats.cost
+    ask = driver.on(Verified(tuple(truth[:6]), 5, 16, replay=6))
+    assert driver.stats.cost - cost == pytest.approx(TWO_CORES.costs[16])
+    assert isinstance(ask, AskLayer)
+    assert ask.budget <= 16 - 6 - 1, "the curve knows no wider batch"
+    verify = driver.on(LayerAnswer("suffix", Draft.empty()))
+    assert isinstance(verify, Verify)
+    assert verify.token_ids == ()
+    cost = driver.stats.cost
+    driver.on(Verified((truth[6],), 0, 1))
+    assert driver.stats.cost - cost == pytest.approx(TWO_CORES.costs[7])
+    assert driver.stats.replayed == 6
+
+
+def test_what_was_considered_is_said() -> None:
+    replica = four_then_model(text(60, seed=5))
+    replica.run(begin(30))
+    verify = next(d for _, d in replica.trace if isinstance(d, Verify) and d.continued_by)
+    first, second = verify.considered
+    assert (first.layer, first.length, len(first.probs)) == ("suffix", 4, 4)
+    assert second.layer == "model"
+    assert second.why == "behind 4 tokens"
+    assert second.length == len(verify.token_ids) - verify.padding
+    assert second.gain > first.gain
