@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support.tiny_gguf import write_tiny_llama
+from support.tiny_kinds import write_tiny_lfm2, write_tiny_mamba
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import InvalidConfigError, TokenizerMismatchError
@@ -130,6 +131,17 @@ def test_what_cannot_verify_drafts_is_refused(tiny_model: Path, cache: SuffixCac
     with pytest.raises(InvalidConfigError, match="room for 512 tokens; got 64 tokens"):
         attach(other, cache, "tiny")
     other.close()
+
+
+@pytest.mark.parametrize("write", [write_tiny_mamba, write_tiny_lfm2])
+def test_a_model_whose_state_cannot_be_rolled_back_is_refused(
+    write: Callable[[Path], Path], tmp_path: Path, cache: SuffixCache
+) -> None:
+    """llama-cpp-python would stop with "llama_decode returned -1" at the first rejected token."""
+    llama = make(write(tmp_path / "m.gguf"), logits_all=True)
+    with pytest.raises(InvalidConfigError, match="recurrent state"):
+        attach(llama, cache, "tiny")
+    llama.close()
 
 
 def test_the_namespace_belongs_to_the_models_tokenizer(

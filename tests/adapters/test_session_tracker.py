@@ -385,6 +385,20 @@ def test_what_makes_no_sense_never_reaches_an_engine() -> None:
             assert (draft.token_ids.tolist(), draft.parents.tolist()) == (tokens, parents), answer
 
 
+def test_a_draft_ends_before_the_end_of_the_text(watched: WatchedNamespace) -> None:
+    """And the feedback is of what was handed out, not of what had been drafted."""
+    with SessionTracker(watched) as tracker:
+        tracker.draft([1, *TEXT], written=len(TEXT))
+        draft = tracker.draft([2, *TEXT[:3]], written=3, stop_before=frozenset({TEXT[6], 99}))
+        assert draft.token_ids.tolist() == TEXT[3:6]
+        assert len(tracker.draft([3, *TEXT[:3]], written=3, vocab_size=TEXT[3])) == 0
+        tracker.draft([2, *TEXT[:6], 77], written=4)
+    assert watched.opened[1].steps[-1] == ([*TEXT[3:6], 77], (4, 3))
+    tree = draft_of([5, 6, 7, 8], [-1, 0, -1, 2])
+    with SessionTracker(Hostile(tree), TrackerConfig(tree=True)) as tracker:  # type: ignore[arg-type]
+        assert tracker.draft([1], stop_before=frozenset({7})).token_ids.tolist() == [5, 6]
+
+
 def test_a_message_of_many_steps_that_fails_empties_all_and_raises_nothing(watched: WatchedNamespace) -> None:
     asked = [Asked([1, 2, 1], hint=0), Asked([3, 4, 3], hint=1)]
 

@@ -20,15 +20,18 @@ __all__ = ["clean_draft"]
 _READ_AT_MOST: Final = 4096
 
 
-def clean_draft(draft: Draft, budget: int, vocab_size: int, *, tree: bool) -> Draft:
+def clean_draft(
+    draft: Draft, budget: int, vocab_size: int, stop_before: frozenset[int] = frozenset(), *, tree: bool
+) -> Draft:
     """At most ``budget`` tokens of a draft, all inside the vocabulary: a chain or a tree.
 
-    A chain is cut at the first token that makes no sense; of a tree such a token and what hangs on it go.
+    A chain is cut at the first token that makes no sense or is in ``stop_before``; of a tree such a token and
+    what hangs on it go.
     """
     if len(draft) == 0 or budget <= 0:
         return Draft.empty()
     if not tree:
-        return _chain(draft, budget, vocab_size)
+        return _chain(draft, budget, vocab_size, stop_before)
     tokens, parents = draft.token_ids.tolist()[:_READ_AT_MOST], draft.parents.tolist()
     probs = draft.probs.tolist()
     kept: list[int] = []
@@ -38,7 +41,7 @@ def clean_draft(draft: Draft, budget: int, vocab_size: int, *, tree: bool) -> Dr
         if len(kept) == budget:
             break
         known = parent < i and parent in place and 0 <= token < vocab_size and math.isfinite(prob)
-        if known and (parent, token) not in siblings:
+        if known and token not in stop_before and (parent, token) not in siblings:
             siblings.add((parent, token))
             place[i] = len(kept)
             kept.append(i)
@@ -53,15 +56,15 @@ def clean_draft(draft: Draft, budget: int, vocab_size: int, *, tree: bool) -> Dr
     )
 
 
-def _chain(draft: Draft, budget: int, vocab_size: int) -> Draft:
+def _chain(draft: Draft, budget: int, vocab_size: int, stop_before: frozenset[int]) -> Draft:
     path = clean_chain(draft, budget, vocab_size, DraftSource.NAMESPACE)
-    n = len(path)
+    n = next((i for i, token in enumerate(path.token_ids) if token in stop_before), len(path))
     if n == 0:
         return Draft.empty()
     return Draft(
-        np.array(path.token_ids, np.int32),
+        np.array(path.token_ids[:n], np.int32),
         np.arange(-1, n - 1, dtype=np.int32),
-        np.array(path.claims, np.float32),
-        np.array(path.sources, np.uint8),
+        np.array(path.claims[:n], np.float32),
+        np.array(path.sources[:n], np.uint8),
         np.full(n, int(draft.match_lens[0]), np.int32),
     )

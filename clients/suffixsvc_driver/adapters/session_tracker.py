@@ -56,6 +56,14 @@ _PATIENCE_SECONDS: Final = 60.0
 _NOTHING_SENT: Final = Verified(1, 0)
 
 
+class _Limits(NamedTuple):
+    """What a draft has to keep to."""
+
+    tokens: int
+    vocab_size: int
+    stop_before: frozenset[int]
+
+
 class _Job(NamedTuple):
     """A step that is about to be taken."""
 
@@ -64,7 +72,7 @@ class _Job(NamedTuple):
     new: TokenIds
     at: int  # in the session
     verified: Verified | None
-    budget: int
+    limits: _Limits
 
 
 class SessionTracker:
@@ -112,9 +120,12 @@ class SessionTracker:
         hint: Hashable = None,
         written: int = 0,
         max_draft_tokens: int | None = None,
+        vocab_size: int | None = None,
+        stop_before: frozenset[int] = frozenset(),
     ) -> Draft:
         """What comes after these tokens; see :class:`Asked`. Empty whenever something goes wrong."""
-        return self.draft_many([Asked(token_ids, start, hint, written, max_draft_tokens)])[0]
+        asked = Asked(token_ids, start, hint, written, max_draft_tokens, vocab_size, stop_before)
+        return self.draft_many([asked])[0]
 
     def draft_many(self, asked: Sequence[Asked]) -> list[Draft]:
         """A draft for each of different sequences, in order; a client gets one message for all of them.
@@ -153,11 +164,9 @@ class SessionTracker:
         if asked.start < 0:
             raise InvalidInputError("start is no position", expected="an int >= 0", got=asked.start)
         view = View(as_token_array(asked.token_ids), asked.start)
-        budget = self.config.max_draft_tokens
-        if asked.max_draft_tokens is not None:
-            budget = max(0, min(budget, asked.max_draft_tokens))
+        limits = self._limits_of(asked)
         written = max(0, min(asked.written, len(view.token_ids)))
-        self._count(asked=int(budget > 0))
+        self._count(asked=int(limits.tokens > 0))
         if not len(view.token_ids):
             return None
         sequence = self._table.claim(view, asked.hint)
@@ -167,13 +176,21 @@ class SessionTracker:
             self._closer.start()
         try:
             if sequence.session is not None:
-                return self._go_on(sequence, sequence.session, view, written, budget)
-            return self._begin(sequence, view, written, budget)
+                return self._go_on(sequence, sequence.session, view, written, limits)
+            return self._begin(sequence, view, written, limits)
         except BaseException:
             self._give_up(sequence)
             raise
 
-    def _begin(self, sequence: LiveSequence, view: View, written: int, budget: int) -> _Job | None:
+    def _limits_of(self, asked: Asked) -> _Limits:
+        tokens, vocab_size = self.config.max_draft_tokens, self._vocab_size
+        if asked.max_draft_tokens is not None:
+            tokens = max(0, min(tokens, asked.max_draft_tokens))
+        if asked.vocab_size is not None:
+            vocab_size = min(vocab_size, asked.vocab_size)
+        return _Limits(tokens, vocab_size, asked.stop_before)
+
+    def _begin(self, sequence: LiveSequence, view: View, written: int, limits: _Limits) -> _Job | None:
         sequence.append(view.behind(sequence.end))
         if sequence.skip > 0:
             sequence.skip -= 1
@@ -186,28 +203,28 @@ class SessionTracker:
         )
         sequence.session = session
         self._count(opened=1)
-        return _Job(sequence, session, whole[own:], own, None, budget)
+        return _Job(sequence, session, whole[own:], own, None, limits)
 
     def _go_on(
-        self, sequence: LiveSequence, session: BackendSession, view: View, written: int, budget: int
+        self, sequence: LiveSequence, session: BackendSession, view: View, written: int, limits: _Limits
     ) -> _Job:
         at, new, sent = sequence.end - sequence.origin, view.behind(sequence.end), sequence.handed_out
         sequence.append(new)
         if not len(new):  # asked again, before anything came of the last draft
-            return _Job(sequence, session, new, at, None, budget)
+            return _Job(sequence, session, new, at, None, limits)
         accepted = tokens_that_came_true(sent, new)
         self._count(accepted=accepted)
         source = DraftSource(int(sent.sources[0])) if len(sent) else DraftSource.NONE
         verified = Verified(len(sent) + 1, accepted, source)
         own = len(new) - min(written, len(new) - accepted)
         if own == accepted or len(new) <= longest_path(sent) + 1:
-            return _Job(sequence, session, new, at, verified, budget)
+            return _Job(sequence, session, new, at, verified, limits)
         # More than one step of the target can have written, and some of it nobody answers for.
         self._count(turns=1)
         if accepted:
             session.step(new[:accepted], max_draft_tokens=0, at=at, verified=verified)
         session.append_context(new[accepted:own])
-        return _Job(sequence, session, new[own:], at + own, _NOTHING_SENT, budget)
+        return _Job(sequence, session, new[own:], at + own, _NOTHING_SENT, limits)
 
     def _take(self, jobs: list[_Job]) -> list[Draft | Exception]:
         steps = [
@@ -215,7 +232,7 @@ class SessionTracker:
                 job.session,
                 {
                     "new_token_ids": job.new,
-                    "max_draft_tokens": job.budget,
+                    "max_draft_tokens": job.limits.tokens,
                     "verify_cost": self.config.verify_cost,
                     "tree": self.config.tree,
                     "at": job.at,
@@ -235,7 +252,7 @@ class SessionTracker:
         return answers
 
     def _finish(self, job: _Job, answer: Draft | Exception) -> Draft:
-        draft = answer if isinstance(answer, Exception) else self._cleaned(answer, job.budget)
+        draft = answer if isinstance(answer, Exception) else self._cleaned(answer, job.limits)
         if isinstance(draft, Exception):
             self._failed(draft)
             self._give_up(job.sequence)
@@ -245,9 +262,9 @@ class SessionTracker:
         self._count(answered=int(len(draft) > 0), drafted=len(draft))
         return draft
 
-    def _cleaned(self, draft: Draft, budget: int) -> Draft | Exception:
+    def _cleaned(self, draft: Draft, limits: _Limits) -> Draft | Exception:
         try:
-            return clean_draft(draft, budget, self._vocab_size, tree=self.config.tree)
+            return clean_draft(draft, *limits, tree=self.config.tree)
         except Exception as error:  # not even arrays
             return error
 

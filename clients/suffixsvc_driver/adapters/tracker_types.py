@@ -98,6 +98,8 @@ class Asked(NamedTuple):
             does not continue that sequence's tokens is looked for among all.
         written: how many of the last tokens the model has written for sure.
         max_draft_tokens: less than the configured number; 0 only tells.
+        vocab_size: of this sequence's model, instead of the configured one.
+        stop_before: the draft ends before any of these: ends of text that the model itself shall write.
     """
 
     token_ids: TokenIds
@@ -105,3 +107,5 @@ class Asked(NamedTuple):
     hint: Hashable = None
     written: int = 0
     max_draft_tokens: int | None = None
+    vocab_size: int | None = None
+    stop_before: frozenset[int] = frozenset()
