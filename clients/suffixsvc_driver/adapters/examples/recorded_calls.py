@@ -98,7 +98,10 @@ def calls_from_arguments(what: str) -> list[Call]:
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--log", type=Path, default=_LOG, help="JSON lines of recorded calls (default: ours)")
     path: Path = parser.parse_args().log
-    calls = read_calls(path)
+    try:
+        calls = read_calls(path)
+    except InvalidInputError as error:
+        parser.error(str(error))
     print(what)
     print(f"{len(calls)} calls from {path.name}; no model runs: the log says what it wrote\n")
     return calls
