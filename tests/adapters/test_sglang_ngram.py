@@ -43,7 +43,7 @@ def worker_with_corpus(**settings: Any) -> NgramWorker:
     return worker
 
 
-@pytest.mark.parametrize(("width", "topk"), [(12, 10), (8, 1), (2, 4), (1, 1)])
+@pytest.mark.parametrize(("width", "topk"), [(12, 10), (8, 1), (24, 10), (2, 4), (1, 1)])
 def test_a_batch_writes_its_texts_and_they_are_kept(
     width: int, topk: int, recorded: list[Call], folder: Path
 ) -> None:
@@ -54,6 +54,7 @@ def test_a_batch_writes_its_texts_and_they_are_kept(
         assert worker.rates.accepted > worker.rates.tokens / 3
     corpus.close()
     assert corpus.stats.failures == 0
+    assert corpus.stats.opened == 20  # nobody had to begin anew
     assert sorted(worker.texts) == sorted(call.response for call in recorded[:20])
     with SuffixCache(folder) as cache:
         cache.check()

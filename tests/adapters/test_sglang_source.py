@@ -82,14 +82,15 @@ def test_plugins_are_loaded_before_the_worker_is_made() -> None:
 
 def test_what_the_hooks_read_is_there() -> None:
     made = ast.unparse(function_of(class_of(WORKER, "NGRAMWorker"), "__init__"))
-    for attribute in ("server_args", "model_runner", "draft_token_num", "topk"):
+    for attribute in ("server_args", "model_runner", "draft_token_num", "topk", "max_trie_depth"):
         assert f"self.{attribute}" in made
     order = ast.unparse(parsed(SRT + "arg_groups/field_order.py"))
     for option in ("tp_size", "pp_size", "max_running_requests"):
         assert f"'{option}'" in order
     prepare = ast.unparse(function_of(class_of(WORKER, "NGRAMWorker"), "_prepare_draft_tokens"))
     assert "req.rid for req in batch.reqs" in prepare
-    assert "req.origin_input_ids_unpadded" in prepare
+    assert "req.origin_input_ids_unpadded[-self.max_trie_depth:]" in prepare
+    assert "req.output_ids[-self.max_trie_depth:]" in prepare
     assert "self.model_config.vocab_size" in ast.unparse(parsed(SRT + "model_executor/model_runner.py"))
 
 

@@ -18,6 +18,8 @@ __all__ = ["clean_draft"]
 
 #: a backend that answers far more than it was asked for is read no further than this
 _READ_AT_MOST: Final = 4096
+#: parents of a chain
+_CHAIN: Final = np.arange(-1, 255, dtype=np.int32)
 
 
 def clean_draft(
@@ -31,7 +33,8 @@ def clean_draft(
     if len(draft) == 0 or budget <= 0:
         return Draft.empty()
     if not tree:
-        return _chain(draft, budget, vocab_size, stop_before)
+        sound = not stop_before and _is_sound_chain(draft, budget, vocab_size)
+        return draft if sound else _chain(draft, budget, vocab_size, stop_before)
     tokens, parents = draft.token_ids.tolist()[:_READ_AT_MOST], draft.parents.tolist()
     probs = draft.probs.tolist()
     kept: list[int] = []
@@ -53,6 +56,20 @@ def clean_draft(
         draft.probs[kept],
         draft.sources[kept],
         draft.match_lens[kept],
+    )
+
+
+def _is_sound_chain(draft: Draft, budget: int, vocab_size: int) -> bool:
+    """What nearly every draft is: an engine with many rows has no time to look at each token in Python."""
+    n, tokens = len(draft), draft.token_ids
+    return bool(
+        n <= min(budget, len(_CHAIN))
+        and tokens.dtype == np.int32
+        and n == len(draft.probs) == len(draft.sources) == len(draft.match_lens)
+        and tokens.min() >= 0
+        and tokens.max() < vocab_size
+        and np.array_equal(draft.parents, _CHAIN[:n])
+        and np.isfinite(draft.probs).all()
     )
 
 

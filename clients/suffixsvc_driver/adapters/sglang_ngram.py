@@ -192,6 +192,8 @@ def after_worker_init(result: None, worker: Any, *_: Any, **__: Any) -> None:
         vocab_size=worker.model_runner.model_config.vocab_size,
         max_sequences=2 * (arguments.max_running_requests or 256),
     )
+    # so many of a request's last tokens are shown: what a step can write, and one that is known already
+    worker.max_trie_depth = max(worker.max_trie_depth, width + 1)
     worker.ngram_corpus = SuffixCorpus(open_tracker(read_settings(), config), width)
 
 

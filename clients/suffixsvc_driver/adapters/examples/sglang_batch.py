@@ -22,7 +22,7 @@ from suffixsvc_driver.adapters.tree_mask import PADDING
 __all__ = ["NgramWorker"]
 
 #: speculative_ngram_max_trie_depth: so many tokens of a request are shown
-_TAIL: Final = 18
+_TRIE_DEPTH: Final = 18
 
 
 class _Request:
@@ -49,6 +49,7 @@ class NgramWorker:
     def __init__(self, width: int = 12, topk: int = 10, batch: int = 4, vocab_size: int = 151_936) -> None:
         self.draft_token_num = width
         self.topk = topk
+        self.max_trie_depth = _TRIE_DEPTH
         self.server_args = SimpleNamespace(tp_size=1, pp_size=1, max_running_requests=batch)
         self.model_runner = SimpleNamespace(model_config=SimpleNamespace(vocab_size=vocab_size))
         self.ngram_corpus: Any = None
@@ -92,9 +93,9 @@ class NgramWorker:
         self.texts += [tuple(r.output_ids) for r in self._running if r.finished]
         self._running = [request for request in self._running if not request.finished]
 
-    @staticmethod
-    def _tail(request: _Request) -> list[int]:
-        return [*request.origin_input_ids_unpadded[-_TAIL:], *request.output_ids[-_TAIL:]][-_TAIL:]
+    def _tail(self, request: _Request) -> list[int]:
+        n = self.max_trie_depth
+        return [*request.origin_input_ids_unpadded[-n:], *request.output_ids[-n:]][-n:]
 
     def _verify(self, request: _Request, tree: Any, ancestors: Any) -> None:
         order = np.arange(len(tree))
