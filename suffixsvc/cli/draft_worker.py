@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from suffixsvc.cli.options import InsecureNetwork
+
 __all__ = ["draft_worker"]
 
 
@@ -29,13 +31,7 @@ def draft_worker(
     slots: Annotated[
         int, typer.Option(help="Sequences whose KV is kept between calls; one per agent is best.", min=1)
     ] = 4,
-    insecure_network: Annotated[
-        bool,
-        typer.Option(
-            "--insecure-network",
-            help="Allow addresses that other machines can reach, without authentication or encryption.",
-        ),
-    ] = False,
+    insecure_network: InsecureNetwork = False,
     ready_file: Annotated[
         Path | None,
         typer.Option(help="Write address and pid there, as JSON, once it answers; removed at the end."),
