@@ -79,10 +79,19 @@ def test_a_folder_remembers_and_is_taken_by_one_process_at_a_time(tmp_path: Path
         assert tracker.draft([2, *TEXT[:3]], written=3).token_ids.tolist() == TEXT[3:]
 
 
-def test_a_service_gets_the_steps_of_many_sequences_in_one_message() -> None:
+def test_a_service_gets_the_steps_of_many_sequences_in_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rows over a real socket; and a service that is gone empties drafts and raises nothing."""
+    from suffixsvc_client import SuffixClient
     from suffixsvc_driver.adapters import Asked
 
+    messages: list[int] = []
+    real = SuffixClient.step_many
+
+    def counted(client: SuffixClient, steps: Any) -> Any:
+        messages.append(len(steps))
+        return real(client, steps)
+
+    monkeypatch.setattr(SuffixClient, "step_many", counted)
     with socket_dir() as folder, SuffixCache() as cache:
         address = f"unix:{folder}/s.sock"
         settings = AdapterSettings(target=address, step_timeout_s=20.0)
@@ -97,6 +106,7 @@ def test_a_service_gets_the_steps_of_many_sequences_in_one_message() -> None:
                 assert first.token_ids.tolist() == TEXT[3:]
                 assert second.token_ids.tolist() == TEXT[5:]
                 assert tracker.stats.failures == 0
+                assert messages == [2]
         hasty = AdapterSettings(target=address, step_timeout_s=0.05)
         with open_tracker(hasty, TrackerConfig()) as tracker:
             assert [len(draft) for draft in tracker.draft_many(rows)] == [0, 0]

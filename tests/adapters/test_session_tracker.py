@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import structlog
 from suffixsvc_driver.adapters import Asked, SessionTracker, TrackerConfig
+from suffixsvc_driver.adapters.closing import SessionCloser
 from support.tracker_oracle import TrackerOracle, WatchedNamespace
 
 from suffixsvc import SuffixCache
@@ -271,6 +272,24 @@ def test_after_close_drafts_are_empty(cache: SuffixCache) -> None:
     assert closed == [1]
     assert len(tracker.draft([1, 2, 3])) == 0
     assert tracker.stats.failures == 0
+
+
+def test_a_service_that_hangs_does_not_hold_up_the_end_for_long() -> None:
+    """Closing waits for a disk or a network; of several that never answer, the rest is let go and counted."""
+    released = threading.Event()
+
+    class Hangs:
+        def close(self, commit: bool = True) -> None:
+            released.wait()
+
+    failures: list[Exception] = []
+    closer = SessionCloser(failures.append, lambda: None, 60.0)
+    closer.start()
+    closer.put([Hangs(), Hangs(), Hangs()])  # type: ignore[list-item]  # all a closer needs
+    closer.stop(0.01)
+    assert len(failures) == 1
+    assert "sessions were not closed" in str(failures[0])
+    released.set()
 
 
 def test_an_interpreter_that_ends_keeps_what_was_written(tmp_path: pytest.TempPathFactory) -> None:

@@ -208,6 +208,7 @@ def test_a_cache_that_fails_is_an_empty_draft(recorded: list[Call]) -> None:
         drafter.write(recorded[:1])
         assert drafter.texts == [recorded[0].response]
         assert endpoint.tracker.stats.failures > 0
+    endpoint.close()  # once more
 
 
 def test_a_drafter_without_an_endpoint_drafts_nothing(recorded: list[Call]) -> None:

@@ -283,13 +283,14 @@ class SessionTracker:
         self._closer.wait_until_empty()
 
     def close(self) -> None:
-        """End all sequences and wait until what they wrote is kept. Drafts are empty then. Idempotent."""
+        """End all sequences and wait, a minute at most, until what they wrote is kept. Drafts are empty then.
+        Idempotent."""
         if self._closed:
             return
         self._closed = True
         atexit.unregister(self.close)
-        self._closer.stop(_PATIENCE_SECONDS)
         self._close_sessions(self._table.seal())
+        self._closer.stop(_PATIENCE_SECONDS)
         if self._on_close is not None:
             self._on_close()
 
