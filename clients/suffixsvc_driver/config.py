@@ -54,6 +54,7 @@ class LayerSpec:
         seconds_per_ask: a first guess of what a question costs; measured afterwards.
         seconds_per_token: the same for each drafted token (draft models).
         max_draft_tokens: never ask for more.
+        continues: it can go on behind another layer's draft (``layers.ContinuingLayer``).
 
     Raises:
         InvalidConfigError: a name that is empty, no such kind, a time that is negative or not finite, or
@@ -65,6 +66,7 @@ class LayerSpec:
     seconds_per_ask: float = 0.0
     seconds_per_token: float = 0.0
     max_draft_tokens: int = 64
+    continues: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:

@@ -9,7 +9,7 @@ from suffixsvc.types import Draft, VerifyCost
 from suffixsvc_driver.config import LayerSpec
 from suffixsvc_driver.events import Feedback
 
-__all__ = ["Layer"]
+__all__ = ["ContinuingLayer", "Layer"]
 
 
 class Layer(Protocol):
@@ -33,3 +33,23 @@ class Layer(Protocol):
 
     def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
         """The generation is over; these tokens were not told yet."""
+
+
+class ContinuingLayer(Layer, Protocol):
+    """A layer that can also go on behind tokens that another one drafted; ``spec.continues`` says so."""
+
+    def draft(
+        self,
+        new_token_ids: Sequence[int],
+        budget: int,
+        verified: Feedback | None,
+        *,
+        after: Sequence[int] = (),
+    ) -> Draft:
+        """As :meth:`Layer.draft`.
+
+        Args:
+            after: a chain drafted for this step. The draft follows the text and this chain, and its
+                probabilities hold given that all of the chain is accepted. It does not become part of the
+                text: what the target accepts of it comes back in ``new_token_ids``, as always.
+        """
