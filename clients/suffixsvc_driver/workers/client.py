@@ -31,7 +31,7 @@ class DraftWorkerClient(SingleWorker):
         )
         self.stub: rpc.DraftWorkerStub = rpc.DraftWorkerStub(self._channel)
 
-    def close(self) -> None:
+    def _disconnect(self) -> None:
         self._channel.close()
 
     def describe(self, timeout_seconds: float = CONNECT_SECONDS) -> WorkerDescription:

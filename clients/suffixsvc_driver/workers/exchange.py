@@ -115,9 +115,9 @@ class Exchange(ABC):
                 self._asked = 0
             return answer
 
+    @abstractmethod
     def gave_up(self) -> None:
-        """The answer was waited for in vain. Where late answers can be told from others, nothing happens:
-        this one will be dropped."""
+        """The answer was waited for in vain. Never blocks."""
 
     def end(self) -> None:
         """Have the conversation end. Never blocks."""
@@ -160,5 +160,7 @@ class Exchange(ABC):
             self._converse()
         except SuffixError as err:
             error = err
+        except Exception as err:  # a mistake in here may cost drafts, never a generation
+            error = SuffixError("talking to a draft worker failed", got=repr(err)[:200])
         finally:
             self._fail(error)

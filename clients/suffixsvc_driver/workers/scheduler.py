@@ -247,9 +247,7 @@ class Scheduler:
         # one sequence is left for those that have little to read
         may_read = len(self._readers) < max(1, self._engine.slots - 1)
         try:
-            ticket.job = self._engine.begin(
-                ticket.request, self._taken(), None if may_read else _SHORT_READ
-            )
+            ticket.job = self._engine.begin(ticket.request, self._taken(), None if may_read else _SHORT_READ)
         except SuffixError as err:
             self._finish(ticket, err)
             return

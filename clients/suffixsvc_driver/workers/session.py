@@ -36,6 +36,8 @@ __all__ = ["WorkerSession"]
 
 #: after a failure the worker is left alone for so long, doubling up to the second value
 _BACKOFF_SECONDS: Final = (0.1, 30.0)
+#: so many answers in a row that make no sense, and it counts as a failure of the worker
+_NONSENSE_IN_A_ROW: Final = 3
 #: more missing tokens than this are sent ahead of the first question
 _SENT_AHEAD: Final = 48
 _FORGET_SECONDS: Final = 1.0
@@ -158,7 +160,6 @@ class WorkerSession:
             if self._clock() < self._retry_at:
                 return False
             self._exchange = self._converse()
-            self._exchange.start()
             self._held, self._tail = 0, []
             self._retry_at = 0.0
         if self._exchange.outstanding:
@@ -220,18 +221,20 @@ class WorkerSession:
         answer = self._exchange.take_answer() if self._exchange is not None else None
         if answer is None:
             return Draft.empty()
-        self._backoff = _BACKOFF_SECONDS[0]
         if answer.busy:
             self.busy += 1
             self.troubles += 1
+            self._backoff = _BACKOFF_SECONDS[0]
             return Draft.empty()
         if answer.error is not None:
             self._note_failure(answer.error)
             if not isinstance(answer.error, ProtocolError):
                 self._on_refusal(answer.error)
-                return Draft.empty()
-        else:
-            self.troubles = 0
+            elif self._exchange is not None and self.troubles >= _NONSENSE_IN_A_ROW:
+                self._drop(self._exchange)
+            return Draft.empty()
+        self.troubles = 0
+        self._backoff = _BACKOFF_SECONDS[0]
         self._note_held(answer)
         return answer.draft
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from typing import Final, Self
 
@@ -33,6 +34,9 @@ class SingleWorker(ABC):
         self.admission = Admission()
         self._lock = threading.Lock()
         self._failures = 0
+        self._closed = False
+        # alive while their threads are
+        self._exchanges: weakref.WeakSet[Exchange] = weakref.WeakSet()
 
     def __enter__(self) -> Self:
         return self
@@ -53,15 +57,25 @@ class SingleWorker(ABC):
         return self._admit(timeout_seconds)
 
     def open_session(self, *, p_min: float = 0.4, top_k: int = 10) -> WorkerSession:
-        return WorkerSession(self._converse, self._speed, self._note_failure, p_min=p_min, top_k=top_k)
+        return WorkerSession(self._start_exchange, self._speed, self._note_failure, p_min=p_min, top_k=top_k)
 
     @abstractmethod
     def describe(self, timeout_seconds: float = CONNECT_SECONDS) -> WorkerDescription:
         """See the protocol."""
 
-    @abstractmethod
     def close(self) -> None:
-        """See the protocol."""
+        with self._lock:
+            self._closed = True
+            exchanges = list(self._exchanges)
+        for exchange in exchanges:
+            exchange.end()
+        self._disconnect()
+        for exchange in exchanges:
+            exchange.close()
+
+    @abstractmethod
+    def _disconnect(self) -> None:
+        """Drop what there is beside the conversations. Idempotent."""
 
     @abstractmethod
     def _admit(self, timeout_seconds: float) -> WorkerDescription:
@@ -70,6 +84,16 @@ class SingleWorker(ABC):
     @abstractmethod
     def _converse(self) -> Exchange:
         """A new conversation, not started yet."""
+
+    def _start_exchange(self) -> Exchange:
+        exchange = self._converse()
+        with self._lock:
+            closed = self._closed
+            self._exchanges.add(exchange)
+        exchange.start()
+        if closed:
+            exchange.end()
+        return exchange
 
     def _admitted(self) -> str:
         """The instance that answers, its vocabulary being compared; "" where nobody wants it compared."""

@@ -35,6 +35,9 @@ class DraftStream(Exchange):
         self._call: Any = None  # grpc's calls have no public type that says what they can
         self._ended = False
 
+    def gave_up(self) -> None:
+        """Nothing: the late answer says which question it belongs to, and is dropped then."""
+
     def _converse(self) -> None:
         instance_id = self._admitted()
         try:
