@@ -36,8 +36,12 @@ class DraftWorkerClient(SingleWorker):
 
     def describe(self, timeout_seconds: float = CONNECT_SECONDS) -> WorkerDescription:
         """Ask the worker what it is. ServiceUnavailableError when nobody answers in time."""
+        return self._describe(timeout_seconds, patient=True)
+
+    def _describe(self, timeout_seconds: float, *, patient: bool) -> WorkerDescription:
+        """``patient``: waits for one that is not there yet."""
         try:
-            reply = self.stub.Describe(pb.DescribeRequest(), timeout=timeout_seconds, wait_for_ready=True)
+            reply = self.stub.Describe(pb.DescribeRequest(), timeout=timeout_seconds, wait_for_ready=patient)
         except (grpc.RpcError, ValueError) as err:
             raise self._unreachable(err) from None
         vocabulary = Vocabulary(
@@ -77,8 +81,8 @@ class DraftWorkerClient(SingleWorker):
             raise self._unreachable(err) from None
         return replace(known, texts=tuple(texts))
 
-    def _admit(self, timeout_seconds: float) -> WorkerDescription:
-        description = self.describe(timeout_seconds)
+    def _admit(self, timeout_seconds: float, *, patient: bool) -> WorkerDescription:
+        description = self._describe(timeout_seconds, patient=patient)
         found = self.admission.known(description.instance_id)
         if found is not None:
             return found

@@ -67,7 +67,7 @@ class LlamaServerClient(SingleWorker):
         with self._connected(timeout_seconds) as connection:
             return _with_texts(connection, description.vocabulary)
 
-    def _admit(self, timeout_seconds: float) -> WorkerDescription:
+    def _admit(self, timeout_seconds: float, *, patient: bool) -> WorkerDescription:
         with self._connected(timeout_seconds) as connection:
             return self._admit_over(connection)
 

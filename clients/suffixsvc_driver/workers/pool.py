@@ -36,7 +36,10 @@ from suffixsvc_driver.workers.single import CONNECT_SECONDS, SingleWorker
 __all__ = ["WorkerPool", "WorkerState", "WorkerStatus"]
 
 _log = structlog.get_logger(__name__)
+_THREAD: Final = "draft-workers"
 _CHECK_SECONDS: Final = 2.0
+#: at the start, for the others to answer once one has
+_OTHERS_SECONDS: Final = 0.5
 #: a worker that was usable for so long has shown that it is there
 _PROVEN_SECONDS: Final = 60.0
 _JOIN_SECONDS: Final = 10.0
@@ -128,6 +131,7 @@ class WorkerPool:
         self._target: Vocabulary | None = None
         self._retired: deque[WorkerSession] = deque()
         self._closed = False
+        self._checking: list[threading.Thread] = []
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
@@ -185,7 +189,7 @@ class WorkerPool:
             best = self._best() or self._known()
             if best is not None and best.description is not None:
                 if self._thread is None and not self._closed:
-                    self._thread = threading.Thread(target=self._watch, name="draft-workers", daemon=True)
+                    self._thread = threading.Thread(target=self._watch, name=_THREAD, daemon=True)
                     self._thread.start()
                 return best.description
             self._target = None  # the next call asks again
@@ -219,8 +223,8 @@ class WorkerPool:
             self._changed.notify_all()
         for member in self._members:
             member.worker.close()  # a check that waits for one ends with this
-        if self._thread is not None:
-            self._thread.join(_JOIN_SECONDS)
+        for thread in (*self._checking, *([self._thread] if self._thread is not None else [])):
+            thread.join(_JOIN_SECONDS)
         for session in self._take_retired():
             session.close()
 
@@ -289,14 +293,20 @@ class WorkerPool:
         return next((member for member in self._members if member.description is not None), None)
 
     def _check_all(self, timeout_seconds: float) -> None:
-        threads = [
-            threading.Thread(target=self._check, args=(member, timeout_seconds), daemon=True)
+        """Ask everybody at once. Once one is usable the others have a little time left; who takes longer is
+        waited for by nobody."""
+        self._checking = [
+            threading.Thread(target=self._check, args=(member, timeout_seconds), name=_THREAD, daemon=True)
             for member in self._members
         ]
-        for thread in threads:
+        for thread in self._checking:
             thread.start()
-        for thread in threads:
-            thread.join()
+        with self._changed:
+            self._changed.wait_for(lambda: self._best() is not None or not self._unanswered())
+            self._changed.wait_for(lambda: not self._unanswered(), timeout=_OTHERS_SECONDS)
+
+    def _unanswered(self) -> bool:
+        return any(member.state is WorkerState.NEW for member in self._members)
 
     def _check(self, member: Member, timeout_seconds: float) -> None:
         target = self._target
@@ -304,10 +314,12 @@ class WorkerPool:
             return
         try:
             description = member.worker.check_vocabulary(target, timeout_seconds)
-        except SuffixError as err:
+        except Exception as failure:  # a mistake in a check must not leave anybody waiting for it
+            err = failure if isinstance(failure, SuffixError) else SuffixError(repr(failure))
             with self._changed:
                 if not self._closed:
                     self._depart(member, err)
+                    self._changed.notify_all()
             return
         with self._changed:
             now = self._clock()
@@ -317,6 +329,7 @@ class WorkerPool:
                     self._tell(member, WorkerState.USABLE, "a draft worker is back")
             member.state, member.description, member.error = WorkerState.USABLE, description, None
             member.check_at = now + self._check_every
+            self._changed.notify_all()
 
     def _depart(self, member: Member, error: SuffixError) -> None:
         """It is not used until a check says otherwise. Under the lock."""
@@ -344,7 +357,8 @@ class WorkerPool:
                 if self._closed:
                     return
                 now = self._clock()
-                due = min(self._members, key=lambda member: member.check_at)
+                answered = [member for member in self._members if member.state is not WorkerState.NEW]
+                due = min(answered, key=lambda member: member.check_at)
                 if not self._retired and due.check_at > now:
                     self._changed.wait(due.check_at - now)
                     continue

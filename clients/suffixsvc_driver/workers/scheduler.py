@@ -92,6 +92,7 @@ class Scheduler:
         # under the condition's lock
         self._waiting: deque[Ticket] = deque()
         self._forgetting: deque[str] = deque()
+        self._draining = False
         self._stopping = False
         self._batch_ends = 0.0
         self._lanes_used = 0
@@ -108,9 +109,12 @@ class Scheduler:
         """Compute from now on."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread; what is under way is answered with ServiceUnavailableError."""
+    def stop(self, drain_seconds: float = 0.0) -> None:
+        """Take nothing more, and end the thread; what is still under way after ``drain_seconds`` is answered
+        with ServiceUnavailableError."""
         with self._changed:
+            self._draining = True
+            self._changed.wait_for(self._is_idle, timeout=drain_seconds)
             self._stopping = True
             self._changed.notify_all()
         if self._thread.is_alive():
@@ -119,9 +123,12 @@ class Scheduler:
 
     @property
     def stopped(self) -> bool:
-        """Nothing is computed any more: stopped, or broken."""
+        """Nothing is taken any more: it stops, or it broke."""
         with self._changed:
-            return self._stopping
+            return self._draining
+
+    def _is_idle(self) -> bool:
+        return self._stopping or not (self._waiting or self._slots_used)
 
     # -- for the threads that ask
 
@@ -134,7 +141,7 @@ class Scheduler:
         now = self._clock()
         ticket = Ticket(request, now, timeout_seconds)
         with self._changed:
-            if self._stopping:
+            if self._draining:
                 ticket.error = ServiceUnavailableError("the worker is stopping")
                 ticket.done.set()
                 ticket.started.set()
@@ -202,6 +209,7 @@ class Scheduler:
             # answered only once it no longer counts: whoever asks again at once meets a free lane
             self._note_load()
             self._answer_finished()
+            self._changed.notify_all()  # who waits for the end of the work
             while not (self._stopping or self._waiting or self._lanes or self._readers or self._forgetting):
                 self._changed.wait()
             if self._stopping:
@@ -329,7 +337,7 @@ class Scheduler:
     def _give_up(self) -> None:
         """Leave nobody waiting."""
         with self._changed:
-            self._stopping = True
+            self._draining = self._stopping = True
             for ticket in (*self._lanes, *self._readers, *self._waiting):
                 self._finish(ticket, ServiceUnavailableError("the worker is stopping"))
             self._answer_finished()

@@ -27,6 +27,8 @@ _VOCAB_CHUNK: Final = 8192
 #: threads beside those of the streams: for Describe and GetVocab
 _SPARE_THREADS: Final = 8
 _STOP_GRACE_SECONDS: Final = 0.5
+#: the last answers need a moment to leave; streams without a question would stay for ever
+_LAST_WORD_SECONDS: Final = 0.1
 
 
 class _Servicer(rpc.DraftWorkerServicer):
@@ -177,5 +179,5 @@ class DraftWorkerServer:
 
     def stop(self) -> None:
         """Finish what runs, refuse the rest."""
-        self._server.stop(_STOP_GRACE_SECONDS).wait()
-        self._scheduler.stop()
+        self._scheduler.stop(_STOP_GRACE_SECONDS)
+        self._server.stop(_LAST_WORD_SECONDS).wait()

@@ -54,7 +54,7 @@ class SingleWorker(ABC):
         self, target: Vocabulary, timeout_seconds: float = CONNECT_SECONDS
     ) -> WorkerDescription:
         self.admission.target = target
-        return self._admit(timeout_seconds)
+        return self._admit(timeout_seconds, patient=True)
 
     def open_session(self, *, p_min: float = 0.4, top_k: int = 10) -> WorkerSession:
         return WorkerSession(self._start_exchange, self._speed, self._note_failure, p_min=p_min, top_k=top_k)
@@ -78,8 +78,9 @@ class SingleWorker(ABC):
         """Drop what there is beside the conversations. Idempotent."""
 
     @abstractmethod
-    def _admit(self, timeout_seconds: float) -> WorkerDescription:
-        """Ask who answers, and compare its vocabulary unless that was done before."""
+    def _admit(self, timeout_seconds: float, *, patient: bool) -> WorkerDescription:
+        """Ask who answers, and compare its vocabulary unless that was done before. ``patient``: one that
+        cannot be reached is waited for."""
 
     @abstractmethod
     def _converse(self) -> Exchange:
@@ -99,7 +100,7 @@ class SingleWorker(ABC):
         """The instance that answers, its vocabulary being compared; "" where nobody wants it compared."""
         if self.admission.target is None:
             return ""
-        return self._admit(_ADMIT_SECONDS).instance_id
+        return self._admit(_ADMIT_SECONDS, patient=False).instance_id
 
     def _speed(self) -> float:
         last = self.admission.last
