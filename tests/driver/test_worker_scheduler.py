@@ -14,7 +14,7 @@ from suffixsvc_driver.workers.engine import DraftEngine, DraftRequest, Job
 from suffixsvc_driver.workers.scheduler import Scheduler, Ticket
 from suffixsvc_driver.workers.sequences import KvSequences
 
-from suffixsvc.errors import AppendGap, ModelError, ServiceUnavailableError
+from suffixsvc.errors import AppendGap, InvalidConfigError, ModelError, ServiceUnavailableError
 
 SLOTS = 4
 SETTINGS = ContextSettings(
@@ -327,6 +327,14 @@ def test_the_width_that_pays(seconds: dict[int, float], lanes: int, of_three: in
         width = costs.width_for(ready)
         assert costs.step_seconds(width) <= costs.step_seconds(1) * (width + 1) / 2
     assert BatchCosts(seconds, 0.1, 3).width_for(8) == 3
+
+
+def test_settings_that_make_no_sense(engine: DraftEngine, tiny_model: Path) -> None:
+    for settings in ({"queue": 0}, {"busy_after_seconds": -1.0}, {"busy_after_seconds": float("nan")}):
+        with pytest.raises(InvalidConfigError, match="makes no sense"):
+            Scheduler(engine, **settings)  # type: ignore[arg-type]  # as typed there
+    with pytest.raises(InvalidConfigError, match="batch_width"):
+        DraftEngine(tiny_model, SETTINGS, batch_width=-1)
 
 
 def test_placing_beside_each_other() -> None:

@@ -24,6 +24,7 @@ import numpy as np
 
 from suffixsvc.errors import (
     AppendGap,
+    InvalidConfigError,
     InvalidInputError,
     InvalidTokensError,
     LimitExceededError,
@@ -120,17 +121,21 @@ class DraftEngine:
 
     Raises:
         ModelNotFoundError, ModelCorruptError, ModelError.
+        InvalidConfigError: a negative ``batch_width``.
     """
 
     def __init__(self, path: str | Path, settings: ContextSettings, *, batch_width: int = 0) -> None:
+        if batch_width < 0:
+            raise InvalidConfigError("batch_width makes no sense", expected=">= 0", got=batch_width)
         self.model = LlamaModel(path)
         self.context = LlamaContext(self.model, settings)
         self.slots = settings.slots
         self._chunk = settings.batch_size
+        self._widest = min(settings.slots, settings.batch_size)
         self._sequences = KvSequences(settings.slots)
         self._sessions: OrderedDict[str, list[int]] = OrderedDict()
         #: what batches take here
-        self.costs = self._measure(min(batch_width, settings.slots))
+        self.costs = self._measure(min(batch_width, self._widest))
 
     def close(self) -> None:
         """Free everything. Idempotent."""
@@ -303,7 +308,7 @@ class DraftEngine:
         alone = self._timed(1, _SPEED_STEPS)
         seconds = {1: alone}
         width = 2
-        while width <= self.slots:
+        while width <= self._widest:
             seconds[width] = self._timed(width, _WIDE_STEPS)
             width *= 2
         read = min(_READ_TOKENS, self._chunk)

@@ -13,6 +13,7 @@ drafted so far. The context is read to its end in any case, or the session would
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -21,7 +22,7 @@ from typing import Final
 
 import structlog
 
-from suffixsvc.errors import ServiceUnavailableError, SuffixError
+from suffixsvc.errors import InvalidConfigError, ServiceUnavailableError, SuffixError
 from suffixsvc.types import Draft
 from suffixsvc_driver.workers.engine import DraftEngine, DraftRequest, Job
 
@@ -73,6 +74,9 @@ class Scheduler:
         queue: requests that may wait at a time; one more is told "busy" at once.
         busy_after_seconds: how long one may wait for its start; by default two tokens of the model, and
             5 ms at least.
+
+    Raises:
+        InvalidConfigError: a queue below 1, a time that is negative or no number.
     """
 
     def __init__(
@@ -83,6 +87,12 @@ class Scheduler:
         busy_after_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if queue < 1:
+            raise InvalidConfigError("the worker's queue makes no sense", expected=">= 1", got=queue)
+        if busy_after_seconds is not None and not 0.0 <= busy_after_seconds < math.inf:
+            raise InvalidConfigError(
+                "busy_after_seconds makes no sense", expected="a finite number >= 0", got=busy_after_seconds
+            )
         self._engine = engine
         self._queue = queue
         own = max(_BUSY_AFTER_SECONDS, _BUSY_AFTER_TOKENS * engine.seconds_per_token)
