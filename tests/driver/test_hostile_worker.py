@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,10 +18,17 @@ from suffixsvc_driver.targets.llama import LlamaTarget
 from suffixsvc_driver.targets.llama_model import LlamaModel
 from suffixsvc_driver.vocabulary import Vocabulary
 from suffixsvc_driver.workers.client import DraftWorkerClient
+from suffixsvc_driver.workers.session import WorkerSession
 from support.scripted_workers import scripted_worker
 from support.targets import talkative_prompt
 
-from suffixsvc.errors import ProtocolError, ServiceUnavailableError, SuffixError, VocabularyMismatchError
+from suffixsvc.errors import (
+    ProtocolError,
+    ServiceTimeoutError,
+    ServiceUnavailableError,
+    SuffixError,
+    VocabularyMismatchError,
+)
 from suffixsvc.v1 import draft_worker_pb2 as pb
 from suffixsvc.v1 import types_pb2
 
@@ -173,6 +181,34 @@ def test_another_instance_answers(address: str, vocabulary: Vocabulary) -> None:
         assert len(session.draft(5, PATIENT)) == 0
         assert isinstance(session.last_error, ServiceUnavailableError)
         session.close()
+
+
+def test_one_that_hangs(address: str, vocabulary: Vocabulary) -> None:
+    """Without an answer for ten seconds the conversation is given up, though the connection stands."""
+    release, now = threading.Event(), [100.0]
+
+    def reply(request: pb.WorkerDraftRequest) -> pb.WorkerDraftReply:
+        assert release.wait(PATIENT)
+        return pb.WorkerDraftReply(draft=drafted([65]), length=length(request))
+
+    with scripted_worker(address, vocabulary, reply), DraftWorkerClient(address) as client:
+        client.check_vocabulary(vocabulary)
+        for long in (False, True):  # a text sent ahead is waited for by nobody, but not for ever either
+            session = WorkerSession(
+                client._start_exchange, client._speed, client._note_failure, clock=lambda: now[0]
+            )
+            session.set_text([70] * (100 if long else 2))
+            assert len(session.draft(5, 0.01)) == 0
+            now[0] += 9.0
+            assert len(session.draft(5, 0.01)) == 0
+            assert not session.broken
+            assert (session.late > 0) is not long
+            now[0] += 2.0
+            assert len(session.draft(5, 0.01)) == 0
+            assert session.broken
+            assert isinstance(session.last_error, ServiceTimeoutError)
+            session.close()
+        release.set()
 
 
 def test_a_generation_is_the_plain_one(

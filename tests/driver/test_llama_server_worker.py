@@ -238,7 +238,7 @@ def test_a_broken_answer_is_an_empty_draft(session: WorkerSession, script: Scrip
 
 
 def test_a_slow_server(session: WorkerSession, script: ScriptedLlama) -> None:
-    """The answer that comes too late is dropped with its connection, and nobody waits for it."""
+    """The answer that has not come by the next step is dropped with its connection; nobody waits for it."""
     release, entered = threading.Event(), threading.Event()
     good = script.complete
 
@@ -250,15 +250,61 @@ def test_a_slow_server(session: WorkerSession, script: ScriptedLlama) -> None:
     script.complete = slow
     before = time.monotonic()
     assert len(session.draft(3, 0.03)) == 0
-    assert len(session.draft(3, 0.03)) == 0  # left alone for a while
-    assert time.monotonic() - before < PATIENT / 2
-    assert (session.late, session.failures) == (1, 0)
     assert entered.wait(PATIENT)
+    assert not session.broken
+    assert len(session.draft(3, PATIENT)) == 0  # the next step: hang up
+    assert session.broken
+    assert len(session.draft(3, PATIENT)) == 0  # left alone for a while
+    assert time.monotonic() - before < PATIENT / 2
+    assert (session.late, session.failures) == (2, 0)
     script.complete = good
     connections = script.connections
     assert ask_again(session).token_ids.tolist() == [65, 65, 65]
     assert script.connections == connections + 1
     release.set()
+
+
+def test_an_answer_that_is_a_little_late(session: WorkerSession, script: ScriptedLlama) -> None:
+    """It comes before the next step: its draft is dropped, the connection stays."""
+    release = threading.Event()
+    good = script.complete
+
+    def slow(body: dict[str, Any]) -> tuple[int, Any]:
+        assert release.wait(PATIENT)
+        return 200, echo(body, [99] * body["n_predict"])
+
+    script.complete = slow
+    assert len(session.draft(3, 0.03)) == 0
+    release.set()
+    exchange = session._exchange
+    assert exchange is not None
+    until(lambda: not exchange.outstanding)
+    connections = script.connections
+    script.complete = good
+    assert session.draft(3, PATIENT).token_ids.tolist() == [65, 65, 65]
+    assert (session.late, session.failures, script.connections) == (1, 0, connections)
+
+
+def test_comparing_may_take_longer_than_a_draft(session: WorkerSession, script: ScriptedLlama) -> None:
+    """A driver that waits a moment only must not keep a restarted server from ever being compared."""
+    script.complete = lambda body: b""
+    assert len(session.draft(3, PATIENT)) == 0
+    script.marker = "second"
+    answer = script.answer
+    gate = threading.Event()
+
+    def gated(path: str, body: Any) -> tuple[int, Any] | bytes:
+        if path == "/v1/models":
+            assert gate.wait(PATIENT)
+        return answer(path, body)
+
+    script.answer = gated  # type: ignore[method-assign]  # a slow one
+    script.complete = lambda body: (200, echo(body, [65] * body["n_predict"]))
+    until(lambda: session.draft(3, 0.001) is not None and session.late > 5)
+    failures = session.failures
+    gate.set()
+    assert len(ask_again(session)) == 3
+    assert session.failures == failures
 
 
 def test_a_server_that_drips(session: WorkerSession, script: ScriptedLlama) -> None:

@@ -353,6 +353,40 @@ def test_a_text_the_worker_cannot_hold_is_not_sent_again(client: DraftWorkerClie
     session.close()
 
 
+def test_more_drivers_than_a_worker_serves(engine: DraftEngine, socket_path: str) -> None:
+    server = DraftWorkerServer(engine, f"unix:{socket_path}", drivers=1)
+    server.start()
+    with DraftWorkerClient(server.address) as client:
+        first, second = client.open_session(p_min=0.0), client.open_session(p_min=0.0)
+        for session in (first, second):
+            session.set_text([70, 71])
+        patient_draft(first, 3)
+        assert len(second.draft(3, PATIENT)) == 0
+        assert second.broken
+        assert "RESOURCE_EXHAUSTED" in str(second.last_error)
+        assert client.describe().context_size == 512  # others can still be told what it is
+        first.close()
+        patient_draft(second, 3)
+        second.close()
+    server.stop()
+
+
+def test_a_worker_whose_model_broke_says_so(
+    engine: DraftEngine, client: DraftWorkerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_jobs: Sequence[Job]) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(engine, "step", broken)
+    session = client.open_session(p_min=0.0)
+    session.set_text([70, 71])
+    assert len(session.draft(3, PATIENT)) == 0
+    assert session.broken
+    assert isinstance(session.last_error, ServiceUnavailableError)
+    with pytest.raises(ServiceUnavailableError):
+        client.describe(1.0)
+
+
 def test_garbage_on_the_wire_is_answered_typed(client: DraftWorkerClient) -> None:
     requests = [
         pb.WorkerDraftRequest(seq=1, session_id="a", new_token_ids=b"123", max_draft_tokens=3),
@@ -385,6 +419,7 @@ def test_the_verb(tiny_model: Path, socket_path: str, tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "suffixsvc.cli", "draft-worker", "--model", str(tiny_model),
         "--listen", f"unix:{socket_path}", "--context", "512", "--ready-file", str(ready),
+        "--batch", "2", "--queue", "2", "--busy-after-ms", "20", "--drivers", "3",
     ]  # fmt: skip
 
     def start() -> subprocess.Popen[bytes]:

@@ -247,7 +247,7 @@ def test_one_that_is_always_busy(folder: str, tiny_model: Path, vocabulary: Voca
         scripted_worker(busy, vocabulary, reply, seconds_per_token=1e-9),
         WorkerPool([busy, good], **SOON) as pool,  # type: ignore[arg-type]  # as typed there
     ):
-        pool.check_vocabulary(vocabulary)
+        pool.check_vocabulary(vocabulary, 0.1)
         session = pool.open_session(p_min=0.0)
         session.set_text([70, 71])
         for _ in range(6):
@@ -260,6 +260,33 @@ def test_one_that_is_always_busy(folder: str, tiny_model: Path, vocabulary: Voca
             assert session.busy >= 7
             assert session.failures == 0
             assert states(pool) == [WorkerState.USABLE, WorkerState.USABLE]
+        session.close()
+
+
+def test_one_that_is_too_slow(folder: str, tiny_model: Path, vocabulary: Vocabulary) -> None:
+    slow, good = f"unix:{folder}/slow", f"unix:{folder}/good"
+    release = threading.Event()
+
+    def reply(_request: pb.WorkerDraftRequest) -> pb.WorkerDraftReply:
+        assert release.wait(PATIENT)
+        return pb.WorkerDraftReply()
+
+    with (
+        scripted_worker(slow, vocabulary, reply, seconds_per_token=1e-9),
+        worker(good, tiny_model),
+        WorkerPool([slow, good]) as pool,
+    ):
+        pool.check_vocabulary(vocabulary)
+        until(lambda: states(pool) == [WorkerState.USABLE, WorkerState.USABLE])
+        session = pool.open_session(p_min=0.0)
+        session.set_text([70, 71])
+        for _ in range(4):
+            assert session.address in ("", slow)
+            assert len(session.draft(3, 0.01)) == 0
+        assert session.address == good
+        assert len(drafting(session)) == 3
+        assert session.late == 4
+        release.set()
         session.close()
 
 
@@ -289,7 +316,7 @@ def test_both_kinds_of_worker(folder: str, tiny_model: Path, vocabulary: Vocabul
     with ExitStack() as stack:
         with scripted_llama(vocabulary) as (theirs, script):
             pool = stack.enter_context(WorkerPool([theirs, ours], **SOON))  # type: ignore[arg-type]  # as typed there
-            pool.check_vocabulary(vocabulary)
+            pool.check_vocabulary(vocabulary, 0.1)
             session = pool.open_session(p_min=0.0)
             session.set_text([70, 71, 72])
             assert drafting(session) == [65, 65, 65]

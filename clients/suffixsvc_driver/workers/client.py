@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 import grpc
 
@@ -16,6 +17,13 @@ from suffixsvc_driver.workers.stream import DraftStream
 
 __all__ = ["DraftWorkerClient"]
 
+#: sessions and pools pause by themselves: gRPC's own pauses must not outlast a restart
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_http_proxy", 0),
+)
+
 
 class DraftWorkerClient(SingleWorker):
     """A connection to one worker of ours. Use it as a context manager; sessions go with it.
@@ -26,9 +34,7 @@ class DraftWorkerClient(SingleWorker):
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
-        self._channel = grpc.insecure_channel(
-            address, options=[("grpc.max_reconnect_backoff_ms", 1000), ("grpc.enable_http_proxy", 0)]
-        )
+        self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self.stub: rpc.DraftWorkerStub = rpc.DraftWorkerStub(self._channel)
 
     def _disconnect(self) -> None:

@@ -116,8 +116,8 @@ class Exchange(ABC):
             return answer
 
     @abstractmethod
-    def gave_up(self) -> None:
-        """The answer was waited for in vain. Never blocks."""
+    def give_up(self) -> None:
+        """The next question is there, and the last one is not answered yet. Never blocks."""
 
     def end(self) -> None:
         """Have the conversation end. Never blocks."""

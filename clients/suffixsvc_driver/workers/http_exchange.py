@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from suffixsvc.errors import InvalidInputError, LimitExceededError, ProtocolError, ServiceTimeoutError
@@ -26,14 +27,24 @@ class HttpExchange(Exchange):
         self, address: HttpAddress, admit: Callable[[HttpConnection], None], vocab_size: Callable[[], int]
     ) -> None:
         super().__init__("llama-server")
-        self._connection = HttpConnection(address, admit)
+        self._admit = admit
+        self._admitting = threading.Event()
+        self._connection = HttpConnection(address, self._on_connect)
         self._vocab_size = vocab_size
 
-    def gave_up(self) -> None:
-        """An answer over HTTP says nothing about which question it answers, and the server goes on drafting
-        for nobody: hang up, which ends both. A pause follows, so that questions do not pile up there."""
-        self._fail(ServiceTimeoutError(f"{self._connection.address} did not answer in time"))
-        self._hang_up()
+    def give_up(self) -> None:
+        """The server goes on drafting for nobody: hang up, which ends that. A pause follows, so that
+        questions do not pile up there. Comparing its vocabulary takes longer than any draft and goes on."""
+        if not self._admitting.is_set():
+            self._fail(ServiceTimeoutError(f"{self._connection.address} did not answer in time"))
+            self._hang_up()
+
+    def _on_connect(self, connection: HttpConnection) -> None:
+        self._admitting.set()
+        try:
+            self._admit(connection)
+        finally:
+            self._admitting.clear()
 
     def _converse(self) -> None:
         try:

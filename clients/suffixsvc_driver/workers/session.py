@@ -132,11 +132,10 @@ class WorkerSession:
             return Draft.empty()
         exchange = self._send(max_draft_tokens, timeout_seconds, after)
         if not exchange.wait(timeout_seconds):
-            if not exchange.failed:
-                self._note_late()
-                exchange.gave_up()
             if exchange.failed:
                 self._drop(exchange)
+            else:
+                self._note_late()
             return Draft.empty()
         return _at_most(self._settle(), max_draft_tokens)
 
@@ -173,6 +172,9 @@ class WorkerSession:
             self._drop(exchange)
         elif not self._ahead:  # nobody waits for what was sent ahead
             self._note_late()
+            exchange.give_up()
+            if exchange.failed:
+                self._drop(exchange)
 
     def _drop(self, exchange: Exchange) -> None:
         """The conversation has failed: leave the worker alone for a while."""

@@ -35,8 +35,8 @@ class DraftStream(Exchange):
         self._call: Any = None  # grpc's calls have no public type that says what they can
         self._ended = False
 
-    def gave_up(self) -> None:
-        """Nothing: the late answer says which question it belongs to, and is dropped then."""
+    def give_up(self) -> None:
+        """Nothing: our worker was told how long its driver waits, and has stopped drafting by itself."""
 
     def _converse(self) -> None:
         instance_id = self._admitted()
