@@ -53,7 +53,7 @@ def check_rules(rules: list[Rule]) -> None:
     try:
         order = list(graphlib.TopologicalSorter(dict(enumerate(first))).static_order())
     except graphlib.CycleError as err:
-        names = list(dict.fromkeys(rules[index].name for index in err.args[1]))
+        names = list(dict.fromkeys(rules[index].name for index in reversed(err.args[1])))
         raise GrammarError(
             "the grammar is left-recursive",
             expected="rules that begin with something else than themselves",

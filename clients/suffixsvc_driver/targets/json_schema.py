@@ -26,8 +26,8 @@ _IGNORED: Final = frozenset(
 def grammar_of_schema(schema: str | Mapping[str, Any]) -> str:
     """GBNF text for :attr:`Sampling.grammar`: what is written is JSON that fits the schema.
 
-    Properties come in the order in which the schema names them; none but these are written unless
-    ``additionalProperties`` says so.
+    Properties come in the order in which the schema names them, and none but these; an empty schema is an
+    object.
 
     Args:
         schema: JSON text, or the same as Python data.
@@ -35,7 +35,7 @@ def grammar_of_schema(schema: str | Mapping[str, Any]) -> str:
     Raises:
         MissingExtraError: llama-cpp-python is not installed.
         GrammarError: no JSON schema; one that the converter cannot do; or one with a keyword that it would
-            pass over, so that what is written need not fit the schema.
+            pass over or get wrong, so that what is written need not fit the schema.
     """
     try:
         data = json.loads(schema) if isinstance(schema, str) else schema
@@ -45,17 +45,18 @@ def grammar_of_schema(schema: str | Mapping[str, Any]) -> str:
         raise GrammarError("the schema is no JSON", got=str(err)[:120]) from err
     if not isinstance(data, Mapping):
         raise GrammarError("a JSON schema is an object", expected="{...}", got=type(data).__name__)
-    passed_over = _keywords(data) & _IGNORED
-    if passed_over:
+    wrong = _beyond(data)
+    if wrong:
         raise GrammarError(
-            "the schema says more than a grammar made from it would",
+            "the schema says something else than a grammar made from it would",
             expected="a schema without these keywords",
-            got=", ".join(sorted(passed_over)),
+            got=", ".join(sorted(wrong)),
             remedy="Leave them out and check the values once they are written.",
         )
     converter = _converter()
     try:
         converter.visit(converter.resolve_refs(copy, "schema"), "")
+        converter.forbid_control_characters()
         grammar: str = converter.format_grammar()
     except Exception as err:  # it asserts and raises whatever comes
         reason = f"{type(err).__name__}: {err}"[:200]
@@ -86,14 +87,20 @@ def _converter() -> Any:
                 known[ref] = self.visit(self._refs[ref], known[ref])
             return known[ref]
 
+        def forbid_control_characters(self) -> None:
+            """Inside strings, where JSON does not have them and the converter does."""
+            if "char" in self._rules:
+                self._rules["char"] = self._rules["char"].replace(r'[^"\\]', r'[^"\\\x7F\x00-\x1F]')
+
         def _is_taken(self, name: str) -> bool:
             return name in self._rules or name in self.__dict__["_definitions"].values()
 
     return Converter(prop_order={}, allow_fetch=False, dotall=False, raw_pattern=False)
 
 
-def _keywords(schema: Any) -> set[str]:
-    """Of a schema and of all inside it; names of properties and values of enums are none."""
+def _beyond(schema: Any) -> set[str]:
+    """What the converter would pass over or get wrong, in a schema and all inside it. Names of properties and
+    values of enums are no keywords."""
     out: set[str] = set()
     todo = [schema]
     while todo:
@@ -101,8 +108,11 @@ def _keywords(schema: Any) -> set[str]:
         if isinstance(here, list):
             todo.extend(here)
         elif isinstance(here, Mapping):
+            out |= here.keys() & _IGNORED
+            if here.get("properties") and here.get("additionalProperties", False) is not False:
+                # it leaves out the comma between the last property and the first further one
+                out.add("additionalProperties beside properties")
             for key, value in here.items():
-                out.add(key)
                 if key in ("properties", "$defs", "definitions") and isinstance(value, Mapping):
                     todo.extend(value.values())
                 elif key not in ("enum", "const", "default", "examples"):

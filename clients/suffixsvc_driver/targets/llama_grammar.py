@@ -7,6 +7,7 @@ accepted in here that was not asked about before.
 from __future__ import annotations
 
 import ctypes
+import time
 import weakref
 from collections.abc import Sequence
 from typing import Any, Final
@@ -26,6 +27,8 @@ __all__ = ["LlamaGrammar"]
 _CANDIDATE: Final = np.dtype([("id", "<i4"), ("logit", "<f4"), ("p", "<f4")])
 #: tokens asked about at once at the start, until one is permitted
 _CHUNK: Final = 4096
+#: 30 microseconds a token are usual
+_PATIENCE: Final = 0.02
 
 
 class LlamaGrammar:
@@ -34,6 +37,9 @@ class LlamaGrammar:
     Args:
         model: whose tokens.
         text: GBNF.
+
+    Attributes:
+        patience: seconds that one draft may be looked at.
 
     Raises:
         GrammarError: malformed, more than llama.cpp can take, or nothing of the vocabulary can start it.
@@ -57,18 +63,19 @@ class LlamaGrammar:
             )
 
     def _take(self, model: LlamaModel, handle: Any) -> None:
+        self.patience = _PATIENCE
         self._model = model
         self._lib = llama()
         self._handle = handle
         self._free = weakref.finalize(self, self._lib.llama_sampler_free, handle)
         #: asked about and permitted here, so that it need not be asked about again
-        self._permitted = -1
-        self._one = np.zeros(1, _CANDIDATE)
-        self._one_array = self._candidates(self._one)
+        self._permitted: int | None = None
+        # kept ready, since it is asked about at every position
+        self._one = self._lib.llama_token_data()
+        self._one_array = self._candidates(ctypes.pointer(self._one), 1)
 
-    def _candidates(self, tokens: npt.NDArray[np.void]) -> Any:
-        pointer = ctypes.cast(tokens.ctypes.data, ctypes.POINTER(self._lib.llama_token_data))
-        return self._lib.llama_token_data_array(data=pointer, size=len(tokens), selected=-1, sorted=False)
+    def _candidates(self, data: Any, size: int) -> Any:
+        return self._lib.llama_token_data_array(data=data, size=size, selected=-1, sorted=False)
 
     @property
     def _pointer(self) -> Any:
@@ -91,6 +98,7 @@ class LlamaGrammar:
         """Another one at the same point, which goes its own way."""
         other = object.__new__(LlamaGrammar)
         other._take(self._model, self._lib.llama_sampler_clone(self._pointer))
+        other.patience = self.patience
         return other
 
     def close(self) -> None:
@@ -101,7 +109,8 @@ class LlamaGrammar:
         """Which of these tokens may come next; end tokens where the grammar is complete."""
         tokens = np.zeros(len(ids), _CANDIDATE)
         tokens["id"] = ids
-        self._apply(self._candidates(tokens))
+        data = ctypes.cast(tokens.ctypes.data, ctypes.POINTER(self._lib.llama_token_data))
+        self._apply(self._candidates(data, len(tokens)))
         permitted: npt.NDArray[np.bool_] = tokens["logit"] == 0
         return permitted
 
@@ -109,9 +118,9 @@ class LlamaGrammar:
         """Whether this token may come next."""
         if not 0 <= token < self._model.vocab_size:
             return False
-        self._one["id"], self._one["logit"] = token, 0
+        self._one.id, self._one.logit = token, 0.0
         self._apply(self._one_array)
-        if self._one["logit"][0] != 0:
+        if self._one.logit != 0.0:
             return False
         self._permitted = token
         return True
@@ -125,17 +134,19 @@ class LlamaGrammar:
         if token != self._permitted and not self.permits_one(token):
             raise GrammarError("a token that the grammar does not permit here", got=token)
         self._lib.llama_sampler_accept(self._pointer, token)
-        self._permitted = -1
+        self._permitted = None
 
     def allowed(self, drafted: Sequence[int]) -> int:
         """How many of these tokens may come next, one behind the other, nothing behind an end token. Nothing
-        changes."""
+        changes. Fewer where finding out takes too long: an ambiguous grammar may double its work with each
+        character, and no draft is worth that."""
         if not len(drafted) or not self.permits_one(drafted[0]):
             return 0
+        give_up = time.perf_counter() + self.patience
         ahead = self.copy()
         try:
             for count, token in enumerate(drafted):
-                if not ahead.permits_one(token):
+                if not ahead.permits_one(token) or time.perf_counter() > give_up:
                     return count
                 if token in self._model.eog_ids:
                     return count + 1
