@@ -33,6 +33,7 @@ from suffixsvc_driver.events import (
 )
 from suffixsvc_driver.layers import ContinuingLayer, Layer
 from suffixsvc_driver.live_curve import LiveCurve
+from suffixsvc_driver.permitting import Permit, cut_forbidden
 from suffixsvc_driver.sampling import GREEDY, Sampling
 from suffixsvc_driver.state import Driver
 from suffixsvc_driver.targets import Prefilled, StopRule, Target
@@ -123,14 +124,26 @@ def _content_now(
     return content(written[-_CONTENT_TOKENS:])
 
 
+def _behind(after: Sequence[int], permit: Permit) -> Permit:
+    """What is permitted behind a draft."""
+    if not after:
+        return permit
+    return lambda tokens: max(0, permit([*after, *tokens]) - len(after))
+
+
 class _Layers:
     """The layers of one generation: how much of the output each was told, who complained already."""
 
-    def __init__(self, layers: Sequence[Layer], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, layers: Sequence[Layer], clock: Callable[[], float], vocab_size: int, permit: Permit | None
+    ) -> None:
         self._layers = {layer.spec.name: layer for layer in layers}
         self._told = dict.fromkeys(self._layers, 0)
         self._complained: set[str] = set()
         self._clock = clock
+        self._vocab_size, self._permit = vocab_size, permit
+        #: by layer, tokens that the grammar forbids
+        self.forbidden = dict.fromkeys(self._layers, 0)
 
     def begin(self, prompt: tuple[int, ...], cost: VerifyCost) -> None:
         for name, layer in self._layers.items():
@@ -150,10 +163,15 @@ class _Layers:
                 draft = layer.draft(new, ask.budget, ask.verified, after=ask.after)
             else:
                 draft = layer.draft(new, ask.budget, ask.verified)
+            seconds = self._clock() - before
+            if self._permit is not None:
+                permit = _behind(ask.after, self._permit)
+                draft, cut = cut_forbidden(draft, ask.budget, self._vocab_size, permit)
+                self.forbidden[name] += cut
         except Exception as err:  # a layer can never hurt
             self._complain(name, err)
             return LayerFailed(name, type(err).__name__, self._clock() - before)
-        return LayerAnswer(name, draft, self._clock() - before)
+        return LayerAnswer(name, draft, seconds)
 
     def end(self, written: list[int], verified: Feedback | None) -> None:
         for name, layer in self._layers.items():
@@ -193,6 +211,7 @@ def generate(
         prompt_ids: 1-D, at least one token.
         config: policy and its settings.
         layers: in the order in which they are asked, cheapest first.
+        sampling: how tokens are chosen. Drafted tokens that its grammar forbids are never sent.
         curve: the target's measured cost curve; without one a linear guess. A live one learns from the steps.
         trust: what earlier generations learned about these layers; it learns on.
         stop: ends the generation where it holds.
@@ -202,6 +221,7 @@ def generate(
 
     Raises:
         InvalidTokensError, LimitExceededError: the prompt.
+        GrammarError: of ``sampling``, before anything is computed; or later, where nothing is permitted.
         ModelError: the target. Whatever a layer raises is counted, logged once and goes no further.
     """
     curve = curve or CostCurve.linear(_GUESSED_COST_PER_TOKEN, max(1, min(16, target.max_width)))
@@ -214,7 +234,8 @@ def generate(
         )
     config = config or DriverConfig()
     driver = Driver(config, curve, [layer.spec for layer in layers], trust)
-    asked = _Layers(layers, clock)
+    chooser = target.chooser(sampling, prompt_ids)
+    asked = _Layers(layers, clock, target.vocab_size, chooser.permit)
     began = clock()
     prefill = target.begin(prompt_ids)
     prefilled = clock()
@@ -250,7 +271,7 @@ def generate(
             start = len(prompt) + len(written) - 1
             last = written[-1] if written else prompt[-1]
             before = clock()
-            seen = target.verify(decision.token_ids, sampling, max_tokens - len(written), stop)
+            seen = target.verify(decision.token_ids, chooser, max_tokens - len(written), stop)
             seconds = clock() - before
             record = StepRecord(
                 start,
@@ -285,6 +306,8 @@ def generate(
             )
     decoded = clock()
     asked.end(written, driver.feedback)
+    for name, forbidden in asked.forbidden.items():
+        driver.stats.layer(name).forbidden = forbidden
     ended = clock()
     return Result(
         prompt,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from suffixsvc_driver.chooser import Chooser
 from suffixsvc_driver.config import LayerKind
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Feedback
@@ -189,7 +190,11 @@ class _Told:
         return Prefilled(0, 0)
 
     def verify(
-        self, drafted: Sequence[int], sampling: Sampling, max_emit: int, stop: StopRule | None = None
+        self,
+        drafted: Sequence[int],
+        choices: Sampling | Chooser,
+        max_emit: int,
+        stop: StopRule | None = None,
     ) -> Verification:
         self._clock.now += self._curve.costs[len(drafted) + 1] * self._curve.seconds_per_step
         ahead = self.truth[self._at : self._at + max_emit]

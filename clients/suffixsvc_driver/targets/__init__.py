@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from suffixsvc.types import TokenIds
+from suffixsvc_driver.chooser import Chooser
 from suffixsvc_driver.sampling import Sampling
 
 __all__ = ["Batch", "Prefilled", "StopRule", "Target", "Verification"]
@@ -78,8 +79,19 @@ class Target(Protocol):
         Raises LimitExceededError for a prompt longer than the context, InvalidTokensError for an
         empty one or ids outside the vocabulary."""
 
+    def chooser(self, sampling: Sampling, prompt_ids: TokenIds) -> Chooser:
+        """What chooses the tokens of one generation behind this prompt.
+
+        Raises InvalidConfigError for a bias outside the vocabulary, GrammarError for a grammar that is
+        malformed or that this model cannot write."""
+
     def verify(
-        self, drafted: Sequence[int], sampling: Sampling, max_emit: int, stop: StopRule | None = None
+        self,
+        drafted: Sequence[int],
+        choices: Sampling | Chooser,
+        max_emit: int,
+        stop: StopRule | None = None,
     ) -> Verification:
         """Compute [last token, *drafted] in one batch, keep the drafted tokens that are the target's
-        own choices and one token more, at most ``max_emit`` in all, nothing behind an end token."""
+        own choices and one token more, at most ``max_emit`` in all, nothing behind an end token. Settings
+        in place of a chooser will do where they need no text."""

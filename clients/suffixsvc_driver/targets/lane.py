@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from suffixsvc.errors import ModelError
 from suffixsvc.types import FloatArray
-from suffixsvc_driver.sampling import Sampling, choose
+from suffixsvc_driver.chooser import Chooser
 from suffixsvc_driver.targets import Batch, StopRule, Verification
 from suffixsvc_driver.targets.llama_context import LlamaContext, Part
 from suffixsvc_driver.targets.rollback import Rollback
@@ -96,7 +96,7 @@ class Lane:
         self,
         rows: Callable[[int], FloatArray],
         drafted: Sequence[int],
-        sampling: Sampling,
+        chooser: Chooser,
         max_emit: int,
         stop: StopRule | None = None,
     ) -> Verification:
@@ -104,12 +104,14 @@ class Lane:
 
         Args:
             rows: logits behind the newest token (0) and behind each drafted one (1 ..).
+            chooser: of this generation; it is told every token that is written.
         """
         emitted: list[int] = []
         accepted = 0
         stopped = False
         for i in range(len(drafted) + 1):
-            token = choose(rows(i), sampling, self.position + i + 1)
+            token = chooser.choose(rows(i), self.position + i + 1)
+            chooser.accept(token)
             emitted.append(token)
             self._written.append(token)
             agrees = i < len(drafted) and drafted[i] == token

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
-from suffixsvc.errors import InvalidTokensError, LimitExceededError, ModelError
+from suffixsvc.errors import (
+    GrammarError,
+    InvalidConfigError,
+    InvalidTokensError,
+    LimitExceededError,
+    ModelError,
+)
 from suffixsvc.types import FloatArray, TokenIds
+from suffixsvc_driver.chooser import Chooser
 from suffixsvc_driver.sampling import GREEDY, Sampling, choose
 from suffixsvc_driver.targets import Batch, Prefilled, StopRule, Verification
 from suffixsvc_driver.targets.lane import Lane
 from suffixsvc_driver.targets.llama_context import ContextSettings, LlamaContext, Part
+from suffixsvc_driver.targets.llama_grammar import LlamaGrammar
 from suffixsvc_driver.targets.llama_model import LlamaModel, check_ids
 from suffixsvc_driver.targets.rollback import find_rollback
 from suffixsvc_driver.targets.slots import SlotCache
 
 __all__ = ["LlamaTarget"]
+
+#: grammars kept ready; agents use the same few again and again
+_GRAMMARS: Final = 8
 
 
 class LlamaTarget:
@@ -37,6 +49,7 @@ class LlamaTarget:
         self.rollback = find_rollback(self.context)
         self._cache = SlotCache(self.settings.slots, whole=not self.rollback.cuts_anywhere)
         self._lane = Lane(self.context, self.rollback, self.model.eog_ids, self._cache.slots[0])
+        self._grammars: dict[str, LlamaGrammar] = {}
 
     def __enter__(self) -> LlamaTarget:
         return self
@@ -156,15 +169,53 @@ class LlamaTarget:
         """The proposed batch gave ``emitted``."""
         self._lane.settle(self._lane.plan(drafted), emitted)
 
+    def chooser(self, sampling: Sampling, prompt_ids: TokenIds) -> Chooser:
+        """What chooses the tokens of one generation behind this prompt.
+
+        Raises:
+            InvalidTokensError: the prompt.
+            InvalidConfigError: a bias for a token outside the vocabulary.
+            GrammarError: a grammar that is malformed, or of which this model can write nothing.
+        """
+        prompt = check_ids(prompt_ids, self.vocab_size)
+        grammar = None if sampling.grammar is None else self._grammar(sampling.grammar)
+        return Chooser(sampling, self.vocab_size, prompt, grammar)
+
+    def _grammar(self, text: str) -> LlamaGrammar:
+        """At its start, the caller's own."""
+        ready = self._grammars.pop(text, None) or LlamaGrammar(self.model, text)
+        self._grammars[text] = ready
+        if len(self._grammars) > _GRAMMARS:
+            self._grammars.pop(next(iter(self._grammars)))
+        return ready.copy()
+
+    def _chooser_of(self, choices: Sampling | Chooser) -> Chooser:
+        if isinstance(choices, Chooser):
+            return choices
+        if choices.needs_text:
+            raise InvalidConfigError(
+                "penalties and grammars need the text of the generation",
+                expected="a chooser, from chooser()",
+                got="settings",
+            )
+        return self.chooser(choices, ())
+
     def verify(
-        self, drafted: Sequence[int], sampling: Sampling, max_emit: int, stop: StopRule | None = None
+        self,
+        drafted: Sequence[int],
+        choices: Sampling | Chooser,
+        max_emit: int,
+        stop: StopRule | None = None,
     ) -> Verification:
         """One target step. See :class:`suffixsvc_driver.targets.Target`.
 
         Raises:
+            InvalidConfigError: settings without a chooser that need the text.
             LimitExceededError: the context is full or the batch too wide. Nothing changes.
-            ModelError: llama.cpp failed; the sequence is as before the step.
+            ModelError: llama.cpp failed, or computed what is no number.
+            GrammarError: the grammar permits nothing here. After either, the sequence is as before the step.
         """
+        chooser = self._chooser_of(choices)
         lane = self._lane
         part = lane.plan(drafted)
         self._compute(part)
@@ -172,7 +223,11 @@ class LlamaTarget:
         def row(i: int) -> FloatArray:
             return self.context.logits(part.silent + i)
 
-        seen = lane.judge(row, drafted, sampling, max_emit, stop)
+        try:
+            seen = lane.judge(row, drafted, chooser, max_emit, stop)
+        except (ModelError, GrammarError):
+            lane.undo(part)
+            raise
         lane.settle(part, seen.emitted)
         return Verification(seen.emitted, seen.accepted, seen.stopped, lane.replay)
 
