@@ -8,9 +8,10 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
+from suffixsvc_client.text import TextCodec
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_bench.replay.inputs import read_encoder, weights_of
+from suffixsvc_bench.replay.inputs import weights_of
 from suffixsvc_bench.replay.logs import Call, find_logs
 from suffixsvc_bench.replay.traces import Selection, load_traces
 from suffixsvc_bench.train import learn_weights
@@ -39,7 +40,7 @@ def run_bench_train(
             expected="two, to leave one out" if leave_one_out else "at least one",
         )
     _prepare(out, folder=leave_one_out)
-    encode = read_encoder(tokenizer) if tokenizer else None
+    encode = TextCodec.load(tokenizer).encode if tokenizer else None
     selection = Selection(max_tokens=max_tokens)
     with Progress(console=Console(stderr=True)) as bar:
         reading = bar.add_task("reading", total=len(paths))

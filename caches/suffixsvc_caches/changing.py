@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from suffixsvc.errors import InvalidConfigError, InvalidInputError
+from suffixsvc.errors import InvalidInputError
 from suffixsvc_caches.lookup import read_lookup
-from suffixsvc_caches.lookup.pruning import RECORD_BYTES, prune_table
+from suffixsvc_caches.lookup.pruning import prune_table, require_budget
 from suffixsvc_caches.manifest import (
     CacheFormat,
     Manifest,
     TokenizerNote,
     cache_format,
     load_cache,
-    read_manifest,
+    read_own_manifest,
     require_new_cache,
     write_cache,
 )
-from suffixsvc_caches.tokenizers import Tokenizer, require_fingerprint
+from suffixsvc_caches.tokenizers import Tokenizer
 
 __all__ = ["import_cache", "prune_cache"]
 
@@ -37,10 +37,7 @@ def prune_cache(
         InvalidConfigError: a budget that no record fits. Errors of ``load_cache`` and ``write_lookup``.
     """
     require_new_cache(out, force=force)
-    if budget_bytes is not None and budget_bytes < RECORD_BYTES:
-        raise InvalidConfigError(
-            "no record fits the budget", expected=f"{RECORD_BYTES} bytes or more", got=budget_bytes
-        )
+    require_budget(budget_bytes)
     table, manifest = load_cache(file)
     form = cache_format(table, manifest, kind)
     pruned = prune_table(table.as_loaded(), budget_bytes, static=form is CacheFormat.STATIC)
@@ -69,11 +66,8 @@ def import_cache(
         TokenizerMismatchError: it has a manifest after all, of another tokenizer. Otherwise as above.
     """
     require_new_cache(out, force=force)
-    manifest = read_manifest(file)
-    if manifest is not None and not manifest.describes(file):
-        manifest = None  # whoever rewrote the file left the old one beside it
-    if manifest is not None and manifest.tokenizer.fingerprint:
-        require_fingerprint(manifest.tokenizer.fingerprint, tokenizer.fingerprint, str(file))
+    # Whoever rewrote the file may have left its old manifest beside it: that one does not count.
+    manifest, _ = read_own_manifest(file, tokenizer.fingerprint)
     table = read_lookup(file)
     loaded = table.as_loaded().in_order()
     if not len(loaded):
@@ -82,12 +76,11 @@ def import_cache(
             expected="n-grams of token ids",
             got=f"{len(table)} others",
         )
-    largest = max((int(ids.max()) for ids in (loaded.ngrams, loaded.tokens) if ids.size), default=-1)
-    if largest >= tokenizer.vocab_size:
+    if loaded.largest_token >= tokenizer.vocab_size:
         raise InvalidInputError(
             f"{file} has tokens beyond the vocabulary",
             expected=f"0 .. {tokenizer.vocab_size - 1}",
-            got=largest,
+            got=loaded.largest_token,
             remedy="Give the tokenizer of the model that the cache was made for.",
         )
     note = TokenizerNote(tokenizer.fingerprint, tokenizer.vocab_size, name)

@@ -15,7 +15,7 @@ from suffixsvc import SuffixCache
 from suffixsvc.engine import ExportJob, Namespace
 from suffixsvc.engine.export import ExportedNgrams
 from suffixsvc.errors import InvalidInputError, StoreError, StoreFullError, UnknownNamespaceError
-from suffixsvc.types import RecordFile, TalliedFile
+from suffixsvc.lookup_records import RecordFile, TalliedFile
 from suffixsvc_caches.atomic import FULL, require_new
 from suffixsvc_caches.building import LookupCaches, LookupFiles, LookupSpec, Provenance
 from suffixsvc_caches.counting import Records
@@ -111,7 +111,7 @@ def _from_folder(
             raise UnknownNamespaceError(f"there is no namespace {path!r}", expected=known[:200] or None)
         namespace = cache.namespace(path)
         done = _export(namespace, wanted, folder, context_tokens)
-        found = [Records.of(each, [file]) for each, file in zip(wanted, done.files, strict=True)]
+        found = [Records(each, [file]) for each, file in zip(wanted, done.files, strict=True)]
         return namespace.tokenizer, done.outputs, done.tokens, found
 
 
@@ -143,5 +143,5 @@ def _from_service(
     except OSError as error:
         raise _of_disk(error, folder) from None
     files = [TalliedFile(path, *astuple(file)) for path, file in zip(paths, done.files, strict=True)]
-    found = [Records.of(each, [file]) for each, file in zip(wanted, files, strict=True)]
+    found = [Records(each, [file]) for each, file in zip(wanted, files, strict=True)]
     return done.tokenizer, done.outputs, done.tokens, found

@@ -40,6 +40,7 @@ __all__ = [
     "load_cache",
     "manifest_path",
     "read_manifest",
+    "read_own_manifest",
     "require_new_cache",
     "write_cache",
     "write_manifest",
@@ -265,6 +266,23 @@ def read_manifest(cache: Path) -> Manifest | None:
         raise kind(f"{path}: {error.message}", expected=error.expected, got=error.got) from None
 
 
+def read_own_manifest(cache: Path, fingerprint: str = "") -> tuple[Manifest | None, Manifest | None]:
+    """The manifest of a cache, and one that was written for another file; one of them at least is None.
+
+    Args:
+        fingerprint: of the tokenizer whose ids are wanted; "" = any. A cache that does not say is believed.
+
+    Raises:
+        TokenizerMismatchError: its manifest names another tokenizer. Errors of :func:`read_manifest`.
+    """
+    manifest = read_manifest(cache)
+    if manifest is not None and not manifest.describes(cache):
+        return None, manifest
+    if manifest is not None and fingerprint and manifest.tokenizer.fingerprint:
+        require_fingerprint(manifest.tokenizer.fingerprint, fingerprint, str(cache))
+    return manifest, None
+
+
 def find_mismatches(cache: Path, manifest: Manifest, table: LookupTable) -> Iterator[str]:
     """What a manifest says and a cache is not, in words. Its name does not count: files are renamed.
 
@@ -283,31 +301,28 @@ def find_mismatches(cache: Path, manifest: Manifest, table: LookupTable) -> Iter
         if expected != got:
             yield f"the manifest says {what} {expected}, the cache has {got}"
     vocab_size = manifest.tokenizer.vocab_size
-    largest = max((int(ids.max()) for ids in (table.ngrams, table.tokens) if len(ids)), default=-1)
-    if vocab_size and largest >= vocab_size:
-        yield f"the manifest says a vocabulary of {vocab_size}, the cache has token {largest}"
+    if vocab_size and table.largest_token >= vocab_size:
+        yield f"the manifest says a vocabulary of {vocab_size}, the cache has token {table.largest_token}"
 
 
 def load_cache(cache: Path, fingerprint: str = "") -> tuple[LookupTable, Manifest | None]:
     """A lookup cache and its manifest, where it has one.
 
     Args:
-        fingerprint: of the tokenizer whose ids are wanted; "" = any. A cache that does not say is believed.
+        fingerprint: see :func:`read_own_manifest`.
 
     Raises:
-        TokenizerMismatchError: the manifest names another tokenizer. StoreForeignError: it was written for
-            another file. Errors of ``read_lookup`` and :func:`read_manifest`.
+        StoreForeignError: the manifest was written for another file. Errors of ``read_lookup`` and
+            :func:`read_own_manifest`.
     """
-    manifest = read_manifest(cache)
-    if manifest is not None and not manifest.describes(cache):
+    manifest, stray = read_own_manifest(cache, fingerprint)
+    if stray is not None:
         raise StoreForeignError(
             f"{manifest_path(cache)} was written for another file",
-            expected=f"{manifest.bytes} bytes, xxh3 {manifest.xxh3}",
+            expected=f"{stray.bytes} bytes, xxh3 {stray.xxh3}",
             got=f"{cache.stat().st_size} bytes",
             remedy="If you know whose tokens the cache has, `suffixsvc cache import` writes a new one.",
         )
-    if manifest is not None and fingerprint and manifest.tokenizer.fingerprint:
-        require_fingerprint(manifest.tokenizer.fingerprint, fingerprint, str(cache))
     return read_lookup(cache), manifest
 
 

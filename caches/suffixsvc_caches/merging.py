@@ -60,10 +60,9 @@ def merge_caches(files: Sequence[Path], out: Path, *, kind: str = "auto", force:
 
 def _require_known(file: Path, table: LookupTable, manifest: Manifest | None) -> None:
     vocab_size = manifest.tokenizer.vocab_size if manifest else 0
-    largest = max((int(ids.max()) for ids in (table.ngrams, table.tokens) if ids.size), default=-1)
-    if vocab_size and largest >= vocab_size:
+    if vocab_size and table.largest_token >= vocab_size:
         raise StoreCorruptError(
             f"{file} has tokens beyond the vocabulary that its manifest names",
             expected=f"0 .. {vocab_size - 1}",
-            got=largest,
+            got=table.largest_token,
         )

@@ -10,13 +10,13 @@ from types import TracebackType
 from typing import IO, Any, TypeVar
 
 from suffixsvc.errors import SuffixError
+from suffixsvc.lookup_records import RecordFile
 from suffixsvc.types import (
     Draft,
     Labels,
     NamespaceRecord,
     NewOutput,
     OutputId,
-    RecordFile,
     TokenIds,
     Verified,
     VerifyCost,

@@ -11,15 +11,8 @@ from types import TracebackType
 from typing import IO, Any, TypeVar
 
 from suffixsvc.errors import SuffixError
-from suffixsvc.types import (
-    Draft,
-    Labels,
-    NamespaceRecord,
-    NewOutput,
-    OutputId,
-    RecordFile,
-    TokenIds,
-)
+from suffixsvc.lookup_records import RecordFile
+from suffixsvc.types import Draft, Labels, NamespaceRecord, NewOutput, OutputId, TokenIds
 from suffixsvc_client import questions
 from suffixsvc_client.config import ClientConfig
 from suffixsvc_client.counters import ClientStats

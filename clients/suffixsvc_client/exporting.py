@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import IO
 
 from suffixsvc.errors import InvalidInputError, ProtocolError
-from suffixsvc.types import RecordFile
+from suffixsvc.lookup_records import RecordFile
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
 __all__ = ["ExportSink", "ExportSummary", "ExportedFileSummary", "export_request"]

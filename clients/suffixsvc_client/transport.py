@@ -147,8 +147,11 @@ def error_from_rpc(error: grpc.RpcError | grpc.Call) -> SuffixError:
             return LimitExceededError("a message is over a limit of the service", got=details)
         case grpc.StatusCode.UNIMPLEMENTED | grpc.StatusCode.INTERNAL | grpc.StatusCode.UNKNOWN:
             return ProtocolError("the other side does not speak our protocol", got=f"{code.name}: {details}")
+    cancelled = code is grpc.StatusCode.CANCELLED
     return ServiceUnavailableError(
-        "the service cannot be reached",
+        "the call was cancelled" if cancelled else "the service cannot be reached",
         got=f"{code.name if code else 'no status'}: {details}",
-        remedy="Is it running, and is this its address? See: suffixsvc serve --help.",
+        remedy="Call again. A service ends calls when it stops, and exports that are not read."
+        if cancelled
+        else "Is it running, and is this its address? See: suffixsvc serve --help.",
     )

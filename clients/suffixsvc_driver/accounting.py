@@ -67,6 +67,7 @@ class LayerCounts:
     offered: int = 0  #: tokens in those answers
     failures: int = 0  #: exceptions, counted as empty drafts
     junk: int = 0  #: answers of which something had to be cut off
+    forbidden: int = 0  #: tokens that a grammar forbids or that hung on such, cut off before all else
     seconds: float = 0.0
     sent: HitCounts = field(default_factory=HitCounts)
 
@@ -76,6 +77,7 @@ class LayerCounts:
         self.offered += other.offered
         self.failures += other.failures
         self.junk += other.junk
+        self.forbidden += other.forbidden
         self.seconds += other.seconds
         self.sent.add(other.sent)
 

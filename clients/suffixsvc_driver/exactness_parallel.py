@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from suffixsvc_driver.chooser import Chooser
 from suffixsvc_driver.exactness import Exactness, flips_alone
 from suffixsvc_driver.generation import Result
 from suffixsvc_driver.parallel import Began, Filled, Run, Stepped
-from suffixsvc_driver.sampling import choose
 from suffixsvc_driver.targets.llama import LlamaTarget
 from suffixsvc_driver.targets.parallel import ParallelLlama
 from suffixsvc_driver.tree import rows_of
@@ -42,25 +42,28 @@ def _same_operations(target: ParallelLlama, run: Run) -> int:
     """How many tokens came out again."""
     target.forget()
     equal = 0
-    results: dict[int, Result | None] = {}  # by lane
+    choosers: dict[int, Chooser | None] = {}  # by lane
     positions: dict[int, int] = {}
     for operation in run.operations:
         match operation:
             case Began(lane, request, prompt_ids):
                 target.begin(lane, prompt_ids)
                 outcome = run.outcomes[request]
-                results[lane] = outcome if isinstance(outcome, Result) else None
+                choosers[lane] = None
+                if isinstance(outcome, Result):
+                    choosers[lane] = target.chooser(outcome.sampling, prompt_ids)
                 positions[lane] = len(prompt_ids)
             case Filled(lane):
                 target.prefill(lane)
             case Stepped(steps, emitted):
                 logits = target.propose_many(steps)
                 for (lane, drafted, parents), rows, tokens in zip(steps, logits, emitted, strict=True):
-                    result = results[lane]
-                    if tokens is None or result is None:
+                    chooser = choosers[lane]
+                    if tokens is None or chooser is None:
                         continue
                     for row, token in zip(rows_of(drafted, parents, tokens), tokens, strict=True):
-                        equal += choose(rows[row], result.sampling, positions[lane]) == token
+                        equal += chooser.choose(rows[row], positions[lane]) == token
+                        chooser.accept(token)
                         positions[lane] += 1
                 target.settle_many(steps, emitted)
     return equal

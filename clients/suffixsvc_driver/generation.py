@@ -14,6 +14,7 @@ import structlog
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.types import DraftSource, VerifyCost
 from suffixsvc_driver.accounting import Stats
+from suffixsvc_driver.chooser import Chooser
 from suffixsvc_driver.config import DriverConfig, Policy
 from suffixsvc_driver.content import ContentType
 from suffixsvc_driver.curve import CostCurve
@@ -33,10 +34,11 @@ from suffixsvc_driver.events import (
 )
 from suffixsvc_driver.layers import ContinuingLayer, Layer
 from suffixsvc_driver.live_curve import LiveCurve
+from suffixsvc_driver.permitting import Permit, cut_forbidden
 from suffixsvc_driver.policy import RunningRate
-from suffixsvc_driver.sampling import GREEDY, Sampling
+from suffixsvc_driver.sampling import Sampling
 from suffixsvc_driver.state import Driver
-from suffixsvc_driver.targets import Prefilled, StopRule, TargetShape, Verification
+from suffixsvc_driver.targets import Prefilled, TargetShape, Verification
 from suffixsvc_driver.tree import follow
 from suffixsvc_driver.trust import Trust
 
@@ -127,14 +129,26 @@ def _content_now(
     return content(written[-_CONTENT_TOKENS:])
 
 
+def _behind(after: Sequence[int], permit: Permit) -> Permit:
+    """What is permitted behind a draft."""
+    if not after:
+        return permit
+    return lambda tokens: max(0, permit([*after, *tokens]) - len(after))
+
+
 class _Layers:
     """The layers of one generation: how much of the output each was told, who complained already."""
 
-    def __init__(self, layers: Sequence[Layer], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, layers: Sequence[Layer], clock: Callable[[], float], vocab_size: int, permit: Permit | None
+    ) -> None:
         self._layers = {layer.spec.name: layer for layer in layers}
         self._told = dict.fromkeys(self._layers, 0)
         self._complained: set[str] = set()
         self._clock = clock
+        self._vocab_size, self._permit = vocab_size, permit
+        #: by layer, tokens that the grammar forbids
+        self.forbidden = dict.fromkeys(self._layers, 0)
 
     def begin(self, prompt: tuple[int, ...], cost: VerifyCost) -> None:
         for name, layer in self._layers.items():
@@ -154,10 +168,15 @@ class _Layers:
                 draft = layer.draft(new, ask.budget, ask.verified, after=ask.after)
             else:
                 draft = layer.draft(new, ask.budget, ask.verified)
+            seconds = self._clock() - before
+            if self._permit is not None:
+                permit = _behind(ask.after, self._permit)
+                draft, cut = cut_forbidden(draft, ask.budget, self._vocab_size, permit)
+                self.forbidden[name] += cut
         except Exception as err:  # a layer can never hurt
             self._complain(name, err)
             return LayerFailed(name, type(err).__name__, self._clock() - before)
-        return LayerAnswer(name, draft, self._clock() - before)
+        return LayerAnswer(name, draft, seconds)
 
     def end(self, written: list[int], verified: Feedback | None) -> None:
         for name, layer in self._layers.items():
@@ -194,7 +213,8 @@ class Generation:
 
     Args:
         layers: in the order in which they are asked, cheapest first.
-        stop: kept for the loop, which passes it on to the target.
+        chooser: what chooses its tokens; drafted ones that its grammar forbids are cut off.
+        vocab_size: of the target.
         content: says what kind of text token ids are; asked now and then.
         on_step: called after every step.
         rate: shared by generations that run in the same batches.
@@ -210,17 +230,17 @@ class Generation:
         layers: Sequence[Layer],
         max_tokens: int,
         clock: Callable[[], float],
+        chooser: Chooser,
+        vocab_size: int,
         *,
-        sampling: Sampling = GREEDY,
         trust: Trust | None = None,
         rate: RunningRate | None = None,
-        stop: StopRule | None = None,
         content: Callable[[Sequence[int]], ContentType] | None = None,
         on_step: Callable[[StepRecord], None] | None = None,
     ) -> None:
         self.driver = Driver(config, curve, [layer.spec for layer in layers], trust, rate)
-        self.sampling, self.stop, self.max_tokens = sampling, stop, max_tokens
-        self._layers = _Layers(layers, clock)
+        self.chooser, self.max_tokens = chooser, max_tokens
+        self._layers = _Layers(layers, clock, vocab_size, chooser.permit)
         self._content, self._on_step, self._clock = content, on_step, clock
         self._prompt: tuple[int, ...] = ()
         self._written: list[int] = []
@@ -343,6 +363,8 @@ class Generation:
         """The last decision was to finish: tell the layers the rest."""
         decoded = self._clock()
         self._layers.end(self._written, self.driver.feedback)
+        for name, forbidden in self._layers.forbidden.items():
+            self.driver.stats.layer(name).forbidden = forbidden
         ended = self._clock()
         return Result(
             self._prompt,
@@ -352,7 +374,7 @@ class Generation:
             self.driver.stats,
             tuple(self._steps),
             self._prefill,
-            self.sampling,
+            self.chooser.sampling,
             self._prefill_seconds,
             decoded - self._told,
             self._telling + ended - decoded,

@@ -49,6 +49,7 @@ def generate(
         prompt_ids: 1-D, at least one token.
         config: policy and its settings.
         layers: in the order in which they are asked, cheapest first.
+        sampling: how tokens are chosen. Drafted tokens that its grammar forbids are never sent.
         curve: the target's measured cost curve; without one a linear guess. A live one learns from the steps.
         trust: what earlier generations learned about these layers; it learns on.
         stop: ends the generation where it holds.
@@ -58,6 +59,7 @@ def generate(
 
     Raises:
         InvalidTokensError, LimitExceededError: the prompt.
+        GrammarError: of ``sampling``, before anything is computed; or later, where nothing is permitted.
         ModelError: the target. Whatever a layer raises is counted, logged once and goes no further.
     """
     generation = Generation(
@@ -66,12 +68,13 @@ def generate(
         layers,
         max_tokens,
         clock,
-        sampling=sampling,
+        target.chooser(sampling, prompt_ids),
+        target.vocab_size,
         trust=trust,
-        stop=stop,
         content=content,
         on_step=on_step,
     )
+    chooser = generation.chooser
     began = clock()
     prefill = target.begin(prompt_ids)
     prompt = tuple(int(t) for t in prompt_ids)
@@ -79,10 +82,8 @@ def generate(
     while isinstance(decision, Verify):
         before = clock()
         if decision.parents:
-            seen = target.verify(
-                decision.token_ids, sampling, generation.left, stop, parents=decision.parents
-            )
+            seen = target.verify(decision.token_ids, chooser, generation.left, stop, decision.parents)
         else:
-            seen = target.verify(decision.token_ids, sampling, generation.left, stop)
+            seen = target.verify(decision.token_ids, chooser, generation.left, stop)
         decision = generation.verified(decision, seen, clock() - before)
     return generation.finish()

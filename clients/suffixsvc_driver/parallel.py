@@ -222,10 +222,10 @@ class _Loop:
                 request.layers,
                 request.max_tokens,
                 self._clock,
-                sampling=request.sampling,
+                target.chooser(request.sampling, request.prompt_ids),
+                target.vocab_size,
                 trust=request.trust or self._trust,
                 rate=self._rate,
-                stop=request.stop,
                 content=request.content,
                 on_step=request.on_step,
             )
@@ -284,7 +284,7 @@ class _Loop:
             LaneStep(
                 r.lane,
                 r.verify.token_ids,
-                r.request.sampling,
+                r.generation.chooser,
                 r.generation.left,
                 r.request.stop,
                 r.verify.parents,

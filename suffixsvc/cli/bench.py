@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from suffixsvc.cli.bench_build import bench_build
+from suffixsvc.cli.bench_decode import bench_decode
 from suffixsvc.cli.bench_index import bench_index
 from suffixsvc.cli.bench_preload import bench_preload
 from suffixsvc.cli.bench_publish import bench_publish
@@ -30,4 +31,5 @@ app.command("segment")(bench_segment)
 app.command("preload")(bench_preload)
 app.command("build")(bench_build)
 app.command("rpc")(rpc)
+app.command("decode")(bench_decode)
 app.command("publish")(bench_publish)

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from suffixsvc.cli.options import LogTokenizer, PageOfPlots
+
 __all__ = ["bench_index"]
 
 
@@ -27,9 +29,7 @@ def bench_index(
         Path | None,
         typer.Option(help="A recorded log as well, repeated under permuted token ids up to each size."),
     ] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="A tokenizer.json (plain or .gz), for a log of texts.")
-    ] = None,
+    tokenizer: LogTokenizer = None,
     output_tokens: Annotated[int, typer.Option(min=1, help="Length of an output.")] = 500,
     max_draft: Annotated[int, typer.Option(min=1, help="Draft at most so many tokens a step.")] = 16,
     seed: Annotated[int, typer.Option(min=0)] = 1,
@@ -49,9 +49,7 @@ def bench_index(
         Path | None,
         typer.Option(help="Make those folders below this one (up to 100 bytes a token, removed again)."),
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write one self-contained HTML page with plots.")
-    ] = None,
+    report: PageOfPlots = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Measure ingest, memory, step latency, removal, opening and a restart of the index as it grows.
@@ -61,7 +59,7 @@ def bench_index(
     """
     from suffixsvc_bench.index_bench import KINDS, IndexBenchOptions, run_index_bench
     from suffixsvc_bench.output import Told, require_folder, require_place
-    from suffixsvc_bench.replay.inputs import read_encoder
+    from suffixsvc_client.text import TextCodec
 
     require_place(report)
     require_folder(folder)
@@ -69,7 +67,7 @@ def bench_index(
         sizes=tuple(_tokens(part) for part in sizes.split(",")),
         kinds=tuple(kind) if kind else tuple(KINDS),
         log=log,
-        encode=read_encoder(tokenizer) if tokenizer else None,
+        encode=TextCodec.load(tokenizer).encode if tokenizer else None,
         output_tokens=output_tokens,
         max_draft_tokens=max_draft,
         seed=seed,

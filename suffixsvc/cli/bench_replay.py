@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from suffixsvc.cli.options import LogTokenizer, PageOfPlots
+
 __all__ = ["bench_replay"]
 
 
@@ -25,10 +27,7 @@ def bench_replay(
             help="Recorded logs (JSON lines, plain or .gz, a call a line), or directories of them."
         ),
     ] = None,
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(help="A tokenizer.json (plain or .gz), for logs that hold texts instead of token ids."),
-    ] = None,
+    tokenizer: LogTokenizer = None,
     method: Annotated[
         list[str] | None,
         typer.Option(
@@ -92,9 +91,7 @@ def bench_replay(
             help="What ours starts from: a file of bench train, or its --leave-one-out folder.",
         ),
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write one self-contained HTML page with plots.")
-    ] = None,
+    report: PageOfPlots = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Compare drafting methods on recorded logs, without running a model.

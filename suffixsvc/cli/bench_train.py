@@ -7,16 +7,15 @@ from typing import Annotated
 
 import typer
 
+from suffixsvc.cli.options import LogTokenizer
+
 __all__ = ["bench_train"]
 
 
 def bench_train(
     logs: Annotated[list[Path], typer.Argument(help="Recorded logs, or directories of them.")],
     out: Annotated[Path, typer.Option(help="The file to write; with --leave-one-out the folder.")],
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(help="A tokenizer.json (plain or .gz), for logs that hold texts instead of token ids."),
-    ] = None,
+    tokenizer: LogTokenizer = None,
     leave_one_out: Annotated[
         bool,
         typer.Option(

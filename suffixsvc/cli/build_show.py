@@ -16,12 +16,13 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 from suffixsvc_caches.building import BuildResult, BuildSpec, LookupFiles, Written
 from suffixsvc_caches.counting import Progress
 from suffixsvc_caches.sizes import show_size
+
+from suffixsvc.cli.bars import progress_bars
 
 __all__ = ["BuildBars", "as_plain", "caches_table", "plain_file", "print_result", "warn_of_empty"]
 
@@ -30,16 +31,12 @@ class BuildBars:
     """Progress bars on a terminal, nothing elsewhere: reading and counting, merging, loading."""
 
     def __init__(self) -> None:
-        console = Console(stderr=True)
-        self._bars = Bars(
+        self._bars = progress_bars(
             TextColumn("{task.description}"),
             BarColumn(),
             TaskProgressColumn(),
             TextColumn("{task.fields[detail]}"),
             TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
         )
         self._tasks: dict[str, TaskID] = {}
         self._began = time.monotonic()

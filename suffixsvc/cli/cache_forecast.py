@@ -129,12 +129,13 @@ def forecast(
 
 
 def _bars() -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+    from suffixsvc.cli.bars import progress_bars
+
+    return progress_bars(
+        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+    )
 
 
 def _watch(bars: Progress, logs: TokenLogs) -> Callable[[str], Callable[[int], None]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -50,16 +50,12 @@ def inspect(
     """Show what a lookup cache holds, and warn of what llama.cpp makes of it."""
     from suffixsvc_caches.lookup import read_lookup
     from suffixsvc_caches.lookup.inspect import inspect_table
-    from suffixsvc_caches.manifest import CacheFormat, cache_format, load_cache, manifest_path, read_manifest
+    from suffixsvc_caches.manifest import CacheFormat, cache_format, manifest_path, read_own_manifest
     from suffixsvc_caches.tokenizers import load_tokenizer
 
     codec = load_tokenizer(tokenizer, bos=bos, eos=eos) if tokenizer else None
-    manifest = read_manifest(file)
-    foreign = manifest is not None and not manifest.describes(file)
-    if foreign:  # whatever it says, it says of something else
-        table, manifest = read_lookup(file), None
-    else:
-        table, manifest = load_cache(file, codec.fingerprint if codec else "")
+    manifest, stray = read_own_manifest(file, codec.fingerprint if codec else "")
+    table = read_lookup(file)
     static = cache_format(table, manifest, kind) is CacheFormat.STATIC
     found = inspect_table(table, static=static, top=top)
     warnings = [*found.warnings()]
@@ -68,7 +64,7 @@ def inspect(
             f"token {found.largest_token} is beyond the tokenizer's {codec.vocab_size:,}: "
             "the cache belongs to another model"
         )
-    if foreign:
+    if stray is not None:
         warnings.append(
             f"{manifest_path(file).name} belongs to another file, its size or checksum differs: "
             "nothing says whose tokens these are"
@@ -79,7 +75,8 @@ def inspect(
         plain: dict[str, Any] = {"file": str(file), **asdict(found)}
         plain["ngrams"] = {str(order): number for order, number in found.ngrams.items()}
         for record, shown in zip(found.top, plain["top"], strict=True):
-            shown["text"] = codec.decode(record.ngram) if codec else None
+            known = codec is not None and all(0 <= token < codec.vocab_size for token in record.ngram)
+            shown["text"] = codec.decode(record.ngram) if codec and known else None
         plain |= {"warnings": warnings, "manifest": json.loads(manifest.as_json()) if manifest else None}
         typer.echo(json.dumps(plain, indent=2))
         return
@@ -128,10 +125,15 @@ def _followers(record: Record, decode: Callable[[Sequence[int]], str]) -> str:
 
 
 def shown_by(codec: Tokenizer | None) -> Callable[[Sequence[int]], str]:
-    """How token ids are shown: as text where there is a tokenizer."""
+    """How token ids are shown: as text where there is a tokenizer that knows them."""
+
+    size = codec.vocab_size if codec else 0
 
     def show(token_ids: Sequence[int]) -> str:
-        return repr(codec.decode(token_ids)) if codec else " ".join(map(str, token_ids))
+        runs = ((known, list(run)) for known, run in groupby(token_ids, lambda token: 0 <= token < size))
+        return " ".join(
+            repr(codec.decode(run)) if codec and known else " ".join(map(str, run)) for known, run in runs
+        )
 
     return show
 

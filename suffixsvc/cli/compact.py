@@ -24,10 +24,10 @@ def compact(
     For caches built offline, which then open at once, and to have the bytes of forgotten outputs off the
     segment files now. A running service seals and merges by itself.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
     from suffixsvc import SuffixCache
+    from suffixsvc.cli.bars import progress_bars
     from suffixsvc.errors import InvalidConfigError
 
     if not (data / "data.mdb").is_file():
@@ -35,8 +35,7 @@ def compact(
             "there is no data folder", expected="a folder with a data.mdb", got=str(data)
         )
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
+    with progress_bars(*columns) as bars:
         bar = bars.add_task("opening", total=None)
 
         def show(title: str, done: int, total: int) -> None:

@@ -39,7 +39,8 @@ def compat(
     from suffixsvc_driver.models import resolve
     from suffixsvc_driver.models.scanning import candidates, scan_drafts
 
-    from suffixsvc.cli.compat_show import pair_as_plain, print_pair, print_scan, progress_of
+    from suffixsvc.cli.bars import progress_bar
+    from suffixsvc.cli.compat_show import pair_as_plain, print_pair, print_scan
     from suffixsvc.errors import InvalidConfigError
 
     scanning = bool(scan or ollama)
@@ -55,8 +56,8 @@ def compat(
         fits = pair.fits
     else:
         found = candidates(scan or [], ollama=ollama)
-        with progress_of(len(found)) as done:
-            tried = scan_drafts(target_path, found, done)
+        with progress_bar("looking at models", len(found)) as progress:
+            tried = scan_drafts(target_path, found, progress)
         plain = [each.as_plain() for each in tried]
         fits = any(each.fits for each in tried)
     if as_json:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 from suffixsvc_driver.compatibility import Compatibility, ModelFacts
 from suffixsvc_driver.models.scanning import ScannedDraft
 
-__all__ = ["pair_as_plain", "print_pair", "print_scan", "progress_of"]
+__all__ = ["pair_as_plain", "print_pair", "print_scan"]
 
 
 def pair_as_plain(pair: Compatibility) -> dict[str, Any]:
@@ -82,12 +80,3 @@ def print_scan(target: str, scanned: Sequence[ScannedDraft]) -> None:
             table.add_row(Text(each.name), each.failed_rule, Text(each.reason))
         console.print()
         console.print(table)
-
-
-@contextmanager
-def progress_of(files: int) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal; call what it gives after each file."""
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task("looking at models", total=files)
-        yield lambda: bar.advance(task)

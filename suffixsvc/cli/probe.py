@@ -45,12 +45,13 @@ def probe(
     from suffixsvc_driver.targets.llama import LlamaTarget
     from suffixsvc_driver.targets.llama_context import ContextSettings
 
-    from suffixsvc.cli.probe_show import Probe, progress_of, write_plot
+    from suffixsvc.cli.bars import progress_bar
+    from suffixsvc.cli.probe_show import Probe, write_plot
 
     threads = threads or physical_cores()
     path, draft_path = models.resolve(model), models.resolve(draft) if draft else None
     settings = ContextSettings(context_size=1024, threads=threads, max_width=max_width)
-    with LlamaTarget(path, settings) as target, progress_of("measuring what a step costs") as bar:
+    with LlamaTarget(path, settings) as target, progress_bar("measuring what a step costs") as bar:
         curve = measured_curve(target, rounds=rounds, again=again, progress=bar)
     draft_seconds = None
     if draft_path is not None:

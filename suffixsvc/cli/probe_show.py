@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 from suffixsvc_driver.curve import CostCurve
@@ -20,7 +17,7 @@ from suffixsvc.errors import StoreError
 from suffixsvc.plots import Chart, Series
 from suffixsvc.plots.files import svg_file
 
-__all__ = ["Probe", "progress_of", "write_plot"]
+__all__ = ["Probe", "write_plot"]
 
 _SHOWN: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 _BAR: Final = 30
@@ -143,12 +140,3 @@ def write_plot(path: Path, found: Probe) -> None:
         path.write_text(svg_file(chart), encoding="utf-8")
     except OSError as error:
         raise StoreError(f"cannot write {path}", got=error.strerror) from None
-
-
-@contextmanager
-def progress_of(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal; what it gives is told how much is done, of how much."""
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from suffixsvc.cli.options import LogTokenizer
+
 if TYPE_CHECKING:
     from suffixsvc_bench.replay import Call, Replay, ReplayOptions
 
@@ -17,10 +19,7 @@ def replay(
     logs: Annotated[
         list[Path], typer.Argument(help="Recorded logs: JSON lines, plain or .gz, a call a line.")
     ],
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(help="A tokenizer.json (plain or .gz), for logs that hold texts instead of token ids."),
-    ] = None,
+    tokenizer: LogTokenizer = None,
     cost: Annotated[
         float, typer.Option(help="What each drafted token costs the target, in plain decode steps.")
     ] = 0.05,
@@ -55,13 +54,14 @@ def replay(
     """
     from suffixsvc_bench.provenance import provenance
     from suffixsvc_bench.replay import ReplayOptions
-    from suffixsvc_bench.replay.inputs import read_curve, read_encoder
+    from suffixsvc_bench.replay.inputs import read_curve
     from suffixsvc_bench.replay.traces import Selection, load_trace
+    from suffixsvc_client.text import TextCodec
 
     options = ReplayOptions(
         verify_cost=read_curve(cost_curve) if cost_curve else cost, max_draft_tokens=max_draft, tree=tree
     )
-    encode = read_encoder(tokenizer) if tokenizer else None
+    encode = TextCodec.load(tokenizer).encode if tokenizer else None
     where = provenance()
     results: dict[str, Replay] = {}
     for log in logs:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from suffixsvc.cli.options import InsecureNetwork
 from suffixsvc.config import Limits
 
 if TYPE_CHECKING:
@@ -36,13 +37,7 @@ def serve(
         list[str],
         typer.Option(help="unix:PATH or HOST:PORT (port 0 takes a free one). May be given more than once."),
     ],
-    insecure_network: Annotated[
-        bool,
-        typer.Option(
-            "--insecure-network",
-            help="Allow addresses that other machines can reach, without authentication or encryption.",
-        ),
-    ] = False,
+    insecure_network: InsecureNetwork = False,
     ready_file: Annotated[
         Path | None,
         typer.Option(

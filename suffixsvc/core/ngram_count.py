@@ -31,7 +31,8 @@ from suffixsvc.errors import (
     StoreError,
     StoreFullError,
 )
-from suffixsvc.types import RecordFile, TalliedFile, TokenArray
+from suffixsvc.lookup_records import RecordFile, TalliedFile
+from suffixsvc.types import TokenArray
 from suffixsvc.values import MAX_TOKEN_ID
 
 __all__ = [

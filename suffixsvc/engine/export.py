@@ -19,7 +19,8 @@ from suffixsvc.core.ngram_count import (
 )
 from suffixsvc.errors import InvalidInputError, SegmentCancelledError, ServiceUnavailableError
 from suffixsvc.index.texts import texts_of
-from suffixsvc.types import RecordFile, StoredOutput, TalliedFile, TokenArray
+from suffixsvc.lookup_records import RecordFile, TalliedFile
+from suffixsvc.types import StoredOutput, TokenArray
 
 __all__ = ["ExportJob", "ExportedNgrams", "export_ngrams"]
 

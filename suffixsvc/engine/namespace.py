@@ -13,8 +13,9 @@ from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels
 from suffixsvc.engine.export import ExportedNgrams, ExportJob, export_ngrams
 from suffixsvc.engine.ngrams import count_ngrams
 from suffixsvc.index import NamespaceIndex, NamespaceStats, Session
+from suffixsvc.lookup_records import RecordFile
 from suffixsvc.policies import Policy
-from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, RecordFile, TokenArray, TokenIds
+from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, TokenArray, TokenIds
 from suffixsvc.values import as_token_array
 
 if TYPE_CHECKING:

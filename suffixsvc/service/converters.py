@@ -15,7 +15,8 @@ import numpy as np
 from suffixsvc import wire
 from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits, validate_labels, validate_namespace
 from suffixsvc.errors import InvalidInputError, InvalidTokensError, LimitExceededError
-from suffixsvc.types import DraftSource, FloatArray, NamespaceRecord, NewOutput, RecordFile, TokenArray
+from suffixsvc.lookup_records import RecordFile
+from suffixsvc.types import DraftSource, FloatArray, NamespaceRecord, NewOutput, TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
 

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -147,7 +147,7 @@ class Handlers:
 
     def export_ngrams(
         self, request: pb.ExportNgramsRequest, job: ExportJob | None = None
-    ) -> Iterator[pb.ExportNgramsReply]:
+    ) -> Generator[pb.ExportNgramsReply, None, None]:
         self._known(request.namespace)
         namespace = self._cache.namespace(request.namespace, request.tokenizer or None)
         with contextlib.ExitStack() as held:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
+from typing import Final
 
 import grpc
+import structlog
 
 from suffixsvc.engine import ExportJob
 from suffixsvc.errors import LimitExceededError, ServiceUnavailableError
@@ -14,6 +17,11 @@ from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import suffix_cache_pb2_grpc
 
 __all__ = ["SuffixCacheServicer"]
+
+log = structlog.get_logger(__name__)
+
+#: how long a client may leave a piece of an export unread before it loses its place
+STALLED_SECONDS: Final = 60.0
 
 
 class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
@@ -88,7 +96,10 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
             # At the end of the call, also where the client went away; False where that was before.
             if not context.add_callback(job.cancel):
                 return
-            yield from self._handlers.export_ngrams(request, job)
+            with contextlib.closing(self._handlers.export_ngrams(request, job)) as replies:
+                for reply in replies:
+                    with _patience(context):
+                        yield reply
         finally:
             self._exports.discard(job)
 
@@ -107,3 +118,21 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
         self, request: pb.GetServerInfoRequest, context: grpc.ServicerContext
     ) -> pb.GetServerInfoReply:
         return self._handlers.get_server_info(request)
+
+
+@contextlib.contextmanager
+def _patience(context: grpc.ServicerContext) -> Iterator[None]:
+    """Ends the call where the block, which hands a piece over, takes too long: gRPC itself waits for ever for
+    a client that does not read."""
+
+    def end() -> None:
+        log.info("an export is not read any more; its place is free", seconds=STALLED_SECONDS)
+        context.cancel()
+
+    timer = threading.Timer(STALLED_SECONDS, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

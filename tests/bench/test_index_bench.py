@@ -13,11 +13,12 @@ import pytest
 import typer
 from suffixsvc_bench.index_bench import IndexBenchOptions, run_index_bench
 from suffixsvc_bench.index_bench.charts import index_charts
-from suffixsvc_bench.index_bench.peer import ArcticTree, PeerBrokeOffError
+from suffixsvc_bench.index_bench.peer import ArcticTree
 from suffixsvc_bench.index_bench.report import write_index_report
 from suffixsvc_bench.index_bench.restart import measure_restarts
 from suffixsvc_bench.index_bench.texts import KINDS, VOCABULARY, from_log, stream
 from suffixsvc_bench.methods.arctic import find_python
+from suffixsvc_bench.peer_process import PeerFailedError
 from typer.testing import CliRunner
 
 from suffixsvc.cli.bench_index import bench_index
@@ -122,9 +123,9 @@ def test_a_peer_that_is_none_is_named(tmp_path: Path) -> None:
     odd = tmp_path / "python"
     odd.write_text("#!/bin/sh\necho no answer\n")
     odd.chmod(0o755)
-    with ArcticTree(str(odd), 24) as tree, pytest.raises(PeerBrokeOffError):
+    with ArcticTree(str(odd), 24) as tree, pytest.raises(PeerFailedError):
         tree.extend([np.arange(3, dtype=np.int32)])
-    with pytest.raises(PeerBrokeOffError):
+    with pytest.raises(PeerFailedError):
         ArcticTree(str(tmp_path / "nothing"), 24)
 
 

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from suffixsvc_bench.methods import Method, Settings, known_methods, missing_methods
-from suffixsvc_bench.methods.arctic import Arctic, PeerFailedError, find_python
+from suffixsvc_bench.methods.arctic import Arctic, find_python
 from suffixsvc_bench.methods.compat import KEY as DROP_IN
 from suffixsvc_bench.methods.compat import DropIn
 from suffixsvc_bench.methods.ngram_cache import NgramCache
 from suffixsvc_bench.methods.ngram_mod import NgramMod
 from suffixsvc_bench.methods.prompt_lookup import PromptLookup
+from suffixsvc_bench.peer_process import PeerFailedError
 
 from suffixsvc.types import Draft, TokenArray
 
@@ -328,8 +329,8 @@ def test_a_peer_that_dies_is_an_error_and_no_hang() -> None:
     method = Arctic(wide(4), python, depth=24, factor=1, tree=False)
     try:
         method.begin(ids([1, 2, 3]), "")
-        method._process.kill()
-        method._process.wait()
+        method._peer.process.kill()
+        method._peer.process.wait()
         with pytest.raises(PeerFailedError, match="it ended"):
             method.draft()
     finally:

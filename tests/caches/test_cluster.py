@@ -16,7 +16,7 @@ from support.tiny_tokenizer import write_tokenizer
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import InvalidTokensError, TokenizerMismatchError
-from suffixsvc.types import RecordFile
+from suffixsvc.lookup_records import RecordFile
 
 ray = pytest.importorskip("ray", reason="Ray is an extra of its own: pip install 'suffixsvc[cluster]'")
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
-import os
-import stat
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from suffixsvc_caches.atomic import new_file, remove_leftovers, require_new
 from suffixsvc_caches.counting import Journal, TokenSpool, count_logs
 from suffixsvc_caches.counting.batches import Batch
 from suffixsvc_caches.logs import LogCall
 from support.build_logs import made_up_calls, plan_of, records_of, write_log
+from support.durable_names import DurableNames
 from support.small_disk import files_up_to
 
 from suffixsvc.core.ngram_count import NgramCounter
@@ -239,25 +235,6 @@ def test_counting_goes_on_from_any_line(tmp_path: Path, monkeypatch: pytest.Monk
         journal.close()
 
 
-class DurableNames:
-    """What folders had when they were last synced: after a loss of power, that is what they have."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._names: dict[Path, set[str]] = {}
-        sync = os.fsync
-
-        def fsync(fd: int) -> None:
-            sync(fd)
-            if stat.S_ISDIR(os.fstat(fd).st_mode):
-                folder = Path(os.readlink(f"/proc/self/fd/{fd}"))
-                self._names[folder] = set(os.listdir(folder))
-
-        monkeypatch.setattr(os, "fsync", fsync)
-
-    def have(self, path: Path) -> bool:
-        return path.name in self._names.get(path.parent, ())
-
-
 def test_what_the_journal_says_is_true_after_a_loss_of_power(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,30 +276,6 @@ def test_what_the_journal_says_is_true_after_a_loss_of_power(
     assert removed == [True]
 
 
-def test_a_file_that_was_written_is_there_after_a_loss_of_power(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    durable = DurableNames(monkeypatch)
-    with new_file(tmp_path / "s.bin") as file:
-        file.write(b"whole")
-    assert durable.have(tmp_path / "s.bin")
-
-
-def test_a_file_in_a_folder_that_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some file systems do not do it; others fail, and that is told."""
-    for number, refused in ((errno.EINVAL, False), (errno.EIO, True)):
-
-        def fail(path: str, number: int = number) -> None:
-            raise OSError(number, os.strerror(number), path)
-
-        monkeypatch.setattr("suffixsvc.store.folder.sync_folder", fail)
-        with (
-            pytest.raises(StoreError) if refused else contextlib.nullcontext(),
-            new_file(tmp_path / f"{number}.bin") as file,
-        ):
-            file.write(b"whole")
-
-
 def test_a_folder_without_counts_is_not_kept(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "work", "key")
     journal.add_end(0, 0, {}, "")
@@ -360,53 +313,3 @@ def test_encoded_calls_that_cannot_be_read(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         with pytest.raises(StoreCorruptError, match="build again"):
             list(spool.read(0, 0))
-
-
-def test_files_appear_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "s[1].bin"
-    with pytest.raises(ZeroDivisionError), new_file(path) as file:
-        file.write(b"half" + bytes([1 // 0]))
-    with files_up_to(10), pytest.raises(StoreFullError), new_file(path) as file:
-        file.write(bytes(100))
-    assert list(tmp_path.iterdir()) == []
-    with new_file(path) as file:
-        file.write(b"whole")
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    for bad in (path, tmp_path, tmp_path / "none" / "s.bin", tmp_path / "link"):
-        with pytest.raises(InvalidInputError):
-            require_new(bad, force=False)
-    with new_file(path, force=True) as file:
-        file.write(b"other")
-    assert path.read_bytes() == b"other"
-
-
-def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
-    """--force made a file of a pipe, and as root of /dev/null."""
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InvalidInputError, match="no ordinary file"):
-        require_new(tmp_path / "pipe", force=True)
-    with pytest.raises(InvalidInputError), new_file(tmp_path / "pipe", force=True):
-        pass
-    assert (tmp_path / "pipe").is_fifo()
-
-
-def test_what_a_killed_process_left_is_no_obstacle(tmp_path: Path) -> None:
-    """A process of the same number, as every build in a container has, could not write the file again."""
-    path = tmp_path / "s[1].bin"
-    mine = tmp_path / f".{path.name}.{os.getpid()}.tmp"
-    mine.write_bytes(b"left behind")
-    with new_file(path) as file:
-        file.write(b"whole")
-    assert path.read_bytes() == b"whole"
-    for name in (f".{path.name}.999999999.tmp", f".{path.name}.99999999999999999999.tmp"):
-        (tmp_path / name).write_bytes(b"left behind")
-    others = [
-        f".{path.name}.{os.getpid()}.tmp",
-        f".{path.name}.1.tmp",
-        f".{path.name}.mine.tmp",
-        ".s.bin.7.tmp",
-    ]
-    for name in others:
-        (tmp_path / name).write_bytes(b"of somebody")
-    remove_leftovers(path)
-    assert sorted(each.name for each in tmp_path.iterdir()) == sorted([*others, path.name])

@@ -171,16 +171,16 @@ def test_an_input_that_is_not_there_or_torn(tmp_path: Path) -> None:
 MEASURE = """
 import resource, sys
 from pathlib import Path
+from suffixsvc_caches.counting.memory import peak_bytes
 from suffixsvc_caches.logs import LogTally, ReadOptions, find_logs, read_calls
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 if sys.argv[3:]:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 options = ReadOptions.parse(batch_input=[sys.argv[2]])
 tally = LogTally()
 (file,) = find_logs([Path(sys.argv[1])], options)
-before = peak()
+before = peak_bytes()
 prompts = sum(len(call.prompt) for call in read_calls(file, options, tally))
-print(tally.counts.calls, prompts, (peak() - before) // 1024)
+print(tally.counts.calls, prompts, (peak_bytes() - before) >> 20)
 """
 
 

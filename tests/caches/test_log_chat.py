@@ -146,7 +146,10 @@ def test_a_request_that_got_nothing_has_no_response(tmp_path: Path, record: dict
     [
         ({"model": "m"}, "no field response or output or completion; got the fields model"),
         ({"messages": [USER], "choices": [{"index": 0, "delta": {"content": "2"}}]}, "piece of a streamed"),
-        ({"messages": "hello"}, "no field response"),
+        ({"messages": "hello"}, "messages is no list of messages; expected objects with a role; got str"),
+        ({"messages": 5}, "messages is no list of messages; expected objects with a role; got int"),
+        ({"messages": [{"from": "human"}]}, "messages is no list of messages"),
+        ({"messages": None}, "no field response"),
         ({"messages": [USER, 7, ANSWER]}, "a message is no object; got int"),
         ({"messages": [{"role": "user", "content": 3}, ANSWER]}, "content of a message is no text"),
         ({"messages": [USER], "response": 42}, "the response is no text"),

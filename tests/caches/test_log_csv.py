@@ -101,6 +101,12 @@ def test_columns_that_hold_json(tmp_path: Path) -> None:
     calls = read_all(write_packed(tmp_path / "c.csv", data), tally)
     assert [np.asarray(call.response).tolist() for call in calls] == [[1, 2], [3]]
     assert "line 3: column response_token_ids: not JSON" in str(tally.faults[0])
+    data = table(["messages", "model"], ["Hello there", "m"], [json.dumps(messages), "m"])
+    tally = LogTally()
+    assert len(read_all(write_packed(tmp_path / "e.csv", data), tally)) == 1
+    assert "line 2: messages is no list of messages; expected objects with a role; got str" in str(
+        tally.faults[0]
+    )
     turns = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
     path = write_packed(tmp_path / "d.tsv", table(["id", "conversations"], ["1", json.dumps(turns)]))
     assert [call.response for call in read_all(path)] == ["a"]
@@ -203,16 +209,16 @@ def test_a_truncated_file_gives_what_it_has(tmp_path: Path) -> None:
 
 
 MEASURE = """
-import resource, sys
+import sys
 from pathlib import Path
+from suffixsvc_caches.counting.memory import peak_bytes
 from suffixsvc_caches.logs import LogTally, ReadOptions, find_logs, read_calls
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 options = ReadOptions.parse(max_line_bytes=4 << 20)
 tally = LogTally()
 (file,) = find_logs([Path(sys.argv[1])], options)
-before = peak()
+before = peak_bytes()
 responses = [len(call.response) for call in read_calls(file, options, tally)]
-print(*responses, tally.counts.malformed, (peak() - before) // 1024)
+print(*responses, tally.counts.malformed, (peak_bytes() - before) >> 20)
 """
 
 

@@ -1,4 +1,4 @@
-"""Reading logs whose records are fields: mapping, formats, filters, sessions, options, the tally."""
+"""Reading logs whose records are fields: formats, filters, sessions, options, the tally."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from suffixsvc_caches.logs import (
 from suffixsvc_caches.logs.times import as_time
 from support.log_files import read_all, read_one, write_lines
 
-from suffixsvc.errors import InvalidConfigError, InvalidInputError
+from suffixsvc.errors import InvalidConfigError
 
 TRACE = {
     "dataset": "spelling",
@@ -124,63 +124,6 @@ def test_an_array_and_a_spread_out_object_are_logs_too(tmp_path: Path) -> None:
         assert file.storage is Storage.DOCUMENT
         expected = ["r0"] if name == "one.json" else ["r0", "r1", "r2"]
         assert [call.response for call in read_all(tmp_path / name)] == expected
-
-
-# ------------------------------------------------------------------------------------------------- mapping
-
-
-def test_fields_are_named_by_dotted_paths(tmp_path: Path) -> None:
-    record = {
-        "call": {"out": [{"text": "no"}, {"text": "yes"}], "in": {"q": "why?"}},
-        "who.am.i": "dotted",
-        "labels": {"thread": 12, "class": "sql"},
-        "at": 1751284800000,
-    }
-    call = read_one(
-        tmp_path,
-        record,
-        response_field="call.out.-1.text",
-        prompt_field="call.in.q",
-        agent_field="who.am.i",
-        session_field="labels.thread",
-        kind_field="labels.class",
-        time_field="at",
-    )
-    assert (call.response, call.prompt, call.agent) == ("yes", "why?", "dotted")
-    assert (call.session, call.kind, call.time) == ("12", "sql", NOON)
-
-
-def test_a_field_that_does_not_exist_is_named_with_those_that_do(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "a.jsonl", [{"answer": {"text": "x"}, "asked": "y"}] * 3)
-    with pytest.raises(InvalidInputError) as caught:
-        read_all(path, response_field="answer.txt")
-    assert "no field answer.txt; got the fields answer, answer.text, asked" in str(caught.value)
-    assert "Did you mean answer.text?" in str(caught.value)
-    with pytest.raises(InvalidInputError, match=r"Did you mean asked\?"):
-        read_all(path, response_field="answer.text", prompt_field="ask")
-
-
-def test_a_misnamed_field_is_noticed_before_the_whole_log_is_read(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "a.jsonl", [{"answer": "x"}] * 5000)
-    options = ReadOptions(response_field="anwser")
-    tally = LogTally()
-    with pytest.raises(InvalidInputError, match="anwser"):
-        list(read_calls(find_logs([path], options)[0], options, tally))
-    assert tally.counts.malformed == 1000
-
-
-def test_a_field_that_only_some_records_have_is_no_mistake(tmp_path: Path) -> None:
-    tally = LogTally()
-    path = write_lines(tmp_path / "a.jsonl", [{"r": None}, {"r": "x"}, {"q": "y"}])
-    assert [call.response for call in read_all(path, tally, response_field="r")] == ["x"]
-    assert (tally.counts.without_response, tally.counts.malformed) == (1, 1)
-
-
-def test_a_log_of_unknown_fields_says_which_it_has(tmp_path: Path) -> None:
-    tally = LogTally()
-    assert read_all(write_lines(tmp_path / "a.jsonl", [{"foo": 1, "bar": {"baz": 2}}]), tally) == []
-    assert "foo, bar, bar.baz" in tally.describe()
-    assert "response_field" in tally.describe()
 
 
 # ------------------------------------------------------------------------------------ filters and sessions

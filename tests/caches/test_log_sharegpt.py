@@ -124,7 +124,9 @@ def test_fields_that_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("conversations", "reason"),
     [
-        ("hello", "no field conversations or conversation; got the fields"),
+        ("hello", "no conversation; expected a list of turns; got str"),
+        (5, "no conversation; expected a list of turns; got int"),
+        (None, "no conversation; expected a list of turns; got NoneType"),
         ([HUMAN, 7, GPT], "a turn is no object; got int"),
         (
             [HUMAN, {"from": "narrator", "value": "x"}, GPT],
@@ -145,6 +147,12 @@ def test_what_is_no_conversation_is_malformed(tmp_path: Path, conversations: Any
     assert reason in fault.reason
     with pytest.raises(InvalidInputError, match=r"a\.jsonl:2: "):
         read_all(path, strict=True)
+
+
+def test_a_record_without_a_conversation_says_which_fields_it_has(tmp_path: Path) -> None:
+    tally = LogTally()
+    assert len(read_all(write_lines(tmp_path / "a.jsonl", [RECORD, {"dialog": [HUMAN, GPT]}]), tally)) == 2
+    assert "no field conversations or conversation; got the fields dialog" in tally.faults[0].reason
 
 
 def test_turns_that_say_nothing(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, table
     read = read_lookup(path)
     assert read.as_dict() == table
     assert read.orders().tolist() == [len(ngram) for ngram in table]
+    assert read.largest_token == max((token for n, f in table.items() for token in (*n, *f)), default=-1)
     assert faults(path.read_bytes(), path) == []
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from suffixsvc_caches.logs import ReadOptions
+from suffixsvc_caches.logs.sources import open_pieces
 from suffixsvc_caches.lookup import read_lookup
 from suffixsvc_caches.manifest import find_mismatches, read_manifest
 from suffixsvc_caches.recipes import READY_MADE, Recipe, find_recipe, make_recipe, preload
@@ -93,6 +95,35 @@ def test_it_makes_the_same_bytes_and_keeps_what_is_there(folder: Path) -> None:
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     make_recipe(recipe, force=True)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_the_logs_are_read_twice_at_most(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+
+    def open_and_note(path: Path, *more: Any) -> Any:
+        read.append(path)
+        return open_pieces(path, *more)
+
+    monkeypatch.setattr("suffixsvc_caches.logs.read.open_pieces", open_and_note)
+    assert make_recipe(find_recipe(str(folder))).calls == 5
+    assert 1 <= len(read) <= 2
+
+
+def test_a_recipe_is_made_whole_or_not_at_all(folder: Path) -> None:
+    recipe = find_recipe(str(folder))
+    recipe.static.mkdir()
+    for force in (False, True):
+        with pytest.raises(InvalidInputError):
+            make_recipe(recipe, force=force)
+    recipe.static.rmdir()
+    assert [path.name for path in folder.iterdir()] == ["recipe.toml"]
+    make_recipe(recipe)
+    before = recipe.corpus.read_bytes()
+    recipe.static.unlink()
+    recipe.static.mkdir()
+    with pytest.raises(InvalidInputError):
+        make_recipe(replace(recipe, reading=ReadOptions()), force=True)
+    assert recipe.corpus.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", READY_MADE)

@@ -18,6 +18,7 @@ from support.lookup_oracle import PERCENT_LAX, PERCENT_STRICT, SAMPLES_LAX, SAMP
 from support.ngram_oracle import Ngram, fires, follows, ranked
 
 from suffixsvc.errors import InvalidConfigError
+from suffixsvc.lookup_records import TalliedFile
 
 RECORD = 28
 
@@ -164,11 +165,12 @@ def test_what_memory_cannot_hold_goes_by_count(tmp_path: Path) -> None:
     rows[:, 0], rows[:, 1], rows[:, 2:4] = np.arange(40), 7, -1
     rows[:, 4] = rows[:, 7] = np.random.default_rng(3).permutation(40) + 1
     rows[:, 5], rows[:, 6] = 1, 9
-    parts = [tmp_path / "a", tmp_path / "b"]
-    for part, half in zip(parts, np.split(rows, 2), strict=True):
-        part.write_bytes(half.tobytes())
+    parts = []
+    for name, half in zip("ab", np.split(rows, 2), strict=True):
+        (tmp_path / name).write_bytes(half.tobytes())
+        parts.append(TalliedFile(tmp_path / name, 20, 20, half.nbytes, int(half[:, 7].sum()), 0))
     [wanted] = selection.candidates([2], static=True, min_count=1)
-    found = [Records(wanted, parts, 40, 40, rows.nbytes, int(rows[:, 7].sum()), 0)]
+    found = [Records(wanted, parts)]
     everything, none = selection.choose(found, None)
     assert (none, len(everything.rows[0])) == (0, 40)
     chosen, least = selection.choose(found, None, memory_bytes=10 * 160)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from suffixsvc_caches.lookup import LookupTable, read_lookup, write_lookup
 from suffixsvc_caches.manifest import CacheFormat, Manifest, TokenizerNote, manifest_path, write_manifest
-from support.tiny_tokenizer import EOS, write_tokenizer
+from support.tiny_tokenizer import EOS, write_gguf, write_tokenizer
 
 from suffixsvc import cli
 
@@ -74,6 +74,22 @@ def test_inspect_believes_no_manifest_of_another_file(cache: Path, tmp_path: Pat
     found = told("inspect", tmp_path / "moved.bin")
     assert found["manifest"] is None
     assert found["static"] is False
+
+
+@pytest.mark.parametrize("kind", ["tokenizer.json", "gguf"])
+def test_inspect_shows_ids_beyond_the_vocabulary(kind: str, tmp_path: Path) -> None:
+    """It ended with an error where it should have warned; a tokenizer.json showed no text at all."""
+    tokenizer = write_gguf(tmp_path / "t.gguf") if kind == "gguf" else write_tokenizer(tmp_path / "t.json")
+    cache = tmp_path / "odd.bin"
+    write_lookup(cache, LookupTable.of({(72, 105): {33: 5}, (72, 999_999): {105: 4, 2**31 - 1: 2}}))
+    result = run("inspect", cache, "--tokenizer", tokenizer)
+    assert result.returncode == 0, result.stderr
+    assert "'Hi'" in result.stdout
+    assert "'H' 999999" in result.stdout
+    assert "'i' 67%, 2147483647 33%" in result.stdout
+    assert "warning: token 2147483647 is beyond the tokenizer's 2" in result.stdout
+    found = told("inspect", cache, "--tokenizer", tokenizer)
+    assert [record["text"] for record in found["top"]] == [None, "Hi"]
 
 
 def test_verify_looks_at_every_file(cache: Path, tmp_path: Path) -> None:

@@ -135,6 +135,19 @@ def test_what_cannot_be_compared(run: Run, target: Path, tmp_path: Path) -> None
     assert find_in_folders([tmp_path / "empty"]) == []
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "./tokenizer.json"])
+def test_a_tokenizer_json_does_not_do(
+    name: str, run: Run, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was looked for in the registry, and "no such model" said nothing of what is needed."""
+    monkeypatch.chdir(tmp_path)
+    Path("tokenizer.json").write_text('{"version": "1.0"}')
+    code, _, wrong = run(target, name)
+    assert code == 2
+    assert "tokenizer.json is not a GGUF file" in wrong
+    assert "a tokenizer.json does not say which tokens begin and end a text" in wrong
+
+
 def test_known_pairs() -> None:
     assert {pair.outcome for pair in known_pairs()} == {"works", "slower", "fails"}
     failed = find_known("DeepSeek-R1-Distill-Qwen-32B", "deepseek-r1-distill-qwen-1.5b-q8_0.gguf")

@@ -278,6 +278,17 @@ def test_resolve_takes_names_and_files(tmp_path: Path) -> None:
         models.resolve("qwen2.5-coder-0.5b", directory=tmp_path)
 
 
+def test_a_file_beside_is_taken_by_its_name_but_for_names_of_the_registry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "smollm2-135m"):
+        Path(name).write_bytes(b"GGUF and more")
+    assert models.resolve("mine") == Path("mine")
+    with pytest.raises(ModelNotFoundError, match="not downloaded"):
+        models.resolve("smollm2-135m", directory=tmp_path)
+
+
 def test_the_shipped_registry_says_what_each_part_is() -> None:
     registry = models.load_registry()
     assert list(registry.models) == ["smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"]

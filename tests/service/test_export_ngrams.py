@@ -37,8 +37,9 @@ from suffixsvc.errors import (
     TokenizerMismatchError,
     UnknownNamespaceError,
 )
+from suffixsvc.lookup_records import RecordFile
 from suffixsvc.service.handlers import MAX_EXPORTS
-from suffixsvc.types import NewOutput, RecordFile
+from suffixsvc.types import NewOutput
 from suffixsvc.v1 import suffix_cache_pb2_grpc
 
 #: folders of exports
@@ -289,6 +290,40 @@ def test_nothing_stays_of_an_export_whose_client_stalls(end: str, scratch: Path)
             if end != "server stopped":
                 eventually(lambda: not unnamed(scratch), "the files are closed")
         eventually(lambda: not unnamed(scratch), "the files are closed")
+
+
+def test_clients_that_stall_lose_their_places(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four of them, without deadlines, kept everybody else from exporting for as long as they liked."""
+    monkeypatch.setattr("suffixsvc.service.servicer.STALLED_SECONDS", 1.0)
+    rng = np.random.default_rng(7)
+    gate = Gate()
+    with (
+        SuffixCache() as cache,
+        socket_dir() as folder,
+        serving(cache, f"unix:{folder}/s.sock") as (_, target),
+    ):
+        cache.namespace("large").add_output(rng.integers(0, 1 << 20, 200_000).astype(np.int32))
+        cache.namespace("small").add_output([1, 2, 3])
+        with SuffixClient(target) as client, ThreadPoolExecutor() as pool:
+            stalled = []
+            for _ in range(MAX_EXPORTS):
+                sinks = [StalledSink(gate) for _ in ALL_ORDERS]
+                stalled.append(pool.submit(client.namespace("large").export_ngrams, ALL_ORDERS, sinks))
+                gate.wait_for(1)
+
+            def has_a_place() -> bool:
+                with contextlib.suppress(LimitExceededError):
+                    return exported(client.namespace("small"), [RecordFile(1)])[0].tokens == 3
+                return False
+
+            try:
+                eventually(has_a_place, "a place is free")
+                eventually(lambda: not unnamed(scratch), "the files are closed")
+            finally:
+                gate.opened.set()
+            for each in stalled:
+                with pytest.raises(ServiceUnavailableError, match="the call was cancelled"):
+                    each.result(PATIENCE_S)
 
 
 def unnamed(folder: Path) -> list[str]:

@@ -41,3 +41,9 @@ def read_one(path: Path, record: Any, **options: Any) -> LogCall:
     calls = read_all(write_lines(path / "one.jsonl", [record]), tally, **options)
     assert len(calls) == 1, tally.describe()
     return calls[0]
+
+
+def reasons(path: Path, **options: Any) -> tuple[list[Any], LogTally]:
+    """The responses of all logs in a path, and what was told of the rest."""
+    tally = LogTally()
+    return [call.response for call in read_all(path, tally, **options)], tally

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -11,7 +10,7 @@ from typing import Final
 
 from rich.console import Console
 from suffixsvc_client import ClientConfig, ServiceStats, SuffixClient
-from suffixsvc_driver.cost import measured_curve
+from suffixsvc_driver.cost import measured_curve, seconds_per_token
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
@@ -102,7 +101,7 @@ class Rig:
                 bar.update(task, completed=done, total=total, visible=True)
 
             curve = measured_curve(target, rounds=ROUNDS, progress=on_progress)
-            now = _plain_step_seconds(target)
+            now = seconds_per_token(target, rounds=9)
             if not curve.seconds_per_step / DRIFT < now < curve.seconds_per_step * DRIFT:
                 curve = measured_curve(target, rounds=ROUNDS, progress=on_progress, again=True)
         widths = ", ".join(f"{w}: {curve.costs[w]:.1f}" for w in (2, 4, 8, 16, 32) if w <= curve.max_width)
@@ -128,15 +127,3 @@ class Rig:
             markup=False,
         )
         return lambda: DraftModelLayer(client, vocabulary)
-
-
-def _plain_step_seconds(target: LlamaTarget) -> float:
-    """What a plain step takes at this moment: the median of a few."""
-    target.begin([1 + i % 97 for i in range(64)])
-    samples = []
-    for _ in range(9):
-        began = time.perf_counter()
-        target.probe(1)
-        samples.append(time.perf_counter() - began)
-    target.rewind(0)
-    return statistics.median(samples)

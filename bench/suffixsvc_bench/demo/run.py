@@ -107,7 +107,7 @@ def run_demo(options: DemoOptions, download: Callable[[str], Path], console: Con
             database.create(shop)
             console.print("a SQLite shop: customers, products, orders (the same rows every time)")
             rig = Rig(chosen, folder, threads, options.context, console, stack)
-            rig.brain.on_step = lambda _: stop_if_told()
+            rig.brain.speculator.on_step = lambda _: stop_if_told()
             return Demo(options, chosen, shop, console, rig, began).run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,40 +10,24 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from suffixsvc.errors import SuffixError
 from suffixsvc.types import TokenArray
+from suffixsvc_bench.peer_process import PeerProcess
 
-__all__ = ["ArcticTree", "PeerBrokeOffError"]
+__all__ = ["ArcticTree"]
 
 _WORKER: Final = Path(__file__).with_name("peer_worker.py")
-
-
-class PeerBrokeOffError(SuffixError):
-    """The peer's process ended, or answered what is no answer."""
 
 
 class ArcticTree:
     """One suffix tree. Times are taken in its process; texts travel in a file, unmeasured.
 
     Raises:
-        PeerBrokeOffError: the process could not be started or broke off.
+        PeerFailedError: the process could not be started or broke off.
     """
 
     def __init__(self, python: str, depth: int) -> None:
+        self._peer = PeerProcess(python, _WORKER, str(depth))
         self._folder = tempfile.TemporaryDirectory()
-        self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - see close
-        try:
-            self._process = subprocess.Popen(
-                [python, str(_WORKER), str(depth)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                text=True,
-            )
-        except OSError as error:
-            self._log.close()
-            self._folder.cleanup()
-            raise PeerBrokeOffError(f"cannot run {python}", got=str(error)) from None
 
     def __enter__(self) -> Self:
         return self
@@ -69,32 +50,11 @@ class ArcticTree:
         return self._ask("steps", outputs, max_draft_tokens=max_draft_tokens)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            if self._process.stdin:
-                self._process.stdin.close()
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.stdout:
-            self._process.stdout.close()
-        self._log.close()
+        self._peer.close()
         self._folder.cleanup()
 
     def _ask(self, what: str, outputs: Sequence[TokenArray], **more: int) -> dict[str, Any]:
         path = Path(self._folder.name) / "outputs.npz"
         tokens = np.concatenate(outputs) if outputs else np.zeros(0, np.int32)
         np.savez(path, tokens=tokens, lengths=np.array([len(o) for o in outputs], np.int64))
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps({"what": what, "path": str(path), **more}) + "\n")
-            self._process.stdin.flush()
-            answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        except (OSError, ValueError):
-            self._log.seek(0)
-            raise PeerBrokeOffError(
-                "the peer broke off", got=self._log.read()[-300:] or "no answer"
-            ) from None
-        return answer
+        return self._peer.ask({"what": what, "path": str(path), **more})

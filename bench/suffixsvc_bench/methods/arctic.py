@@ -11,23 +11,19 @@ five that earlier comparisons looked at.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import json
 import os
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from suffixsvc.errors import SuffixError
 from suffixsvc.types import Draft, DraftSource, TokenArray
 from suffixsvc_bench.methods.base import Method, MethodSpec, Settings
+from suffixsvc_bench.peer_process import PeerProcess
 
-__all__ = ["DEFAULT", "FAMILY", "Arctic", "PeerFailedError", "find_python", "specs"]
+__all__ = ["DEFAULT", "FAMILY", "Arctic", "find_python", "specs"]
 
 FAMILY: Final = "arctic"
 #: (depth, factor, tree) of every configuration, vLLM's default first
@@ -41,10 +37,6 @@ _WORKER: Final = Path(__file__).with_name("arctic_worker.py")
 _BUILT: Final = Path(__file__).resolve().parents[3] / ".venv-peers" / "bin" / "python"
 #: names another Python that has the package
 _VARIABLE: Final = "SUFFIXSVC_PEERS_PYTHON"
-
-
-class PeerFailedError(SuffixError):
-    """A peer's process ended or said something that is not an answer."""
 
 
 def find_python() -> str | None:
@@ -65,32 +57,20 @@ class Arctic(Method):
     """
 
     def __init__(self, settings: Settings, python: str, *, depth: int, factor: float, tree: bool) -> None:
-        # what it says goes to a file: a pipe nobody reads would fill up and stop it
-        self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - see close
         self._seconds = 0.0
-        try:
-            self._process = subprocess.Popen(
-                [python, str(_WORKER)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                text=True,
-            )
-        except OSError as error:
-            self._log.close()
-            raise PeerFailedError(f"cannot run {python}", got=str(error), remedy=_REMEDY) from None
+        self._peer = PeerProcess(python, _WORKER)
         setup = {"depth": depth, "k": settings.max_draft_tokens, "factor": factor, "tree": tree}
         try:
-            self._ask({"open": setup})
+            self._peer.ask({"open": setup})
         except BaseException:
             self.close()
             raise
 
     def begin(self, prompt: TokenArray, agent: str) -> None:
-        self._tell({"begin": prompt.tolist()})
+        self._peer.tell({"begin": prompt.tolist()})
 
     def draft(self) -> Draft:
-        answer = self._ask({"draft": True})
+        answer = self._peer.ask({"draft": True})
         self._seconds = float(answer["seconds"])
         tokens = answer["token_ids"]
         if not tokens:
@@ -108,60 +88,19 @@ class Arctic(Method):
         )
 
     def accept(self, token_ids: TokenArray, accepted: int) -> None:
-        self._tell({"accept": token_ids.tolist()})
+        self._peer.tell({"accept": token_ids.tolist()})
 
     def end(self) -> None:
-        self._tell({"end": True})
+        self._peer.tell({"end": True})
 
     def memory_bytes(self) -> int:
-        return int(self._ask({"memory": True})["bytes"])
+        return int(self._peer.ask({"memory": True})["bytes"])
 
     def own_seconds(self) -> float:
         return self._seconds
 
     def close(self) -> None:
-        if self._log.closed:
-            return
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(OSError):  # it broke off with unsent words
-                pipe.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._log.close()
-
-    def _tell(self, message: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(message) + "\n")
-            self._process.stdin.flush()
-        except OSError:
-            raise self._failure("it ended") from None
-
-    def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        self._tell(message)
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        try:
-            answer = json.loads(line)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise self._failure(f"it said {line.strip()[:80]!r}" if line else "it ended")
-        return answer
-
-    def _failure(self, what: str) -> PeerFailedError:
-        self._log.seek(0)
-        said = self._log.read()[-2000:].strip().splitlines()
-        return PeerFailedError(
-            f"Arctic's process failed: {what}", got=said[-1][:200] if said else None, remedy=_REMEDY
-        )
-
-
-_REMEDY: Final = "Build it again: rm -r .venv-peers; make peers. Or leave it out with --method."
+        self._peer.close()
 
 
 def specs() -> tuple[MethodSpec, ...]:

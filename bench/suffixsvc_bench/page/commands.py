@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["build_command", "index_command", "replay_command", "rpc_command", "segment_command"]
+__all__ = [
+    "build_command",
+    "decode_command",
+    "index_command",
+    "replay_command",
+    "rpc_command",
+    "segment_command",
+]
 
 _REPLAY: Final = {
     "methods": "--method",
@@ -78,6 +85,40 @@ def build_command(results: Mapping[str, Any]) -> str:
     for name, option in _BUILD.items():
         for value in _listed(results["options"][name]):
             words += [option, str(value)]
+    return shlex.join([*words, "--json"])
+
+
+_DECODE: Final = {
+    "target": "--target",
+    "draft": "--draft",
+    "workloads": "--workload",
+    "log": "--log",
+    "calls": "--calls",
+    "rounds": "--rounds",
+    "policies": "--policy",
+    "layers": "--layers",
+    "threads": "--threads",
+    "context": "--context",
+    "max_width": "--max-width",
+    "max_tokens": "--max-tokens",
+    "experts": "--experts",
+    "llama_bin": "--llama-bin",
+    "llama_modes": "--llama-mode",
+    "prices": "--price-with",
+}
+
+
+def decode_command(results: Mapping[str, Any]) -> str:
+    """Files by their names alone."""
+    options = results["options"]
+    words = ["suffixsvc", "bench", "decode"]
+    for name, option in _DECODE.items():
+        for value in _listed(options[name]):
+            words += [option, str(value)]
+    for name, option in (("ks", "--k"), ("temperatures", "--temperature")):
+        if options[name]:
+            words += [option, ",".join(f"{value:g}" for value in options[name])]
+    words += ["--llama-programs"] * bool(options["llama_programs"])
     return shlex.join([*words, "--json"])
 
 

@@ -12,10 +12,13 @@ from suffixsvc.errors import InvalidInputError
 from suffixsvc.plots import Chart
 from suffixsvc.plots.files import svg_file
 from suffixsvc_bench.build_bench.tables import build_grids
+from suffixsvc_bench.decode.charts import decode_charts
+from suffixsvc_bench.decode.tables import against_grid, decode_grid, forecast_grid, priced_grid
 from suffixsvc_bench.index_bench.charts import index_charts
 from suffixsvc_bench.index_bench.tables import index_grids, removal_line, restart_grid
 from suffixsvc_bench.page.commands import (
     build_command,
+    decode_command,
     index_command,
     replay_command,
     rpc_command,
@@ -41,7 +44,7 @@ def publish(measured: Path, page: Path) -> list[Path]:
 
     Args:
         measured: a folder with what the verbs printed with ``--json``: replay.json, index.json,
-            segment.json, rpc.json, build.json. Sections without a file are left out.
+            segment.json, rpc.json, build.json, decode.json. Sections without a file are left out.
         page: the page; plots go into a folder of its name beside it, and old ones there are removed.
 
     Raises:
@@ -129,12 +132,43 @@ def _build(path: Path) -> list[Part]:
     return ["## Building caches", _words("build"), made, *map(markdown_grid, build_grids(results))]
 
 
+def _decode(path: Path) -> list[Part]:
+    results = _read(path, ("provenance", "options", "rows", "forecasts"))
+    parts: list[Part] = ["## Decoding on a real model", _words("decode")]
+    parts += [_made(_where(results), decode_command(results)), _decoded(results)]
+    parts += [markdown_grid(decode_grid(results)), "Beside what the replay of the same calls forecasts:"]
+    parts.append(markdown_grid(forecast_grid(results)))
+    others = against_grid(results)
+    if others is not None:
+        first = results["rows"][0]["variant"]
+        parts += [f"Tokens per second of {first} over those of the other ways, same calls:"]
+        parts.append(markdown_grid(others))
+    for name, rows in results["priced"].items():
+        parts += [
+            f"### At the prices of {name}",
+            f"{results['prices'][name]}.",
+            markdown_grid(priced_grid(rows)),
+        ]
+    return [*parts, *decode_charts(results)]
+
+
+def _decoded(results: Mapping[str, Any]) -> str:
+    costs = results["curve"]["costs"]
+    widths = ", ".join(f"{w}: {costs[w]:.1f}" for w in (2, 4, 8, 16, 32) if w < len(costs))
+    draft = f", drafts by {results['draft']}" if results["draft"] else ""
+    return (
+        f"{results['target']}{draft}, {results['threads']} threads. A step of so many tokens costs, in plain "
+        f"ones: {widths}."
+    )
+
+
 _SECTIONS: Final[dict[str, Callable[[Path], list[Part]]]] = {
     "replay": _replay,
     "index": _index,
     "segment": _segment,
     "rpc": _rpc,
     "build": _build,
+    "decode": _decode,
 }
 
 

@@ -1,20 +1,15 @@
-"""Files a replay needs beside the logs: a measured cost curve, a tokenizer, starting weights."""
+"""Files a replay needs beside the logs: a measured cost curve, starting weights."""
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
-from suffixsvc.errors import InvalidCostError, InvalidInputError, MissingExtraError
-from suffixsvc.types import TokenArray
+from suffixsvc.errors import InvalidCostError, InvalidInputError
 from suffixsvc.values import as_cost_curve
-from suffixsvc_bench.replay.logs import Encode
 
-__all__ = ["read_curve", "read_encoder", "read_weights", "weights_of"]
+__all__ = ["read_curve", "read_weights", "weights_of"]
 
 _WEIGHTS: Final = ".weights"
 
@@ -45,31 +40,6 @@ def read_curve(path: Path) -> list[float]:
     if not isinstance(curve, list):
         raise InvalidCostError(f"{path} holds no curve", expected="a list of numbers", got=repr(curve)[:80])
     return [float(x) for x in curve]
-
-
-def read_encoder(path: Path) -> Encode:
-    """The encoder of a tokenizer.json (plain or .gz), without special tokens added.
-
-    Raises:
-        MissingExtraError, InvalidInputError.
-    """
-    try:
-        from tokenizers import Tokenizer  # noqa: PLC0415 - only logs of texts need it
-    except ImportError as error:
-        raise MissingExtraError("text", "tokenizers") from error
-    try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        tokenizer = Tokenizer.from_str(data.decode("utf-8"))
-    # The tokenizers library raises bare Exception for a file it does not understand.
-    except Exception as error:
-        raise InvalidInputError(
-            f"cannot read the tokenizer {path}", expected="a tokenizer.json", got=str(error)[:200]
-        ) from None
-
-    def encode(text: str) -> TokenArray:
-        return np.asarray(tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int32)
-
-    return encode
 
 
 def weights_of(folder: Path, name: str) -> Path:

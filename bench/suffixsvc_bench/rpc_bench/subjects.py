@@ -222,8 +222,8 @@ class UnarySteps:
         self._transport.close()
 
 
-class EchoStream:
-    """The least a Python client can do on a stream: put bytes in, take bytes out.
+class _Echo:
+    """Raw bytes of the sizes of real messages, one after the other.
 
     Args:
         think_s: what ``prepare`` takes, so that both subjects leave their servers alone for as long.
@@ -232,15 +232,25 @@ class EchoStream:
     def __init__(self, target: str, sizes: Sequence[Sizes], think_s: float) -> None:
         self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
         self._messages = cycle([(echo.ask_for(s.request, s.reply), s.reply) for s in sizes])
-        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        open_stream: Any = self._channel.stream_stream(echo.STREAM)
-        self._replies: Iterator[bytes] = open_stream(iter(self._outbox.get, None))
         self._think_s = think_s
         self._request, self._reply_bytes = next(self._messages)
 
     def prepare(self) -> None:
         _busy_python(self._think_s)
         self._request, self._reply_bytes = next(self._messages)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class EchoStream(_Echo):
+    """The least a Python client can do on a stream: put bytes in, take bytes out."""
+
+    def __init__(self, target: str, sizes: Sequence[Sizes], think_s: float) -> None:
+        super().__init__(target, sizes, think_s)
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        open_stream: Any = self._channel.stream_stream(echo.STREAM)
+        self._replies: Iterator[bytes] = open_stream(iter(self._outbox.get, None))
 
     def call(self) -> None:
         self._outbox.put(self._request)
@@ -249,29 +259,19 @@ class EchoStream:
 
     def close(self) -> None:
         self._outbox.put(None)
-        self._channel.close()
+        super().close()
 
 
-class EchoUnary:
+class EchoUnary(_Echo):
     """The same, unary."""
 
     def __init__(self, target: str, sizes: Sequence[Sizes], think_s: float) -> None:
-        self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
-        self._messages = cycle([(echo.ask_for(s.request, s.reply), s.reply) for s in sizes])
+        super().__init__(target, sizes, think_s)
         self._call: Any = self._channel.unary_unary(echo.UNARY)
-        self._think_s = think_s
-        self._request, self._reply_bytes = next(self._messages)
-
-    def prepare(self) -> None:
-        _busy_python(self._think_s)
-        self._request, self._reply_bytes = next(self._messages)
 
     def call(self) -> None:
         reply: bytes = self._call(self._request, timeout=_TIMEOUT_S)
         assert len(reply) == self._reply_bytes
-
-    def close(self) -> None:
-        self._channel.close()
 
 
 def _busy_python(seconds: float) -> None:

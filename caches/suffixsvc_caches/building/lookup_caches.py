@@ -10,8 +10,9 @@ from typing import Any, Final
 from suffixsvc import __version__
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc_caches.building.files import Written, all_records, write_records, write_rows
-from suffixsvc_caches.building.selection import RECORD_BYTES, candidates, choose
+from suffixsvc_caches.building.selection import candidates, choose
 from suffixsvc_caches.counting import RecordFile, Records
+from suffixsvc_caches.lookup.pruning import require_budget
 from suffixsvc_caches.lookup.table import MAX_ORDER, STATIC_ORDER
 from suffixsvc_caches.manifest import (
     CacheFormat,
@@ -61,10 +62,7 @@ class LookupSpec:
     exact_counts: bool = False
 
     def __post_init__(self) -> None:
-        if self.budget_bytes is not None and self.budget_bytes < RECORD_BYTES:
-            raise InvalidConfigError(
-                "no record fits the budget", expected=f"{RECORD_BYTES} bytes or more", got=self.budget_bytes
-            )
+        require_budget(self.budget_bytes)
         if not (1 <= self.min_count <= _MOST and 0 <= self.top <= _MOST):
             raise InvalidConfigError(
                 "that leaves no record", expected=f"min_count 1 .. {_MOST}, top 0 (all) .. {_MOST}",

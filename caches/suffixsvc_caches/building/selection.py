@@ -9,10 +9,10 @@ import numpy as np
 
 from suffixsvc_caches.counting import RecordFile, Records
 from suffixsvc_caches.lookup.algorithm import LAX, STRICT
-from suffixsvc_caches.lookup.pruning import RECORD_BYTES, ROW_WORDS, Chosen, choose_rows
+from suffixsvc_caches.lookup.pruning import ROW_WORDS, Chosen, choose_rows
 from suffixsvc_caches.lookup.table import MAX_ORDER, STATIC_ORDER, Int32s
 
-__all__ = ["RECORD_BYTES", "candidates", "choose"]
+__all__ = ["candidates", "choose"]
 
 #: what a candidate takes while it is chosen from: its row, twice for a moment, and what is worked out of it
 _CHOICE_BYTES: Final = 160

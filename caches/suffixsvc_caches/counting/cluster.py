@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from suffixsvc.core.ngram_count import SegmentJob, combine_runs
 from suffixsvc.errors import MissingExtraError
-from suffixsvc.types import TalliedFile
+from suffixsvc.lookup_records import TalliedFile
 from suffixsvc_caches.counting.batches import BatchReader, digest_of
 from suffixsvc_caches.counting.journal import Journal
 from suffixsvc_caches.counting.local import counter_bytes, open_spool

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from suffixsvc.core.ngram_count import SegmentJob, combine_runs, split_runs, tally_files
-from suffixsvc.types import TalliedFile
+from suffixsvc.lookup_records import TalliedFile
 from suffixsvc.values import MAX_TOKEN_ID
 from suffixsvc_caches.counting.journal import Journal
 from suffixsvc_caches.counting.records import RecordFile, Records
@@ -125,4 +125,4 @@ def _work(
 
 def as_records(wanted: Sequence[RecordFile], parts: Sequence[Sequence[TalliedFile]]) -> list[Records]:
     """What was found in each part, put together for each file that is wanted."""
-    return [Records.of(each, [part[i] for part in parts]) for i, each in enumerate(wanted)]
+    return [Records(each, [part[i] for part in parts]) for i, each in enumerate(wanted)]

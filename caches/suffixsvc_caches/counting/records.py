@@ -5,39 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
-from suffixsvc.types import RecordFile, TalliedFile
+from suffixsvc.lookup_records import RecordFile, TalliedFile
 
 __all__ = ["RecordFile", "Records"]
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records of one order, sorted by n-gram: the parts one behind the other.
+    """Records of one order, sorted by n-gram.
 
     Attributes:
-        count_sum: of the counts as written.
-        occurrences: of n-grams with a follower, before any cut.
+        files: that hold them, one behind the other.
     """
 
     wanted: RecordFile
-    parts: Sequence[Path]
-    records: int
-    pairs: int
-    size_bytes: int
-    count_sum: int
-    occurrences: int
+    files: Sequence[TalliedFile]
 
-    @classmethod
-    def of(cls, wanted: RecordFile, parts: Sequence[TalliedFile]) -> Self:
-        """Of the files that hold them, in order."""
-        return cls(
-            wanted,
-            [part.path for part in parts],
-            sum(part.records for part in parts),
-            sum(part.pairs for part in parts),
-            sum(part.size_bytes for part in parts),
-            sum(part.count_sum for part in parts),
-            sum(part.occurrences for part in parts),
-        )
+    @property
+    def parts(self) -> list[Path]:
+        """The files, in order."""
+        return [file.path for file in self.files]
+
+    @property
+    def records(self) -> int:
+        return sum(file.records for file in self.files)
+
+    @property
+    def pairs(self) -> int:
+        """Followers of all records."""
+        return sum(file.pairs for file in self.files)
+
+    @property
+    def count_sum(self) -> int:
+        """Of the counts as written."""
+        return sum(file.count_sum for file in self.files)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from difflib import get_close_matches
 from functools import partial
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.values import Few
 
-__all__ = ["Finder", "Lookups", "name_fields"]
+__all__ = ["Finder", "Lookups"]
 
 #: sets of keys that are remembered
 _FEW_KEYS: Final = 256
-#: names of fields that an error lists
-_MOST_NAMES: Final = 40
+#: names of fields that an error lists, and how far inside
+_SHOWN_NAMES: Final = 40
+_SHOWN_LEVELS: Final = 3
+#: the same of those it looks through for the nearest
+_MOST_NAMES: Final = 1000
+_MOST_LEVELS: Final = 6
 
 
 class Finder:
@@ -74,10 +79,11 @@ class Finder:
 
     def missing(self, record: dict[str, Any]) -> InvalidInputError:
         """The error for a record without it: names the fields that exist and the nearest one."""
-        names = name_fields(record)
+        names = list(islice(_names(record, "", 1), _MOST_NAMES))
         wanted = self.given or " or ".join(".".join((first, *rest)) for first, rest in self._paths)
-        near = get_close_matches(wanted, names, 1)
-        shown = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
+        near = get_close_matches(wanted, [name for _, name in names], 1)
+        listed = [name for level, name in names if level <= _SHOWN_LEVELS][:_SHOWN_NAMES]
+        shown = ", ".join([*listed, "..."] if len(listed) < len(names) else listed)
         return InvalidInputError(
             f"no field {wanted}",
             got=f"the fields {shown}" if shown else "a record without fields",
@@ -118,13 +124,9 @@ class Lookups:
         return [find(record) for find in finds]
 
 
-def name_fields(record: dict[str, Any]) -> list[str]:
-    """Names of a record's fields, those of its objects and first list entries too, three levels deep."""
-    return list(_names(record, "", 3))
-
-
-def _names(value: Any, prefix: str, levels: int) -> Iterable[str]:
-    if levels == 0:
+def _names(value: Any, prefix: str, level: int) -> Iterator[tuple[int, str]]:
+    """(level, name) of a record's fields, those of its objects and first list entries too."""
+    if level > _MOST_LEVELS:
         return
     if isinstance(value, dict):
         entries = list(value.items())
@@ -133,8 +135,8 @@ def _names(value: Any, prefix: str, levels: int) -> Iterable[str]:
     else:
         return
     for key, inner in entries:
-        yield f"{prefix}{key}"
-        yield from _names(inner, f"{prefix}{key}.", levels - 1)
+        yield level, f"{prefix}{key}"
+        yield from _names(inner, f"{prefix}{key}.", level + 1)
 
 
 def _walk(value: Any, steps: Iterable[str]) -> Any:

@@ -1,6 +1,6 @@
 """The bytes of a file, decompressed and in UTF-8, a bounded piece at a time.
 
-    file -> gzip | zstd | as it is -> UTF-16 and others to UTF-8 -> pieces of at most about 32 MiB
+    file -> gzip | zstd | as it is -> UTF-16 and others to UTF-8 -> pieces of at most about 16 MiB
 
 Nothing here ever holds more than a piece, so a gzip bomb costs time and no memory. A damaged stream first
 hands out everything before the damage, then raises.
@@ -23,8 +23,8 @@ __all__ = ["DAMAGE", "Damaged", "open_pieces", "packing"]
 #: bytes asked for at a time
 _PIECE: Final = 1 << 18
 #: Compressed bytes given to zstd at a time. Four bytes can stand for a block of 128 KiB, so this bounds what
-#: comes back to 32 MiB; of ordinary texts it is 4 to 10 KiB.
-_ZSTD_FEED: Final = 1 << 10
+#: comes back to 16 MiB; of ordinary texts it is 2 to 5 KiB.
+_ZSTD_FEED: Final = 1 << 9
 _MAGIC: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _MAGIC_BYTES: Final = 4
 #: byte order marks; the longer ones first, as UTF-32's begins with UTF-16's

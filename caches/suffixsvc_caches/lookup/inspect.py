@@ -125,7 +125,7 @@ def inspect_table(table: LookupTable, *, static: bool, top: int = 0) -> Inspecti
         ngrams=dict(zip(by_order.tolist(), records.tolist(), strict=True)),
         pairs=len(table.tokens),
         count=int(table.counts.sum(dtype=np.int64)),
-        largest_token=max((int(ids.max()) for ids in (table.ngrams, table.tokens) if len(ids)), default=FREE),
+        largest_token=table.largest_token,
         firing=int(np.count_nonzero(fires)),
         tied=int(np.count_nonzero(fires & (best > 1))),
         dead=int(np.count_nonzero(~used)),

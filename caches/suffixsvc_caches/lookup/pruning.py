@@ -19,10 +19,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from suffixsvc.errors import InvalidConfigError
 from suffixsvc_caches.lookup.algorithm import LAX, STRICT
 from suffixsvc_caches.lookup.table import HEAD, MAX_ORDER, STATIC_ORDER, Int32s, LookupTable
 
-__all__ = ["RECORD_BYTES", "ROW_WORDS", "Chosen", "choose_rows", "prune_table"]
+__all__ = ["RECORD_BYTES", "ROW_WORDS", "Chosen", "choose_rows", "prune_table", "require_budget"]
 
 #: of a record with one follower
 RECORD_BYTES: Final = 4 * (HEAD + 2)
@@ -33,6 +34,14 @@ _KEY_BITS: Final = 63
 _MOST: Final = 2**31 - 1
 
 Bools = npt.NDArray[np.bool_]
+
+
+def require_budget(budget_bytes: int | None) -> None:
+    """Refuse a size of a file that no record fits. InvalidConfigError."""
+    if budget_bytes is not None and budget_bytes < RECORD_BYTES:
+        raise InvalidConfigError(
+            "no record fits the budget", expected=f"{RECORD_BYTES} bytes or more", got=budget_bytes
+        )
 
 
 def prune_table(table: LookupTable, budget_bytes: int | None, *, static: bool) -> LookupTable:

@@ -75,6 +75,11 @@ class LookupTable:
             ngrams, np.cumsum(sizes, dtype=np.int64), np.array(tokens, np.int32), np.array(counts, np.int32)
         )
 
+    @property
+    def largest_token(self) -> int:
+        """The highest id in an n-gram or behind one; -1 where there is none."""
+        return max(int(ids.max(initial=FREE)) for ids in (self.ngrams, self.tokens))
+
     def orders(self) -> Int64s:
         """int64[m]: how many tokens each n-gram has."""
         found: Int64s = (self.ngrams != FREE).sum(axis=1, dtype=np.int64)

@@ -41,26 +41,26 @@ def make_recipe(recipe: Recipe, *, force: bool = False) -> Made:
         InvalidInputError: a file exists, and not ``force``; a log is missing, or holds texts.
         TokenizerMismatchError: ids of another tokenizer than the recipe names. StoreError: the disk.
     """
-    for call in _calls(recipe):  # before anything is replaced
-        require_fingerprint(call.tokenizer, recipe.tokenizer, f"the log of the recipe {recipe.name}")
-    made = build(
-        BuildSpec(
-            logs=recipe.logs,
-            reading=recipe.reading,
-            static=LookupSpec(recipe.static, recipe.static_budget_bytes, compact=True),
-            context_tokens=recipe.context_tokens,
-            dedupe=True,
-            force=force,
-        )
-    )
     calls = tokens = 0
     with new_file(recipe.corpus, force=force) as raw:
         # No name and no time in the header: the same calls are the same bytes.
         with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as packed:
             for call in _calls(recipe):
+                require_fingerprint(call.tokenizer, recipe.tokenizer, f"the log of the recipe {recipe.name}")
                 packed.write(_line(call))
                 calls, tokens = calls + 1, tokens + len(call.response)
         size = raw.tell()
+        # Here, so that all ids are checked before a cache is replaced, and no corpus appears without it.
+        made = build(
+            BuildSpec(
+                logs=recipe.logs,
+                reading=recipe.reading,
+                static=LookupSpec(recipe.static, recipe.static_budget_bytes, compact=True),
+                context_tokens=recipe.context_tokens,
+                dedupe=True,
+                force=force,
+            )
+        )
     return Made(calls, tokens, size, made.static)
 
 

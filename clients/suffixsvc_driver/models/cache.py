@@ -81,16 +81,17 @@ def path(
 
 
 def resolve(what: str, *, directory: str | os.PathLike[str] | None = None) -> Path:
-    """A registry name, or the path of a local GGUF (anything with a '/' or ending in .gguf).
+    """A registry name, or the path of a local GGUF: what has a '/', ends in .gguf, or is a file here.
 
     Raises:
         ModelNotFoundError: neither.
         ModelCorruptError: the file is no GGUF.
         ModelError: the file cannot be read.
     """
-    if "/" not in what and not what.endswith(".gguf"):
-        return path(what, directory=directory)
-    file = Path(what).expanduser()
+    file, registry = Path(what).expanduser(), load_registry()
+    is_name = "/" not in what and not what.endswith(".gguf")
+    if is_name and (what in registry.models or not file.is_file()):
+        return path(what, directory=directory, registry=registry)
     if not file.is_file():
         raise ModelNotFoundError(
             "no such model file", expected="the path of a GGUF or a name of the registry", got=str(file)

@@ -15,6 +15,10 @@ __all__ = ["copy_hashed", "require_gguf", "require_space", "sha256_of", "sync_fo
 
 BLOCK: Final = 1 << 20
 GGUF_MAGIC: Final = b"GGUF"
+_NO_JSON: Final = (
+    "Give the model's GGUF: a tokenizer.json does not say which tokens begin and end a text, nor what the "
+    "model costs."
+)
 
 
 def copy_hashed(
@@ -69,6 +73,7 @@ def require_gguf(path: Path) -> None:
             f"{path} is not a GGUF file",
             expected=f"a file that begins with {GGUF_MAGIC!r}",
             got=repr(start) if start else "an empty file",
+            remedy=_NO_JSON if start.startswith(b"{") else None,
         )
 
 

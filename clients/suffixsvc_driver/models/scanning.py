@@ -59,14 +59,19 @@ def candidates(folders: Sequence[Path], *, ollama: bool) -> list[FoundModel]:
 
 
 def scan_drafts(
-    target: Path, found: Sequence[FoundModel], on_done: Callable[[], None] = lambda: None
+    target: Path, found: Sequence[FoundModel], progress: Callable[[int, int], None] | None = None
 ) -> list[ScannedDraft]:
-    """Look at every file but the target itself; the best first."""
+    """Look at every file but the target itself; the best first.
+
+    Args:
+        progress: told after each file how many are done, of how many.
+    """
     scanned = []
-    for model in found:
+    for done, model in enumerate(found, 1):
         if not model.path.samefile(target):
             scanned.append(_look_at(target, model))
-        on_done()
+        if progress is not None:
+            progress(done, len(found))
     return sorted(scanned, key=lambda each: each.rank)
 
 

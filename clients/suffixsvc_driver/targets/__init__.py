@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from suffixsvc.types import TokenIds
+from suffixsvc_driver.chooser import Chooser
 from suffixsvc_driver.sampling import Sampling
 
 __all__ = [
@@ -93,6 +94,12 @@ class TargetShape(Protocol):
     def max_branches(self) -> int:
         """Leaves that a drafted tree may have; 1: chains only."""
 
+    def chooser(self, sampling: Sampling, prompt_ids: TokenIds) -> Chooser:
+        """What chooses the tokens of one generation behind this prompt.
+
+        Raises InvalidConfigError for a bias outside the vocabulary, GrammarError for a grammar that is
+        malformed or that this model cannot write."""
+
 
 class Target(TargetShape, Protocol):
     """A model that verifies drafts. One generation at a time; not thread-safe."""
@@ -106,13 +113,14 @@ class Target(TargetShape, Protocol):
     def verify(
         self,
         drafted: Sequence[int],
-        sampling: Sampling,
+        choices: Sampling | Chooser,
         max_emit: int,
         stop: StopRule | None = None,
         parents: Sequence[int] = (),
     ) -> Verification:
         """Compute [last token, *drafted] in one batch, keep the drafted tokens that are the target's
-        own choices and one token more, at most ``max_emit`` in all, nothing behind an end token.
+        own choices and one token more, at most ``max_emit`` in all, nothing behind an end token. Settings
+        in place of a chooser will do where they need no text.
 
         ``parents`` makes a tree of the drafted tokens (see :mod:`suffixsvc_driver.tree`): those on one path
         from the root are kept. Only passed where ``max_branches`` is above 1."""
@@ -124,7 +132,7 @@ class LaneStep:
 
     lane: int
     drafted: tuple[int, ...]
-    sampling: Sampling
+    choices: Sampling | Chooser
     max_emit: int
     stop: StopRule | None = None
     parents: tuple[int, ...] = ()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from suffixsvc.errors import LimitExceededError, ModelError
 from suffixsvc.types import FloatArray
-from suffixsvc_driver.sampling import Sampling, choose
+from suffixsvc_driver.chooser import Chooser
 from suffixsvc_driver.targets import Batch, StopRule, Verification
 from suffixsvc_driver.targets.branches import Branches
 from suffixsvc_driver.targets.llama_context import LlamaContext, Part
@@ -148,7 +148,7 @@ class Lane:
         self,
         rows: Callable[[int], FloatArray],
         drafted: Sequence[int],
-        sampling: Sampling,
+        chooser: Chooser,
         max_emit: int,
         stop: StopRule | None = None,
         parents: Sequence[int] = (),
@@ -157,6 +157,7 @@ class Lane:
 
         Args:
             rows: logits behind the newest token (0) and behind each drafted one (1 ..).
+            chooser: of this generation; it is told every token that is written.
             parents: of a tree.
         """
         steps = zip(parents, drafted, strict=True) if parents else ()
@@ -165,7 +166,8 @@ class Lane:
         accepted = row = 0
         stopped = agrees = True
         while agrees:
-            token = choose(rows(row), sampling, self.position + len(emitted) + 1)
+            token = chooser.choose(rows(row), self.position + len(emitted) + 1)
+            chooser.accept(token)
             emitted.append(token)
             self._written.append(token)
             if parents:

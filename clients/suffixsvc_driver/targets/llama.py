@@ -7,9 +7,11 @@ from pathlib import Path
 
 from suffixsvc.errors import ModelError
 from suffixsvc.types import FloatArray, TokenIds
+from suffixsvc_driver.chooser import Chooser
 from suffixsvc_driver.sampling import GREEDY, Sampling, choose
 from suffixsvc_driver.targets import Batch, Prefilled, StopRule, Verification
 from suffixsvc_driver.targets.branches import Branches
+from suffixsvc_driver.targets.choosers import Choosers
 from suffixsvc_driver.targets.lane import Lane
 from suffixsvc_driver.targets.llama_context import ContextSettings, LlamaContext, Part
 from suffixsvc_driver.targets.llama_model import LlamaModel, check_prompt
@@ -41,6 +43,7 @@ class LlamaTarget:
         self._cache = SlotCache(slots, whole=not self.rollback.cuts_anywhere)
         leaves = Branches(self.context, range(slots, slots + branches))
         self._lane = Lane(self.context, self.rollback, self.model.eog_ids, self._cache.slots[0], leaves)
+        self._choosers = Choosers(self.model)
 
     def __enter__(self) -> LlamaTarget:
         return self
@@ -168,10 +171,20 @@ class LlamaTarget:
         """The proposed batch gave ``emitted``."""
         self._lane.settle(self._lane.plan(drafted, parents), emitted)
 
+    def chooser(self, sampling: Sampling, prompt_ids: TokenIds) -> Chooser:
+        """What chooses the tokens of one generation behind this prompt.
+
+        Raises:
+            InvalidTokensError: the prompt.
+            InvalidConfigError: a bias for a token outside the vocabulary.
+            GrammarError: a grammar that is malformed, or of which this model can write nothing.
+        """
+        return self._choosers.make(sampling, prompt_ids)
+
     def verify(
         self,
         drafted: Sequence[int],
-        sampling: Sampling,
+        choices: Sampling | Chooser,
         max_emit: int,
         stop: StopRule | None = None,
         parents: Sequence[int] = (),
@@ -182,8 +195,12 @@ class LlamaTarget:
             LimitExceededError: the context is full, the batch too wide or a tree has too many leaves. Nothing
                 changes.
             InvalidInputError: ``parents`` do not make a tree. Nothing changes.
-            ModelError: llama.cpp failed; the sequence is as before the step.
+            InvalidConfigError: settings without a chooser that need the text.
+            ModelError: llama.cpp failed, or computed what is no number.
+            GrammarError: the grammar permits nothing here. After either, and after whatever ``stop`` raises, the
+                sequence is as before the step.
         """
+        chooser = self._choosers.of(choices)
         lane = self._lane
         part = lane.plan(drafted, parents)
         self._compute(part)
@@ -192,7 +209,7 @@ class LlamaTarget:
             return self.context.logits(part.silent + i)
 
         try:
-            seen = lane.judge(row, drafted, sampling, max_emit, stop, part.parents)
+            seen = lane.judge(row, drafted, chooser, max_emit, stop, part.parents)
         except BaseException:
             lane.undo(part)
             raise

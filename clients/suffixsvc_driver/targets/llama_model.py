@@ -100,6 +100,14 @@ class LlamaModel:
             raise ModelError(f"{self.path.name} was closed", remedy="Load it again.")
         return self._handle
 
+    @property
+    def vocab(self) -> Any:
+        """The C pointer of the vocabulary, for grammars.
+
+        Raises ModelError once the model is closed."""
+        _ = self.handle
+        return self._vocab
+
     @cached_property
     def parameters(self) -> int:
         """How many weights it has."""

@@ -17,8 +17,11 @@ from pathlib import Path
 
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, ModelError
 from suffixsvc.types import FloatArray, TokenIds
+from suffixsvc_driver.chooser import Chooser
+from suffixsvc_driver.sampling import Sampling
 from suffixsvc_driver.targets import LaneStep, Verification
 from suffixsvc_driver.targets.branches import Branches
+from suffixsvc_driver.targets.choosers import Choosers
 from suffixsvc_driver.targets.lane import Lane
 from suffixsvc_driver.targets.llama import can_branch
 from suffixsvc_driver.targets.llama_context import MAX_SEQUENCES, ContextSettings, LlamaContext, Part
@@ -61,6 +64,7 @@ class ParallelLlama:
             leaves = Branches(self.context, range(first, first + branches))
             self._lanes.append(Lane(self.context, self.rollback, self.model.eog_ids, slot, leaves))
         self._missing: dict[int, list[int]] = {}
+        self._choosers = Choosers(self.model)
 
     def __enter__(self) -> ParallelLlama:
         return self
@@ -116,6 +120,10 @@ class ParallelLlama:
             lane.slot.truncate(0)
         self._cache.forget_use()
 
+    def chooser(self, sampling: Sampling, prompt_ids: TokenIds) -> Chooser:
+        """What chooses the tokens of one generation. See :meth:`LlamaTarget.chooser`."""
+        return self._choosers.make(sampling, prompt_ids)
+
     def lane_for(self, prompt_ids: TokenIds, free: Sequence[int]) -> int:
         """See :class:`suffixsvc_driver.targets.ParallelTarget`."""
         prompt = check_prompt(prompt_ids, self.vocab_size, self.context_size)
@@ -158,31 +166,35 @@ class ParallelLlama:
         """See :class:`suffixsvc_driver.targets.ParallelTarget`.
 
         Raises:
+            InvalidConfigError: settings without a chooser that need the text. Nothing changes.
             InvalidInputError: a lane twice, parents that make no tree, or a prompt that is not prefilled.
                 Nothing changes.
             LimitExceededError: the batch is too wide, a lane full, or a tree has too many leaves. Nothing
                 changes.
             ModelError: llama.cpp failed; every lane is as before the step.
         """
+        choosers = [self._choosers.of(step.choices) for step in steps]
         parts, offsets = self._compute([(s.lane, s.drafted, s.parents) for s in steps])
         seen: list[Verification | Exception] = []
         # undoing a step may compute something, which overwrites the logits: not before every lane has chosen
         try:
-            for step, part, offset in zip(steps, parts, offsets, strict=True):
-                seen.append(self._judge(step, part, offset))
+            for step, chooser, part, offset in zip(steps, choosers, parts, offsets, strict=True):
+                seen.append(self._judge(step, chooser, part, offset))
         except BaseException:
             for part in parts:
                 self._lanes[part.slot].undo(part)
             raise
         return [self._settle(part, found) for part, found in zip(parts, seen, strict=True)]
 
-    def _judge(self, step: LaneStep, part: Part, offset: int) -> Verification | Exception:
+    def _judge(
+        self, step: LaneStep, chooser: Chooser, part: Part, offset: int
+    ) -> Verification | Exception:
         def row(i: int) -> FloatArray:
             return self.context.logits(offset + part.silent + i)
 
         lane = self._lanes[step.lane]
         try:
-            return lane.judge(row, step.drafted, step.sampling, step.max_emit, step.stop, part.parents)
+            return lane.judge(row, step.drafted, chooser, step.max_emit, step.stop, part.parents)
         except Exception as err:  # whose it is hears of it; the others have nothing to do with it
             return err
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
+from suffixsvc.errors import InvalidInputError
 from suffixsvc_caches.logs.answers import answer_content, choices_of, is_messages, prompt_content, unpacked
 from suffixsvc_caches.logs.batch_requests import BatchRequests
 from suffixsvc_caches.logs.call import Content
@@ -82,8 +83,12 @@ class ChatLog:
     def _turns(self, record: dict[str, Any], labels: Labels) -> Iterator[RawCall]:
         request = _request(record)
         messages = unpacked(request.get("messages"))
-        if not is_messages(messages):
+        if messages is None:
             raise self._response.missing(record)
+        if not is_messages(messages):
+            raise InvalidInputError(
+                "messages is no list of messages", expected="objects with a role", got=type(messages).__name__
+            )
         if request is not record:
             # what a request tells of earlier turns was written in earlier calls
             yield RawCall(labels, str, str)

@@ -66,9 +66,11 @@ class ShareGptLog:
         Raises:
             InvalidInputError: no turns, or one that is none.
         """
+        if not self._turns.has(record):
+            raise self._turns.missing(record)
         turns = self._turns.find(record)
         if not isinstance(turns, list):
-            raise self._turns.missing(record)
+            raise InvalidInputError("no conversation", expected="a list of turns", got=type(turns).__name__)
         labels = self._labels.read(record)
         prompt = PromptText(self._options)
         system = self._system.find(record)

@@ -1,0 +1,37 @@
+"""What the replay says that the same calls would give: drafts priced by the measured curve, nothing else.
+
+A live run can only fall short of it by what the replay leaves out: asking the service, the driver's own
+time, steps that cost other than the curve says, and text that flips at a near-tie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from suffixsvc_driver.curve import CostCurve
+
+from suffixsvc_bench.decode.jobs import Written
+from suffixsvc_bench.methods.base import Method, Settings
+from suffixsvc_bench.methods.ours import Ours
+from suffixsvc_bench.replay.logs import Call
+from suffixsvc_bench.replay.run import replay_method
+
+__all__ = ["forecast_speedup"]
+
+
+def forecast_speedup(calls: Sequence[Written], warming: Sequence[Written], curve: CostCurve) -> float:
+    """Priced speedup of ``bench replay --cost-curve`` over these calls, the memory warmed likewise."""
+    cost = curve.effective()
+    method: Method = Ours(Settings(curve.max_width - 1, cost))
+    try:
+        replay_method(method, [_call(written) for written in warming])
+        tally = replay_method(method, [_call(written) for written in calls])
+    finally:
+        method.close()
+    return float(tally.speedup(cost))
+
+
+def _call(written: Written) -> Call:
+    prompt, response = (np.array(ids, np.int32) for ids in (written.job.prompt_ids, written.token_ids))
+    return Call(prompt=prompt, response=response, agent=written.job.agent, session=written.job.key, text="")

@@ -1,0 +1,153 @@
+"""llama-server's ways to speculate, each a server of its own, as peers in the same pairs."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from suffixsvc.errors import InvalidInputError, ServiceUnavailableError
+from suffixsvc_bench.decode.jobs import Job, Written
+from suffixsvc_bench.decode.programs import Program
+from suffixsvc_bench.decode.variants import Outcome
+
+__all__ = ["MODES", "ServerVariant", "start_servers"]
+
+#: way -> what the server is told besides
+MODES: Final[Mapping[str, Sequence[str]]] = {
+    "plain": (),
+    "ngram-mod": ("--spec-type", "ngram-mod"),
+    "ngram-map-k": (
+        *("--spec-type", "ngram-map-k"),
+        *("--spec-ngram-map-k-size-n", "4", "--spec-ngram-map-k-size-m", "12"),
+    ),
+    "ngram-cache": ("--spec-type", "ngram-cache"),
+    "draft 3": ("--spec-type", "draft-simple", "--spec-draft-n-max", "3"),
+    "draft 8": ("--spec-type", "draft-simple", "--spec-draft-n-max", "8"),
+}
+_START_SECONDS: Final = 180.0
+_ANSWER_SECONDS: Final = 600.0
+
+
+class ServerVariant:
+    """One llama-server. What it remembers, it remembers over workloads: nothing makes it forget."""
+
+    def __init__(self, mode: str, port: int, program: Program) -> None:
+        self.name = f"llama-server {mode}"
+        self._port, self._program = port, program
+
+    def begin(self, workload: str, warming: Sequence[Written], turn: int) -> None:
+        """Show it what was written before: as prompts, which the tables that outlive a request learn from
+        too. What stood before those texts would take minutes to read and teaches nothing of answers."""
+        if turn == 0:
+            for written in warming:
+                self._complete(written.token_ids, 1)
+
+    def answer(self, job: Job) -> Outcome:
+        """As its own clock has it. The first token comes out of reading the prompt and is not counted."""
+        reply = self._complete(job.prompt_ids, job.max_tokens)
+        timings = reply["timings"]
+        return Outcome(
+            max(0, int(timings["predicted_n"]) - 1),
+            float(timings["predicted_ms"]) / 1e3,
+            drafted=int(timings.get("draft_n", 0)),
+            accepted=int(timings.get("draft_n_accepted", 0)),
+            token_ids=tuple(reply.get("tokens", ())),
+        )
+
+    def wait(self) -> None:
+        """Until it answers.
+
+        Raises:
+            ServiceUnavailableError: it ended, or does not come up.
+        """
+        until = time.monotonic() + _START_SECONDS
+        while not self._healthy():
+            if not self._program.running or time.monotonic() > until:
+                raise ServiceUnavailableError(
+                    f"{self.name} does not come up", expected="an answer", got=self._program.tail()
+                )
+            time.sleep(0.2)
+
+    def _healthy(self) -> bool:
+        try:
+            return self._ask("GET", "/health", None, 2.0).get("status") == "ok"
+        except (OSError, ValueError, http.client.HTTPException):
+            return False
+
+    def _complete(self, prompt: Sequence[int], tokens: int) -> dict[str, Any]:
+        request = {
+            "prompt": list(prompt),
+            "n_predict": tokens,
+            "temperature": 0.0,
+            "cache_prompt": True,
+            "return_tokens": True,
+        }
+        reply = self._ask("POST", "/completion", request, _ANSWER_SECONDS)
+        if "timings" not in reply:
+            raise ServiceUnavailableError(f"{self.name} failed", expected="timings", got=str(reply)[:200])
+        return reply
+
+    def _ask(self, method: str, path: str, body: Any, seconds: float) -> dict[str, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=seconds)
+        try:
+            data = None if body is None else json.dumps(body)
+            connection.request(method, path, data, {"Content-Type": "application/json"})
+            reply: dict[str, Any] = json.loads(connection.getresponse().read())
+            return reply
+        finally:
+            connection.close()
+
+
+def start_servers(
+    folder: Path,
+    modes: Sequence[str],
+    model: Path,
+    draft: Path | None,
+    threads: int,
+    context: int,
+    logs: Path,
+    stack: ExitStack,
+    told: Callable[[str], None] = lambda what: None,
+) -> list[ServerVariant]:
+    """A server for each mode; modes that need a draft model are left out where there is none.
+
+    Args:
+        folder: has llama-server.
+        logs: a folder for what they say.
+
+    Raises:
+        InvalidInputError: no llama-server there, no such mode.
+        ServiceUnavailableError: one does not come up.
+    """
+    binary = folder / "llama-server"
+    if not binary.is_file():
+        raise InvalidInputError(f"no llama-server in {folder}", expected="llama.cpp's programs", got="none")
+    servers: list[ServerVariant] = []
+    for mode in modes:
+        if mode not in MODES:
+            raise InvalidInputError("no such mode", expected=", ".join(MODES), got=repr(mode))
+        if mode.startswith("draft") and draft is None:
+            continue
+        told(f"starting llama-server, {mode}")
+        port = _free_port()
+        command = [str(binary), "-m", str(model), "--host", "127.0.0.1", "--port", str(port)]
+        command += ["-t", str(threads), "-tb", str(threads), "-c", str(context), "-np", "1", *MODES[mode]]
+        if mode.startswith("draft"):
+            command += ["-md", str(draft), "-td", str(threads)]
+        program = stack.enter_context(Program(command, logs / f"llama-server-{len(servers)}.log"))
+        server = ServerVariant(mode, port, program)
+        server.wait()
+        servers.append(server)
+    return servers
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,280 @@
+"""Real drafts, real acceptances, supplied prices: what the same calls would cost on another machine.
+
+The texts were written by the target; the layers draft for them as they would live, the draft model too. What
+a step, a question and a drafted token take comes from a file, and time is a number that these add up to.
+So the driver decides as it would decide there, and a layer that cannot pay on two cores can be judged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from suffixsvc_driver.chooser import Chooser
+from suffixsvc_driver.config import LayerKind
+from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.events import Feedback
+from suffixsvc_driver.layers import ContinuingLayer, Layer
+from suffixsvc_driver.layers.draft_model import DraftModelLayer
+from suffixsvc_driver.sampling import Sampling
+from suffixsvc_driver.targets import Prefilled, StopRule, Verification
+
+from suffixsvc.engine import SuffixCache
+from suffixsvc.errors import InvalidCostError
+from suffixsvc.types import Draft, TokenIds, VerifyCost
+from suffixsvc_bench.decode.jobs import Written
+from suffixsvc_bench.decode.variants import Setting
+from suffixsvc_bench.speculator import Speculator
+
+__all__ = ["PRICES", "PricedRow", "Prices", "price_calls", "read_prices"]
+
+_FORMAT: Final = "suffixsvc-prices/1"
+_FOLDER: Final = Path(__file__).with_name("prices")
+#: prices that come with the package, by name
+PRICES: Final = {path.stem: path for path in sorted(_FOLDER.glob("*.json"))}
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What things take somewhere.
+
+    Attributes:
+        about: whose prices these are.
+        curve: of the target's steps, seconds of a plain one included.
+        draft_token, draft_ask, suffix_ask: seconds.
+    """
+
+    name: str
+    about: str
+    curve: CostCurve
+    draft_token: float
+    draft_ask: float
+    suffix_ask: float
+
+
+@dataclass(frozen=True, slots=True)
+class PricedRow:
+    """One setting over one workload's calls."""
+
+    workload: str
+    setting: str
+    speedup: float
+    tokens_per_step: float
+    drafted: int
+    accepted: int
+    by_layer: dict[str, int]
+
+
+def read_prices(where: str | Path) -> Prices:
+    """Prices of a file, or of a name in :data:`PRICES`.
+
+    Raises:
+        InvalidCostError: no such file or name, or something in it makes no sense.
+    """
+    path = PRICES.get(str(where), Path(where))
+    try:
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as err:
+        raise InvalidCostError(
+            f"no prices at {where}", expected=f"a file of {_FORMAT}, or {' or '.join(PRICES)}", got=str(err)
+        ) from None
+    if not isinstance(data, dict) or data.get("format") != _FORMAT:
+        raise InvalidCostError(f"{path.name} holds no prices", expected=_FORMAT, got=str(data)[:60])
+    target = _table(data, "target", path)
+    unit = _number(target, "seconds_per_step", path)
+    if unit <= 0:
+        raise InvalidCostError(f"{path.name}: seconds_per_step", expected="a number above 0", got=unit)
+    if "costs" in target:
+        curve = CostCurve.from_json({"costs": target["costs"], "seconds_per_step": unit})
+    else:
+        width = int(_number(target, "max_width", path))
+        curve = CostCurve.linear(_number(target, "cost_per_token", path), width, seconds_per_step=unit)
+    draft, suffix = _table(data, "draft_model", path), _table(data, "suffix", path)
+    return Prices(
+        path.stem,
+        str(data.get("about", "")),
+        curve,
+        _number(draft, "seconds_per_token", path),
+        _number(draft, "seconds_per_ask", path),
+        _number(suffix, "seconds_per_ask", path),
+    )
+
+
+def price_calls(
+    workload: str,
+    calls: Sequence[Written],
+    warming: Sequence[Written],
+    settings: Sequence[Setting],
+    prices: Prices,
+    vocab_size: int,
+    eog_ids: frozenset[int],
+    draft_model: Callable[[], DraftModelLayer] | None,
+    on_call: Callable[[str, str], None] = lambda setting, job: None,
+) -> list[PricedRow]:
+    """What each setting would make of these calls at these prices.
+
+    Args:
+        draft_model: a layer that waits as long as the real draft model needs.
+    """
+    rows = []
+    for setting in settings:
+        clock = _Clock()
+        with SuffixCache() as cache:
+            memory = cache.namespace("priced")
+            for written in warming:
+                memory.add_output(written.token_ids, prompt_token_ids=written.job.prompt_ids)
+            target = _Told(vocab_size, eog_ids, prices.curve, clock)
+            with_memory = LayerKind.SUFFIX in setting.layers
+            speculator = Speculator(
+                target,
+                prices.curve,
+                _PricedNamespace(memory, clock, prices.suffix_ask) if with_memory else None,
+                _priced_model(draft_model, clock, prices, setting),
+                LayerKind.PROMPT_LOOKUP in setting.layers,
+                clock=clock,
+            )
+            spoken = []
+            for written in calls:
+                on_call(setting.name, written.job.key)
+                target.truth = written.token_ids
+                labels = {"agent": written.job.agent, "session": written.job.key}
+                spoken.append(
+                    speculator.drafted(written.job.prompt_ids, len(written.token_ids), setting.config, labels)
+                )
+        stats = [each.result.stats for each in spoken]
+        tokens = sum(s.tokens for s in stats)
+        accepted: dict[str, int] = {}
+        for s in stats:
+            for name, counts in s.layers.items():
+                accepted[name] = accepted.get(name, 0) + counts.sent.accepted
+        rows.append(
+            PricedRow(
+                workload,
+                setting.name,
+                tokens * prices.curve.seconds_per_step / sum(each.seconds for each in spoken),
+                tokens / sum(s.steps for s in stats),
+                sum(s.drafted for s in stats),
+                sum(s.accepted for s in stats),
+                accepted,
+            )
+        )
+    return rows
+
+
+class _Clock:
+    """Time as prices add up to it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class _Told:
+    """A target that writes a text it is told, and takes the time that the prices say."""
+
+    replays = False
+
+    def __init__(self, vocab_size: int, eog_ids: frozenset[int], curve: CostCurve, clock: _Clock) -> None:
+        self.vocab_size, self.eog_ids = vocab_size, eog_ids
+        self.max_width, self.context_size = curve.max_width, 1 << 20
+        self.truth: Sequence[int] = ()
+        self._curve, self._clock, self._at = curve, clock, 0
+
+    def begin(self, prompt_ids: TokenIds) -> Prefilled:
+        self._at = 0
+        return Prefilled(0, 0)
+
+    def verify(
+        self,
+        drafted: Sequence[int],
+        choices: Sampling | Chooser,
+        max_emit: int,
+        stop: StopRule | None = None,
+    ) -> Verification:
+        self._clock.now += self._curve.costs[len(drafted) + 1] * self._curve.seconds_per_step
+        ahead = self.truth[self._at : self._at + max_emit]
+        accepted = 0
+        while accepted < min(len(drafted), len(ahead)) and drafted[accepted] == ahead[accepted]:
+            accepted += 1
+        emitted = tuple(ahead[: accepted + 1])
+        self._at += len(emitted)
+        return Verification(emitted, accepted)
+
+
+class _PricedLayer:
+    """A layer whose answers take the time that the prices say."""
+
+    def __init__(self, layer: Layer, clock: _Clock, per_ask: float, per_token: float) -> None:
+        self._layer, self._clock = layer, clock
+        self._per_ask, self._per_token = per_ask, per_token
+        self.spec = replace(layer.spec, seconds_per_ask=per_ask, seconds_per_token=per_token)
+
+    def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
+        self._layer.begin(prompt_ids, cost)
+
+    def draft(
+        self,
+        new_token_ids: Sequence[int],
+        budget: int,
+        verified: Feedback | None,
+        after: Sequence[int] = (),
+    ) -> Draft:
+        if after and isinstance(self._layer, ContinuingLayer):
+            draft = self._layer.draft(new_token_ids, budget, verified, after=after)
+        else:
+            draft = self._layer.draft(new_token_ids, budget, verified)
+        self._clock.now += self._per_ask + self._per_token * max(1, len(draft.token_ids))
+        return draft
+
+    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
+        self._layer.end(new_token_ids, verified)
+
+
+def _priced_model(
+    make: Callable[[], DraftModelLayer] | None, clock: _Clock, prices: Prices, setting: Setting
+) -> Callable[[], Layer] | None:
+    if make is None or LayerKind.DRAFT_MODEL not in setting.layers:
+        return None
+    return lambda: _PricedLayer(make(), clock, prices.draft_ask, prices.draft_token)
+
+
+class _PricedNamespace:
+    """A namespace whose sessions take the time of a question at each step."""
+
+    def __init__(self, namespace: Any, clock: _Clock, per_ask: float) -> None:
+        self._namespace, self._clock, self._per_ask = namespace, clock, per_ask
+
+    def open_session(self, *args: Any, **more: Any) -> Any:
+        return _PricedSession(self._namespace.open_session(*args, **more), self._clock, self._per_ask)
+
+
+class _PricedSession:
+    def __init__(self, session: Any, clock: _Clock, per_ask: float) -> None:
+        self._session, self._clock, self._per_ask = session, clock, per_ask
+
+    def step(self, *args: Any, **more: Any) -> Draft:
+        self._clock.now += self._per_ask
+        draft: Draft = self._session.step(*args, **more)
+        return draft
+
+    def close(self, commit: bool = True) -> object:
+        return self._session.close(commit=commit)
+
+
+def _table(data: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
+    found = data.get(name)
+    if not isinstance(found, dict):
+        raise InvalidCostError(f"{path.name} has no {name}", expected="a table", got=repr(found))
+    return found
+
+
+def _number(data: dict[str, Any], name: str, path: Path) -> float:
+    value = data.get(name, 0.0)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+        raise InvalidCostError(f"{path.name}: {name}", expected="a finite number >= 0", got=repr(value))
+    return float(value)

@@ -1,0 +1,118 @@
+"""llama.cpp's programs as child processes: started, stopped, and what they print made into figures."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self
+
+from suffixsvc_driver.targets.llama_model import LlamaModel
+
+from suffixsvc.errors import ModelError
+from suffixsvc_bench.decode.jobs import Job, Written
+from suffixsvc_bench.decode.variants import Outcome
+
+__all__ = ["Program", "ProgramVariant", "parse_statistics"]
+
+_STOP_SECONDS: Final = 8.0
+_RUN_SECONDS: Final = 600.0
+_COUNT: Final = re.compile(r"\b(n_predict|n_drafted|n_accept)\s*=\s*(\d+)")
+_DECODED: Final = re.compile(
+    r"decoded\s+(\d+) tokens in\s+([\d.]+|nan|inf) seconds, speed:\s+(-?[\d.]+|-?nan|-?inf) t/s"
+)
+
+
+class Program:
+    """A running program; leaving the `with` block ends it."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self._log = log
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.running:
+            return
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def tail(self) -> str:
+        """The last it said."""
+        with suppress(OSError):
+            return self._log.read_text(errors="replace")[-600:]
+        return ""
+
+
+def parse_statistics(said: str) -> Outcome:
+    """What llama-lookup, llama-speculative and llama-speculative-simple print at their end.
+
+    Raises:
+        ModelError: no such lines. Figures that are nan or inf (nothing was drafted, or nothing written)
+            count as zero.
+    """
+    decoded = _DECODED.search(said)
+    if decoded is None:
+        raise ModelError(
+            "no statistics in what the program said", expected="decoded .. tokens", got=said[-200:]
+        )
+    counts = {name: int(number) for name, number in _COUNT.findall(said)}
+    seconds = decoded[2]
+    return Outcome(
+        int(decoded[1]),
+        0.0 if seconds in ("nan", "inf") else float(seconds),
+        drafted=counts.get("n_drafted", 0),
+        accepted=counts.get("n_accept", 0),
+    )
+
+
+class ProgramVariant:
+    """One of the programs, run once for each job: loading the model is left out of its figures."""
+
+    def __init__(
+        self, program: Path, model: LlamaModel, draft: Path | None, threads: int, context: int
+    ) -> None:
+        self.name = program.name
+        self._program, self._model, self._draft = program, model, draft
+        self._options = ["-t", str(threads), "-c", str(context), "--temp", "0"]
+
+    def begin(self, workload: str, warming: Sequence[Written], turn: int) -> None:
+        pass
+
+    def answer(self, job: Job) -> Outcome:
+        text = self._model.detokenize(job.prompt_ids, special=True)
+        with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as prompt:
+            prompt.write(text)
+            prompt.flush()
+            command = [str(self._program), "-m", str(self._model.path), "-f", prompt.name]
+            command += ["-n", str(job.max_tokens), *self._options]
+            if self._draft is not None and "speculative" in self.name:
+                command += ["-md", str(self._draft)]
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", check=False, timeout=_RUN_SECONDS
+            )
+        if done.returncode != 0:
+            raise ModelError(f"{self.name} failed", expected="exit code 0", got=done.stderr[-300:])
+        return parse_statistics(done.stderr + done.stdout)

@@ -1,0 +1,124 @@
+"""What a run stands on: the model with its measured costs, the service on a unix socket, the draft worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from suffixsvc_client import ClientConfig, SuffixClient
+from suffixsvc_driver.content import ContentType, content_type
+from suffixsvc_driver.cost import measured_curve, seconds_per_token
+from suffixsvc_driver.layers import Layer
+from suffixsvc_driver.layers.draft_model import DraftModelLayer
+from suffixsvc_driver.live_curve import LiveCurve
+from suffixsvc_driver.targets.llama import LlamaTarget
+from suffixsvc_driver.targets.llama_context import ContextSettings
+from suffixsvc_driver.targets.llama_model import LlamaModel
+from suffixsvc_driver.workers.client import DraftWorkerClient
+
+from suffixsvc_bench.decode.variants import Memory
+from suffixsvc_bench.demo.parts import Children
+
+__all__ = ["Rig", "RigOptions"]
+
+#: plain and drafted runs of some agents keep their prompts
+SLOTS: Final = 4
+#: a step of the service may cost at most a decode step of the target, within these bounds
+STEP_TIMEOUT: Final = (0.005, 0.05)
+#: a kept curve is measured again where a plain step now takes so many times what it took then, or less
+DRIFT: Final = 1.25
+#: how long a draft is waited for where time is only added up
+PATIENCE_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RigOptions:
+    """What a rig is made of.
+
+    Attributes:
+        target, draft: GGUF files; without a draft model there is no third layer.
+        experts: of a mixture of experts, see :class:`LlamaModel`.
+        again: measure the cost curve even where one is kept.
+    """
+
+    target: Path
+    draft: Path | None
+    threads: int
+    context: int
+    max_width: int
+    experts: int | None = None
+    again: bool = False
+
+
+class Rig:
+    """Opened by its constructor, closed by ``stack``.
+
+    Attributes:
+        model, target: the target.
+        curve: what its steps cost, learned on from every step.
+        draft_seconds: what a token of the draft model takes by the worker's own measurement; 0 without one.
+    """
+
+    def __init__(
+        self,
+        options: RigOptions,
+        folder: Path,
+        stack: ExitStack,
+        measuring: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        self.options = options
+        self.model = stack.enter_context(LlamaModel(options.target, experts_used=options.experts))
+        settings = ContextSettings(
+            context_size=options.context,
+            slots=SLOTS,
+            threads=options.threads,
+            max_width=options.max_width,
+        )
+        self.target = stack.enter_context(LlamaTarget(self.model, settings))
+        curve = measured_curve(self.target, progress=measuring, again=options.again)
+        now = seconds_per_token(self.target)
+        if not curve.seconds_per_step / DRIFT < now < curve.seconds_per_step * DRIFT:
+            curve = measured_curve(self.target, progress=measuring, again=True)
+        self.curve = LiveCurve(curve)
+        self.fingerprint = self.model.vocabulary.fingerprint
+        self.draft_seconds = 0.0
+
+        self._children = stack.enter_context(Children(folder))
+        address, ready = f"unix:{folder / 'service.sock'}", folder / "service.ready"
+        command = ["serve", "--data", str(folder / "data"), "--listen", address]
+        self._children.start("service", [*command, "--ready-file", str(ready)], ready.exists)
+        low, high = STEP_TIMEOUT
+        patience = min(high, max(low, curve.seconds_per_step))
+        self._client = stack.enter_context(SuffixClient(address, ClientConfig(step_timeout_s=patience)))
+        client = self._worker(folder, stack)
+        vocabulary = self.model.vocabulary
+        #: make a layer that drafts with the model; None where there is none. The patient one waits for it.
+        self.draft_model: Callable[[], Layer] | None = None
+        self.patient_draft_model: Callable[[], DraftModelLayer] | None = None
+        if client is not None:
+            self.draft_seconds = client.check_vocabulary(vocabulary).seconds_per_token
+            self.draft_model = lambda: DraftModelLayer(client, vocabulary)
+            self.patient_draft_model = lambda: DraftModelLayer(
+                client, vocabulary, timeout_seconds=PATIENCE_SECONDS
+            )
+
+    def namespace(self, name: str) -> Memory:
+        """A memory of the service."""
+        return self._client.namespace(name, self.fingerprint)
+
+    def content(self, token_ids: Sequence[int]) -> ContentType:
+        """What kind of text these tokens are."""
+        return content_type(self.model.detokenize(token_ids))
+
+    def _worker(self, folder: Path, stack: ExitStack) -> DraftWorkerClient | None:
+        options = self.options
+        if options.draft is None:
+            return None
+        address, ready = f"unix:{folder / 'draft.sock'}", folder / "draft.ready"
+        command = ["draft-worker", "--model", str(options.draft), "--listen", address]
+        command += ["--threads", str(options.threads), "--context", str(options.context)]
+        self._children.start("draft worker", [*command, "--ready-file", str(ready)], ready.exists)
+        return stack.enter_context(DraftWorkerClient(address))

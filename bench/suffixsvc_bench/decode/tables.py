@@ -1,0 +1,92 @@
+"""What came out, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from suffixsvc_bench.tables import Grid
+
+__all__ = ["against_grid", "decode_grid", "forecast_grid", "priced_grid"]
+
+
+def decode_grid(measured: Mapping[str, Any]) -> Grid:
+    """A row for each workload and way, from :meth:`Measured.as_dict`."""
+    grid = Grid(
+        (
+            "workload",
+            "way",
+            "speedup (95 %)",
+            "median of calls",
+            "tokens/s",
+            "MAT",
+            "drafted",
+            "accepted",
+            "asking p50 / p99 ms",
+            "calls",
+        )
+    )
+    for row in measured["rows"]:
+        ratio = row["speedup"]
+        grid.rows.append(
+            [
+                row["workload"],
+                row["variant"],
+                f"{ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})",
+                f"{ratio['median']:.2f}",
+                f"{row['tokens_per_second']:.1f}",
+                f"{row['tokens_per_step']:.2f}",
+                f"{row['drafted']:,}",
+                f"{row['accepted']:,} ({row['acceptance']:.0%})",
+                f"{row['own_ms_p50']:.2f} / {row['own_ms_p99']:.2f}",
+                str(ratio["pairs"]),
+            ]
+        )
+    return grid
+
+
+def forecast_grid(measured: Mapping[str, Any]) -> Grid:
+    """The default way beside what the replay of the same calls says."""
+    grid = Grid(("workload", "measured", "forecast by replay", "measured / forecast"))
+    for workload, forecast in measured["forecasts"].items():
+        row = next((r for r in measured["rows"] if r["workload"] == workload), None)
+        if row is not None and forecast:
+            value = row["speedup"]["value"]
+            grid.rows.append([workload, f"{value:.2f}", f"{forecast:.2f}", f"{value / forecast:.2f}"])
+    return grid
+
+
+def against_grid(measured: Mapping[str, Any]) -> Grid | None:
+    """The first way's speed over each other way's; None where there is no other."""
+    others = list(dict.fromkeys(name for ways in measured["against"].values() for name in ways))
+    if not others:
+        return None
+    grid = Grid(("workload", *(f"/ {name}" for name in others)))
+    for workload, ways in measured["against"].items():
+        cells = []
+        for name in others:
+            ratio = ways.get(name)
+            cells.append(
+                "" if ratio is None else f"{ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
+            )
+        grid.rows.append([workload, *cells])
+    return grid
+
+
+def priced_grid(rows: list[Mapping[str, Any]]) -> Grid:
+    """At supplied prices: a row for each workload and setting, and what each layer gave."""
+    layers = list(dict.fromkeys(name for row in rows for name in row["by_layer"]))
+    grid = Grid(("workload", "way", "speedup", "MAT", "drafted", "accepted", *(f"of {n}" for n in layers)))
+    for row in rows:
+        grid.rows.append(
+            [
+                row["workload"],
+                row["setting"],
+                f"{row['speedup']:.2f}",
+                f"{row['tokens_per_step']:.2f}",
+                f"{row['drafted']:,}",
+                f"{row['accepted']:,}",
+                *(f"{row['by_layer'].get(name, 0):,}" for name in layers),
+            ]
+        )
+    return grid

@@ -1,0 +1,242 @@
+"""Ways to answer a job: plain, or with drafts under some setting. Each has a memory of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+from suffixsvc_driver.config import Controller, DriverConfig, LayerKind, Policy
+from suffixsvc_driver.content import ContentType
+from suffixsvc_driver.layers import Layer
+from suffixsvc_driver.live_curve import LiveCurve
+from suffixsvc_driver.loop import Result
+from suffixsvc_driver.sampling import Sampling
+from suffixsvc_driver.targets import Target
+
+from suffixsvc.errors import InvalidInputError
+from suffixsvc.types import BackendNamespace, TokenIds
+from suffixsvc_bench.decode.jobs import Job, Written
+from suffixsvc_bench.speculator import Speculator, Spoken
+
+__all__ = [
+    "PLAIN",
+    "DriverVariant",
+    "Memory",
+    "Outcome",
+    "PlainVariant",
+    "Setting",
+    "Variant",
+    "settings_for",
+]
+
+PLAIN: Final = "plain"
+LAYERS: Final = tuple(str(kind) for kind in LayerKind)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One job answered in one way.
+
+    Attributes:
+        tokens, seconds: written, and what decoding them took, everything that drafting costs included.
+        steps: of the target.
+        drafted, accepted: tokens sent to verification, and those the target agreed with.
+        by_layer: accepted tokens of each layer.
+        own_ms: for each step, the driver's own time and that of the suffix layer, milliseconds.
+        token_ids: what was written, where it is known.
+    """
+
+    tokens: int
+    seconds: float
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    by_layer: dict[str, int] = field(default_factory=dict)
+    own_ms: tuple[float, ...] = ()
+    token_ids: tuple[int, ...] = ()
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second."""
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+
+class Memory(BackendNamespace, Protocol):
+    """A namespace of an engine or a client."""
+
+    def add_output(self, token_ids: TokenIds, *, prompt_token_ids: TokenIds | None = None) -> object:
+        """Remember what was written before."""
+
+
+class Variant(Protocol):
+    """A way to answer jobs."""
+
+    @property
+    def name(self) -> str: ...
+
+    def begin(self, workload: str, warming: Sequence[Written], turn: int) -> None:
+        """A workload begins, for the ``turn``-th time: forget everything else, remember ``warming``."""
+
+    def answer(self, job: Job) -> Outcome: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How the driver works.
+
+    Attributes:
+        name: as tables call it.
+        layers: which are asked, by kind.
+    """
+
+    name: str
+    config: DriverConfig
+    layers: tuple[str, ...] = LAYERS
+    sampling: Sampling = field(default_factory=Sampling)
+
+
+class PlainVariant:
+    """The model alone."""
+
+    def __init__(self, target: Target, curve: LiveCurve, sampling: Sampling, name: str = PLAIN) -> None:
+        self.name = name
+        self._speculator = Speculator(target, curve)
+        self._sampling = sampling
+
+    def begin(self, workload: str, warming: Sequence[Written], turn: int) -> None:
+        pass
+
+    def answer(self, job: Job) -> Outcome:
+        return _outcome(self._speculator.plain(job.prompt_ids, job.max_tokens, sampling=self._sampling))
+
+
+class DriverVariant:
+    """With drafts.
+
+    Args:
+        namespace: opens a memory of this name.
+        draft_model: makes a layer that drafts with a model; None where there is none.
+        content: what kind of text token ids are.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        target: Target,
+        curve: LiveCurve,
+        namespace: Callable[[str], Memory],
+        draft_model: Callable[[], Layer] | None = None,
+        content: Callable[[Sequence[int]], ContentType] | None = None,
+    ) -> None:
+        self.name = setting.name
+        self.setting = setting
+        self._target, self._curve = target, curve
+        self._open, self._draft_model = namespace, draft_model
+        self._content = content if setting.config.controller is Controller.CONTENT else None
+        self._speculator = Speculator(target, curve)
+
+    def begin(self, workload: str, warming: Sequence[Written], turn: int) -> None:
+        layers = self.setting.layers
+        memory = None
+        if LayerKind.SUFFIX in layers:
+            memory = self._open(f"decode/{workload}/{_path(self.name)}/{turn}")
+            for written in warming:
+                memory.add_output(written.token_ids, prompt_token_ids=written.job.prompt_ids)
+        self._speculator = Speculator(
+            self._target,
+            self._curve,
+            memory,
+            self._draft_model if LayerKind.DRAFT_MODEL in layers else None,
+            LayerKind.PROMPT_LOOKUP in layers,
+            self._content,
+        )
+
+    def answer(self, job: Job) -> Outcome:
+        setting = self.setting
+        labels = {"agent": job.agent, "session": job.key}
+        return _outcome(
+            self._speculator.drafted(
+                job.prompt_ids, job.max_tokens, setting.config, labels, sampling=setting.sampling
+            )
+        )
+
+
+def settings_for(
+    *,
+    policies: Sequence[str],
+    ks: Sequence[int],
+    layers: Sequence[str],
+    sampling: Sampling,
+    model_class: Any,
+) -> list[Setting]:
+    """Settings that are compared.
+
+    Args:
+        policies: "expected-gain", "first-match" (its K adaptive), or the name of a controller.
+        ks: for "fixed-k": a setting for each.
+        layers: sets of layers, "all" or kinds joined by "+"; a setting for each under expected gain.
+
+    Raises:
+        InvalidInputError: no such policy, controller or layer.
+    """
+    found: list[Setting] = []
+    for policy in policies:
+        if policy == Policy.EXPECTED_GAIN:
+            for names in layers:
+                kinds = _kinds(names)
+                title = policy if kinds == LAYERS else f"{policy}, {names}"
+                found.append(Setting(title, DriverConfig(), kinds, sampling))
+        elif policy == Controller.FIXED:
+            for k in ks:
+                config = DriverConfig(
+                    policy=Policy.FIRST_MATCH, controller=Controller.FIXED, k_start=k, k_min=k, k_max=k
+                )
+                found.append(Setting(f"K = {k}", config, LAYERS, sampling))
+        elif policy in set(Controller) or policy == Policy.FIRST_MATCH:
+            controller = Controller.ADAPTIVE if policy == Policy.FIRST_MATCH else Controller(policy)
+            config = DriverConfig(policy=Policy.FIRST_MATCH, controller=controller, model_class=model_class)
+            found.append(Setting(str(controller), config, LAYERS, sampling))
+        else:
+            known = [*Policy, *Controller]
+            raise InvalidInputError("no such policy", expected=", ".join(known), got=repr(policy))
+    return list({setting.name: setting for setting in found}.values())
+
+
+def _kinds(names: str) -> tuple[str, ...]:
+    if names == "all":
+        return LAYERS
+    kinds = tuple(names.split("+"))
+    for kind in kinds:
+        if kind not in LAYERS:
+            raise InvalidInputError("no such layer", expected=f"all, or of {'+'.join(LAYERS)}", got=kind)
+    return kinds
+
+
+def _path(name: str) -> str:
+    """A setting's name as part of a namespace."""
+    return "".join(c if c.isalnum() else "-" for c in name)
+
+
+def _outcome(spoken: Spoken) -> Outcome:
+    result = spoken.result
+    return Outcome(
+        len(result.token_ids),
+        spoken.seconds,
+        result.stats.steps,
+        result.stats.drafted,
+        result.stats.accepted,
+        {name: counts.sent.accepted for name, counts in result.stats.layers.items() if counts.sent.accepted},
+        _own_ms(spoken),
+        result.token_ids,
+    )
+
+
+def _own_ms(spoken: Spoken) -> tuple[float, ...]:
+    """Of each step, what did not pass in the target: asking included, the draft model left out."""
+    result: Result = spoken.result
+    if not any(step.ask_seconds for step in result.steps):
+        return ()
+    asked = np.array([step.ask_seconds for step in result.steps])
+    return tuple((asked * 1e3).round(4).tolist())

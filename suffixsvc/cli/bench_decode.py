@@ -1,0 +1,152 @@
+"""``suffixsvc bench decode``: plain decoding against drafts on a real model, in pairs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+__all__ = ["bench_decode"]
+
+#: columns of a table that goes into a file
+_WIDE = 200
+Number = TypeVar("Number", int, float)
+
+
+def bench_decode(
+    target: Annotated[
+        str, typer.Option(help="The model that writes: a GGUF, or a name of `suffixsvc models`.")
+    ] = "qwen2.5-coder-1.5b",
+    draft: Annotated[str, typer.Option(help="A model that drafts: likewise. Default: none.")] = "",
+    workload: Annotated[
+        list[str] | None,
+        typer.Option(help="sql, json, python, log, chat, edit, repeat; several times. Default: all but log."),
+    ] = None,
+    log: Annotated[Path | None, typer.Option(help="For the workload log: a recorded log.")] = None,
+    calls: Annotated[int, typer.Option(min=1, help="Of each workload at most.")] = 12,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each call is answered in each way.")] = 2,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="expected-gain, adaptive-k, content-k, class-k, fixed-k; several times. "
+            "Default: expected-gain."
+        ),
+    ] = None,
+    k: Annotated[str, typer.Option(help="For fixed-k: the K to compare, by commas.")] = "4,8,16,24,32,48",
+    layers: Annotated[
+        list[str] | None,
+        typer.Option(help="all, or kinds joined by +: prompt-lookup+suffix; several times."),
+    ] = None,
+    temperature: Annotated[str, typer.Option(help="Temperatures to compare, by commas.")] = "0",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Default: as many as there are physical cores.")
+    ] = None,
+    context: Annotated[int, typer.Option(min=256, help="Tokens of the context.")] = 2048,
+    max_width: Annotated[int, typer.Option(min=2, help="The widest step, in tokens.")] = 32,
+    max_tokens: Annotated[int, typer.Option(min=8, help="Of an answer of log and chat.")] = 160,
+    experts: Annotated[
+        int | None, typer.Option(min=1, help="Of a mixture of experts: use so many a token.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure the cost curve anew.")] = False,
+    prepared: Annotated[
+        Path | None, typer.Option(help="Keep here what has to be written first; the next run reads it.")
+    ] = None,
+    llama_bin: Annotated[
+        Path | None, typer.Option(help="Run llama.cpp's own programs of this folder in the same pairs.")
+    ] = None,
+    llama_mode: Annotated[
+        list[str] | None, typer.Option(help="Of llama-server; several times. Default: all it can here.")
+    ] = None,
+    llama_programs: Annotated[
+        bool, typer.Option("--llama-programs", help="llama-lookup and llama-speculative too.")
+    ] = False,
+    price_with: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE.json",
+            help="What the same drafts would bring at these prices: a file, or gpu, 96-cores.",
+        ),
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Write JSON with every pair to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Decode with drafts and without, side by side, on a real model.
+
+    Every call is answered plainly and in each way that is compared, right after one another, so that a
+    machine that slows down slows all of them. Speedups are over plain decoding of the same calls, with a 95 %
+    interval over calls; what the replay of the same calls forecasts stands beside. Run nothing else then.
+    """
+    from rich.console import Console
+    from suffixsvc_bench.decode.command import DecodeOptions, run_decode
+    from suffixsvc_bench.decode.jobs import WORKLOADS
+    from suffixsvc_bench.decode.llama_server import MODES
+    from suffixsvc_bench.decode.priced import read_prices
+    from suffixsvc_bench.decode.rig import RigOptions
+    from suffixsvc_bench.decode.tables import against_grid, decode_grid, forecast_grid, priced_grid
+    from suffixsvc_bench.output import Told, require_place
+    from suffixsvc_bench.stopping import stop_on_signals
+    from suffixsvc_bench.tables import print_grid
+    from suffixsvc_driver import models
+    from suffixsvc_driver.machine import physical_cores
+
+    require_place(report)
+    require_place(prepared)
+    options = DecodeOptions(
+        RigOptions(
+            models.resolve(target),
+            models.resolve(draft) if draft else None,
+            threads or physical_cores(),
+            context,
+            max_width,
+            experts,
+            again,
+        ),
+        workload or [name for name in WORKLOADS if name != "log" or log],
+        calls,
+        rounds,
+        policy or ["expected-gain"],
+        _numbers(k, int, "--k"),
+        layers or ["all"],
+        _numbers(temperature, float, "--temperature"),
+        max_tokens,
+        log,
+        prepared,
+        llama_bin,
+        llama_mode or list(MODES),
+        llama_programs,
+        [read_prices(name) for name in price_with or ()],
+    )
+    with stop_on_signals(), Told() as told:
+        measured = run_decode(options, told.share)
+    data = measured.as_dict()
+    if report is not None:
+        report.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps(data, indent=2))
+        return
+    console = Console() if sys.stdout.isatty() else Console(width=_WIDE)
+    print_grid(console, decode_grid(data))
+    print_grid(console, forecast_grid(data))
+    others = against_grid(data)
+    if others is not None:
+        console.print(f"{data['rows'][0]['variant']} over the other ways, from the same answers:")
+        print_grid(console, others)
+    for name, rows in data["priced"].items():
+        console.print(f"at the prices of {name} ({data['prices'][name]}):", markup=False)
+        print_grid(console, priced_grid(rows))
+    console.print(measured.provenance.line(), style="dim", highlight=False, soft_wrap=True)
+
+
+def _numbers(text: str, kind: Callable[[str], Number], option: str) -> list[Number]:
+    from suffixsvc.errors import InvalidInputError
+
+    try:
+        return [kind(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise InvalidInputError(
+            f"{option} is no list of numbers", expected="4,8,16", got=repr(text)
+        ) from None

@@ -1,0 +1,267 @@
+"""`bench decode`: pairs and intervals, what runs in which order, other programs' words, prices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from suffixsvc_bench.decode.figures import Pair, against, ratio_of, row_of
+from suffixsvc_bench.decode.jobs import Job, Workload, Written
+from suffixsvc_bench.decode.prepared import Prepared
+from suffixsvc_bench.decode.priced import PRICES, price_calls, read_prices
+from suffixsvc_bench.decode.programs import parse_statistics
+from suffixsvc_bench.decode.run import run_workload
+from suffixsvc_bench.decode.tables import against_grid, decode_grid, forecast_grid, priced_grid
+from suffixsvc_bench.decode.variants import Outcome, settings_for
+from suffixsvc_driver.config import Controller, LayerKind, Policy
+from suffixsvc_driver.model_class import ModelClass
+from suffixsvc_driver.sampling import GREEDY
+
+from suffixsvc.errors import InvalidCostError, InvalidInputError, ModelError
+
+
+def pair(ours: tuple[int, float], plain: tuple[int, float], job: str = "a") -> Pair:
+    return Pair(job, "agent", Outcome(*ours), Outcome(*plain))
+
+
+# -- figures
+
+
+def test_the_ratio_is_of_the_sums_and_its_interval_holds_it() -> None:
+    pairs = [pair((100, 1.0), (100, 2.0)), pair((10, 1.0), (10, 1.0)), pair((50, 1.0), (50, 1.5))]
+    ratio = ratio_of(pairs)
+    assert ratio.value == pytest.approx((160 / 3.0) / (160 / 4.5))
+    assert ratio.low <= ratio.value <= ratio.high
+    assert (ratio.median, ratio.pairs) == (1.5, 3)
+    assert ratio_of([pair((7, 1.0), (7, 1.3))] * 5).low == pytest.approx(1.3)
+    with pytest.raises(ValueError, match="no pair"):
+        ratio_of([])
+
+
+def test_the_interval_covers_the_truth() -> None:
+    """Of 200 experiments whose ways are 1.2 apart, 95 % intervals hold 1.2 in nearly all."""
+    rng = np.random.default_rng(7)
+    print("seed 7")
+    hit = 0
+    for _ in range(200):
+        drift = rng.lognormal(0, 0.2, 20)
+        noise = rng.lognormal(0, 0.05, (20, 2))
+        found = ratio_of(
+            [pair((60, d * n[0] / 1.2), (60, d * n[1])) for d, n in zip(drift, noise, strict=True)]
+        )
+        hit += found.low <= 1.2 <= found.high
+    assert hit >= 175
+
+
+def test_one_way_over_another_is_taken_from_the_same_turns() -> None:
+    ours = [pair((10, 1.0), (10, 2.0), "a"), pair((10, 1.0), (10, 1.0), "b")]
+    theirs = [pair((10, 2.0), (10, 2.0), "a"), pair((10, 2.0), (10, 1.0), "b")]
+    assert against(ours, theirs).value == pytest.approx(2.0)
+    row = row_of("sql", "way", ours)
+    assert (row.tokens, row.drafted, row.acceptance) == (20, 0, 0.0)
+
+
+# -- order
+
+
+class Scripted:
+    """Answers at once and notes that it was asked."""
+
+    def __init__(self, name: str, seen: list[str]) -> None:
+        self.name, self.seen = name, seen
+        self.begun: list[tuple[str, int, int]] = []
+
+    def begin(self, workload: str, warming: Sequence[Written], turn: int) -> None:
+        self.begun.append((workload, len(warming), turn))
+
+    def answer(self, job: Job) -> Outcome:
+        self.seen.append(f"{job.key}:{self.name}")
+        return Outcome(4, 2.0 if self.name == "plain" else 1.0)
+
+
+def jobs(n: int) -> list[Job]:
+    return [Job("w", f"j{i}", "agent", (1, 2), 8) for i in range(n)]
+
+
+def test_ways_take_turns_and_begin_every_round_anew() -> None:
+    seen: list[str] = []
+    plain, way = Scripted("plain", seen), Scripted("way", seen)
+    warming = [Written(jobs(1)[0], (5,))]
+    pairs = run_workload(Workload("w", jobs(2), warming), plain, [way], 2)
+    assert seen == ["j0:plain", "j0:way", "j1:way", "j1:plain", "j0:way", "j0:plain", "j1:plain", "j1:way"]
+    assert way.begun == [("w", 1, 0), ("w", 1, 1)]
+    assert [p.job for p in pairs["way"]] == ["j0", "j1", "j0", "j1"]
+    assert all(p.ratio == 2.0 for p in pairs["way"])
+
+
+def test_where_there_are_many_ways_the_reference_stands_at_both_ends() -> None:
+    seen: list[str] = []
+    ways = [Scripted(name, seen) for name in ("a", "b", "c")]
+    run_workload(Workload("w", jobs(2)), Scripted("plain", seen), ways, 1)
+    assert [s.split(":")[1] for s in seen] == [
+        "plain",
+        "a",
+        "b",
+        "c",
+        "plain",
+        "plain",
+        "b",
+        "c",
+        "a",
+        "plain",
+    ]
+
+
+def test_what_is_compared() -> None:
+    made = settings_for(
+        policies=["expected-gain", "fixed-k", "first-match", "class-k", "adaptive-k"],
+        ks=[4, 32],
+        layers=["all", "prompt-lookup+suffix"],
+        sampling=GREEDY,
+        model_class=ModelClass.MOE,
+    )
+    assert [s.name for s in made] == [
+        "expected-gain", "expected-gain, prompt-lookup+suffix", "K = 4", "K = 32", "adaptive-k", "class-k",
+    ]  # fmt: skip
+    assert made[1].layers == (LayerKind.PROMPT_LOOKUP, LayerKind.SUFFIX)
+    assert made[3].config.policy is Policy.FIRST_MATCH
+    assert made[3].config.controller is Controller.FIXED
+    for wrong in ({"policies": ["best"]}, {"policies": ["expected-gain"], "layers": ["lookup"]}):
+        with pytest.raises(InvalidInputError, match="no such"):
+            settings_for(**{"ks": [], "layers": ["all"], "sampling": GREEDY, "model_class": None, **wrong})  # type: ignore[arg-type]  # mixed values
+
+
+# -- other programs
+
+LOOKUP = """
+encoded   12 tokens in    0.271 seconds, speed:   44.281 t/s
+decoded   64 tokens in    1.234 seconds, speed:   51.864 t/s
+
+n_draft      = 8
+n_predict    = 64
+n_drafted    = 40
+t_draft_flat = 0.10 ms
+n_accept     = 22
+accept       = 55.000%
+"""
+
+
+def test_what_llama_cpp_prints_is_read() -> None:
+    assert parse_statistics(LOOKUP) == Outcome(64, 1.234, drafted=40, accepted=22)
+    odd = LOOKUP.replace("51.864", "inf").replace("1.234", "nan").replace("55.000%", "-nan%")
+    assert parse_statistics(odd.replace("n_drafted    = 40", "n_drafted    = 0")).seconds == 0.0
+    assert parse_statistics(odd).speed == 0.0
+    with pytest.raises(ModelError, match="no statistics"):
+        parse_statistics("error: cannot load model")
+
+
+# -- prices
+
+
+def test_prices_that_come_with_the_package_can_be_read() -> None:
+    assert {"gpu", "96-cores"} <= set(PRICES)
+    for name in PRICES:
+        prices = read_prices(name)
+        assert prices.about
+        assert prices.curve.seconds_per_step > prices.draft_token > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"format": "x"}, "holds no prices"),
+        ({"target": 3}, "has no target"),
+        ({"target": {"seconds_per_step": 0, "cost_per_token": 0.1, "max_width": 8}}, "above 0"),
+        ({"target": {"seconds_per_step": 1, "costs": [0, 2]}}, "relative to a plain step"),
+        ({"suffix": {"seconds_per_ask": "1"}}, "finite number"),
+        ({"draft_model": {"seconds_per_token": -1}}, "finite number"),
+    ],
+)
+def test_prices_that_make_no_sense(tmp_path: Path, change: dict[str, Any], match: str) -> None:
+    data = json.loads(PRICES["gpu"].read_text())
+    path = tmp_path / "cost.json"
+    path.write_text(json.dumps(data | change))
+    with pytest.raises(InvalidCostError, match=match):
+        read_prices(path)
+    with pytest.raises(InvalidCostError, match="96-cores or gpu"):
+        read_prices("tpu")
+
+
+def test_a_text_that_is_known_costs_what_the_curve_says() -> None:
+    """The same answer twice: the second time it is drafted whole, at one wide step."""
+    text = tuple(np.random.default_rng(3).integers(0, 500, 60).tolist())
+    job = Job("w", "j", "agent", (1, 2, 3), 60)
+    prices = read_prices("gpu")
+    settings = settings_for(
+        policies=["expected-gain", "fixed-k"], ks=[4], layers=["all"], sampling=GREEDY, model_class=None
+    )
+    cold = price_calls("w", [Written(job, text)], [], settings, prices, 512, frozenset(), None)
+    warm = price_calls(
+        "w", [Written(job, text)], [Written(job, text)] * 3, settings, prices, 512, frozenset(), None
+    )
+    assert [row.setting for row in warm] == ["expected-gain", "K = 4"]
+    assert cold[0].speedup == pytest.approx(1.0, abs=0.02)
+    assert warm[0].speedup > 10
+    assert warm[0].speedup > warm[1].speedup > 2
+    assert warm[0].by_layer["suffix"] > 50
+    grid = priced_grid([{name: getattr(warm[0], name) for name in warm[0].__dataclass_fields__}])
+    assert grid.rows[0][1] == "expected-gain"
+
+
+# -- what was prepared
+
+
+def test_prepared_answers_are_written_once_and_belong_to_their_model(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def write(job: Job) -> list[int]:
+        asked.append(job.key)
+        return [7, 8]
+
+    path = tmp_path / "prepared.json"
+    first, second = jobs(2)[0], Job("w", "other", "agent", (9,), 8)
+    kept = Prepared(path, "model-a", write)
+    assert (kept(first), kept(first), kept(second)) == ([7, 8], [7, 8], [7, 8])
+    assert asked == ["j0", "other"]
+    again = Prepared(path, "model-a", write)
+    assert again(first) == [7, 8]
+    assert asked == ["j0", "other"]
+    with pytest.raises(InvalidInputError, match="another model"):
+        Prepared(path, "model-b", write)
+    path.write_text("[]")
+    with pytest.raises(InvalidInputError, match="no prepared answers"):
+        Prepared(path, "model-a", write)
+
+
+# -- the real thing
+
+
+@pytest.mark.model
+def test_a_real_model_is_measured(tmp_path: Path, real_model: Path) -> None:
+    """Two short chats, with a real service beside; the report holds every pair."""
+    from typer.testing import CliRunner
+
+    from suffixsvc.cli.bench import app
+
+    report = tmp_path / "decode.json"
+    arguments = ["decode", "--target", str(real_model), "--workload", "chat", "--calls", "2", "--rounds", "1"]
+    arguments += ["--threads", "1", "--max-width", "4", "--max-tokens", "12", "--policy", "expected-gain"]
+    arguments += ["--policy", "content-k", "--price-with", "gpu", "--report", str(report)]
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert done.exit_code == 0
+    data = json.loads(report.read_text())
+    assert [(r["workload"], r["variant"]) for r in data["rows"]] == [
+        ("chat", "expected-gain"),
+        ("chat", "content-k"),
+    ]
+    assert len(data["pairs"]["chat"]["content-k"]) == 2
+    assert all(p["outcome"]["tokens"] > 0 for p in data["pairs"]["chat"]["expected-gain"])
+    assert data["forecasts"]["chat"] >= 0.99
+    assert data["priced"]["gpu"][0]["speedup"] > 0.9
+    assert len(decode_grid(data).rows) == 2
+    assert len(forecast_grid(data).rows) == 1
+    assert against_grid(data) is not None
