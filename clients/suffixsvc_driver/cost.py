@@ -31,6 +31,7 @@ from suffixsvc_driver.targets.llama_binding import build_name
 __all__ = [
     "CurveKey",
     "cost_folder",
+    "kept_curve",
     "key_of",
     "load_curve",
     "measure_curve",
@@ -137,18 +138,36 @@ def measured_curve(
         again: measure even if a curve is there.
     """
     key = key_of(target)
-    path = (folder or cost_folder()) / key.file_name()
-    if not again and os.path.exists(path):  # unlike Path.exists, quiet about a folder without rights
-        try:
-            return load_curve(path, key)
-        except InvalidCostError as err:
-            _log.warning("measuring the cost curve again", reason=str(err))
+    folder = folder or cost_folder()
+    kept = None if again else _kept(key, folder)
+    if kept is not None:
+        return kept
     curve, samples = measure_curve(target, rounds=rounds, progress=progress)
     try:
-        save_curve(path, key, curve, samples)
+        save_curve(folder / key.file_name(), key, curve, samples)
     except OSError as err:
-        _log.warning("the cost curve was measured but cannot be kept", path=str(path), reason=str(err))
+        _log.warning("the cost curve was measured but cannot be kept", path=str(folder), reason=str(err))
     return curve
+
+
+def kept_curve(target: LlamaTarget, *, folder: Path | None = None) -> CostCurve | None:
+    """The target's curve from disk, or None where none is kept that is of use here, which is logged.
+
+    Args:
+        folder: instead of :func:`cost_folder`.
+    """
+    return _kept(key_of(target), folder or cost_folder())
+
+
+def _kept(key: CurveKey, folder: Path) -> CostCurve | None:
+    path = folder / key.file_name()
+    if not os.path.exists(path):  # unlike Path.exists, quiet about a folder without rights
+        return None
+    try:
+        return load_curve(path, key)
+    except InvalidCostError as err:
+        _log.warning("a kept cost curve is of no use here", reason=str(err))
+        return None
 
 
 def measure_curve(
