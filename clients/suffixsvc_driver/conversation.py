@@ -14,7 +14,7 @@ behind them is tokenized.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from suffixsvc_driver.vocabulary import Vocabulary
 
@@ -31,8 +31,6 @@ class ChatModel(Protocol):
     def eog_ids(self) -> frozenset[int]: ...
 
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]: ...
-
-    def detokenize(self, token_ids: Any, *, special: bool = False) -> str: ...
 
     def chat(self, messages: Sequence[Mapping[str, str]], *, add_assistant: bool = True) -> str: ...
 
@@ -62,7 +60,7 @@ class Conversation:
 
     def __init__(self, model: ChatModel, system: str = "") -> None:
         self._model = model
-        self.messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
+        self.messages: list[dict[str, str]] = [_message("system", system)] if system else []
         self._ids: list[int] = []  # of the last prompt, and of the answer behind it
         self._said = ""  # the same as text, as the template gave it
 
@@ -72,26 +70,23 @@ class Conversation:
         Raises:
             ModelError: a template that llama.cpp does not know. Nothing changes.
         """
-        messages = [*self.messages, {"role": "user", "content": text}]
+        messages = [*self.messages, _message("user", text)]
         whole = self._model.chat(messages)
         self.messages = messages
         self._ids = self._go_on(whole) or prompt_tokens(self._model, whole)
         self._said = whole
         return list(self._ids)
 
-    def answered(self, token_ids: Sequence[int], text: str) -> None:
+    def answered(self, token_ids: Sequence[int], text: str, *, cut: bool = False) -> None:
         """The model wrote this behind the last prompt.
 
         Args:
-            text: as it goes into the chat. Where that is not what the tokens say (a stop text was cut off),
-                the next prompt is tokenized from the text.
+            text: as it goes into the chat.
+            cut: that is not all the tokens say (a stop text was cut off): the next prompt is tokenized from
+                the text.
         """
-        self.messages.append({"role": "assistant", "content": text})
-        ends = bool(token_ids) and token_ids[-1] in self._model.eog_ids
-        if self._model.detokenize(token_ids[:-1] if ends else token_ids) == text:
-            self._ids.extend(token_ids)
-        else:
-            self._ids = []
+        self.messages.append(_message("assistant", text))
+        self._ids = [] if cut else [*self._ids, *token_ids]
 
     def _go_on(self, whole: str) -> list[int]:
         """The tokens so far and those of what is new in ``whole``; empty where it does not go on so."""
@@ -103,6 +98,11 @@ class Conversation:
                 new = self._model.tokenize(whole[len(said) :])
                 if self._ids[-1] not in self._model.eog_ids:
                     return self._ids + new
-                # the end of the turn was written by the model already
-                return self._ids + new[1:] if new[:1] == self._ids[-1:] else []
+                # the model ended its turn itself, as the template does or otherwise
+                return self._ids[:-1] + new
         return []
+
+
+def _message(role: str, text: str) -> dict[str, str]:
+    """A NUL would end the text where C reads it."""
+    return {"role": role, "content": text.replace("\0", "\ufffd")}

@@ -94,7 +94,7 @@ class _Session:
         conversation = Conversation(model, options.system)
         for words in self._user(first):
             turn = self._turn(words, self._asked(conversation, words))
-            conversation.answered(turn.result.token_ids, turn.text)
+            conversation.answered(turn.result.token_ids, turn.text, cut=bool(turn.stopped_at))
             if self._interrupts.came:
                 return
 

@@ -97,7 +97,7 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE.toml",
-            help="Settings of a driver (docs/generate.md): drafts are no longer than [layers.suffix] says there.",
+            help="Settings of a driver (docs/generate.md): no draft is longer than its [layers.suffix] says.",
         ),
     ] = None,
     max_streams: Annotated[

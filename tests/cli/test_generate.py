@@ -156,7 +156,7 @@ def test_json_tells_everything(generate: Generating, cycle: Path) -> None:
     assert bytes(told["token_ids"]).decode() == told["text"] == written(30)
     assert told["prefill"]["computed"] == len(told["prompt_token_ids"]) - 1 == 7
     steps, stats = told["steps"], told["stats"]
-    assert sum((step["emitted"] for step in steps), []) == told["token_ids"]
+    assert [token for step in steps for token in step["emitted"]] == told["token_ids"]
     assert (len(steps), sum(step["accepted"] for step in steps)) == (stats["steps"], stats["accepted"])
     assert sum(len(step["drafted"]) for step in steps) == stats["drafted"]
     assert stats["accepted"] == sum(source != "none" for source in told["sources"])
@@ -250,7 +250,7 @@ def test_an_interrupted_text_ends_in_order(cycle: Path, tmp_path: Path, number: 
 
 def interrupt(child: subprocess.Popen[str]) -> None:
     """As one does who sees a prompt. A signal that comes between Python's prompt and its waiting for a line
-    is seen with the next key only; so wait until it sleeps, and press the keys again where that was too early."""
+    is seen with the next key only: wait until it sleeps, and press the keys again if that was too early."""
     stat = Path(f"/proc/{child.pid}/stat")
     while True:
         eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S", "it waits for a line")

@@ -42,18 +42,26 @@ def test_an_answer_that_was_cut_short_gets_its_end(model: LlamaModel) -> None:
     assert second[: len(first) + 4] == [*first, *b"hel", END]
 
 
+def test_a_text_that_c_would_cut(model: LlamaModel) -> None:
+    chat = Conversation(model)
+    first = chat.ask("a\0b")
+    assert "a\ufffdb<|im_end|>" in model.detokenize(first, special=True)
+    chat.answered([*b"o\0k", END], "o\0k")
+    assert chat.ask("go on")[: len(first) + 4] == [*first, *b"o\0k", END]
+
+
 def test_a_text_that_is_not_the_tokens_is_read_anew(model: LlamaModel) -> None:
     chat = Conversation(model)
     chat.ask("hi")
-    chat.answered([*b"one STOP"], "one ")
+    chat.answered([*b"one STOP"], "one ", cut=True)
     assert model.detokenize(chat.ask("go on"), special=True).split("<|im_end|>")[1].endswith("\none ")
 
 
 def test_another_end_than_the_templates_is_not_left_in_the_text(model: LlamaModel) -> None:
     chat = Conversation(model)
-    chat.ask("hi")
+    first = chat.ask("hi")
     chat.answered([*b"ok", EOS_ID], "ok")
-    assert EOS_ID not in chat.ask("go on")
+    assert chat.ask("go on")[: len(first) + 3] == [*first, *b"ok", END]
 
 
 class Stripping:
@@ -68,9 +76,6 @@ class Stripping:
         ids = self._model.tokenize(text, parse_special=parse_special)
         bos, eos = ([EOS_ID], [EOS_ID]) if add_special else ([], [])
         return [*bos * self.vocabulary.add_bos, *ids, *eos * self.vocabulary.add_eos]
-
-    def detokenize(self, token_ids: Sequence[int], *, special: bool = False) -> str:
-        return self._model.detokenize(token_ids, special=special)
 
     def chat(self, messages: Sequence[Mapping[str, str]], *, add_assistant: bool = True) -> str:
         stripped = [{**message, "content": message["content"].strip()} for message in messages]

@@ -17,9 +17,9 @@ from typing import Any, Self
 
 import pytest
 import structlog
-from support.serving import PATIENCE_S
 
 from suffixsvc import cli
+from support.serving import PATIENCE_S
 
 #: options of every run: one thread, and a guess in the place of a measured curve
 QUICK = ("--threads", "1", "--no-measure")
