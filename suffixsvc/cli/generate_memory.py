@@ -52,26 +52,29 @@ class Memory:
         self._wrote = False
         self.output_id: OutputId | None = None
 
-    def begin(self, prompt_ids: Sequence[int]) -> BackendSession:
+    def begin(self, prompt_ids: Sequence[int]) -> BackendSession | None:
         """A session that holds exactly this prompt: the one of the turn before where the prompt goes on
-        behind that, else a new one.
+        behind that, else a new one. None, which is told, where the memory has no room for one.
 
         Raises:
-            SuffixError: what ``open_session`` refuses.
+            SuffixError: what ``open_session`` refuses for good: another tokenizer, say.
         """
         prompt = list(prompt_ids)
         if self._session is not None and prompt[: len(self._held)] == self._held:
             self._session.append_context(prompt[len(self._held) :])
         else:
             self.end()
-            self._session = self._namespace.open_session(prompt, labels={"agent": "generate"})
+            try:
+                self._session = self._namespace.open_session(prompt, labels={"agent": "generate"})
+            except LimitExceededError as error:
+                self._say(f"nothing is remembered: {error}")
         self._held = prompt
         return self._session
 
     def wrote(self, token_ids: Sequence[int]) -> None:
         """The session was told that the model wrote this."""
         self._held.extend(token_ids)
-        self._wrote = self._wrote or bool(token_ids)
+        self._wrote = self._session is not None
 
     def end(self) -> None:
         """Close the session, and keep what was written unless it is not to be. Idempotent."""

@@ -13,7 +13,7 @@ from suffixsvc_driver.settings_file import Settings, read_settings
 
 from suffixsvc.errors import InvalidConfigError, ListenError
 
-__all__ = ["Options", "checked_address", "is_address"]
+__all__ = ["Options", "checked_address", "checked_text", "is_address"]
 
 #: how the ways to give a prompt are called
 _WAYS: Final = ("PROMPT", "--prompt", "--prompt-file")
@@ -71,6 +71,11 @@ class Options:
                     "a service preloads at its own start: suffixsvc serve --preload")  # fmt: skip
         if self.service is not None:
             checked_address(self.service)
+        words, prompt, _ = self.prompts
+        for what, text in (("the prompt", words), ("the prompt", prompt), ("--system", self.system)):
+            checked_text(text or "", what)
+        for text in self.stop:
+            checked_text(text, "--stop")
         if any(not text for text in self.stop):
             raise InvalidConfigError("--stop makes no sense", expected="at least one character", got="''")
 
@@ -170,6 +175,21 @@ def checked_address(text: str) -> str:
         raise InvalidConfigError(
             "not an address to connect to", expected=error.expected, got=error.got
         ) from None
+
+
+def checked_text(text: str, what: str) -> str:
+    """The text, if it has bytes: arguments and lines of input may hold some that are no characters.
+
+    Raises:
+        InvalidConfigError: they are.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidConfigError(
+            f"{what} is no text", expected="UTF-8", got=f"something else at character {error.start}"
+        ) from None
+    return text
 
 
 def _never_both(one: str, has_one: bool, other: str, has_other: bool, why: str) -> None:

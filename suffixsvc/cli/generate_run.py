@@ -21,7 +21,7 @@ from suffixsvc_driver.loop import generate as write
 from suffixsvc_driver.written_text import Piece, StopTexts, WrittenText
 
 from suffixsvc.cli.generate_explain import INTRODUCTION, Explainer
-from suffixsvc.cli.generate_options import Options
+from suffixsvc.cli.generate_options import Options, checked_text
 from suffixsvc.cli.generate_rig import Rig, set_up
 from suffixsvc.cli.generate_show import TextView, choose_style
 from suffixsvc.cli.generate_stats import one_line, print_statistics
@@ -175,7 +175,7 @@ class _Session:
         turn = Turn(result, prefill, prefill_seconds, written.text, written.stopped_at, interrupted)
         self._totals.add(turn)
         if options.as_json:
-            print(json.dumps(self._as_plain(words, turn), ensure_ascii=False), flush=True)
+            print(json.dumps(self._as_plain(words, turn)), flush=True)  # ASCII: any stdout takes it
         else:
             self._view.write(held)
             self._view.end()
@@ -229,7 +229,7 @@ def _line(terminal: bool) -> str | None:
     """
     try:
         if terminal and sys.stdout.isatty():
-            return input(_PROMPT)
+            return checked_text(input(_PROMPT), "a turn")
         if terminal:  # stdout is the text's
             sys.stderr.write(_PROMPT)
             sys.stderr.flush()
@@ -238,7 +238,7 @@ def _line(terminal: bool) -> str | None:
         return None
     except UnicodeDecodeError as error:
         raise InvalidConfigError("a turn is no text", expected="UTF-8", got=f"byte {error.start}") from None
-    return line.removesuffix("\n") if line else None
+    return checked_text(line.removesuffix("\n"), "a turn") if line else None
 
 
 def _log_to_stderr() -> None:

@@ -320,6 +320,8 @@ BAD: dict[str, tuple[tuple[Any, ...], str]] = {
         "not an address to connect to; expected unix:PATH or HOST",
     ),
     "an empty stop text": (("a", "--stop", ""), "--stop makes no sense"),
+    "no text": (("a\udcff", "--raw"), "the prompt is no text; expected UTF-8"),
+    "no text to stop at": (("a", "--stop", "\udcff"), "--stop is no text; expected UTF-8"),
     "an empty prompt": (("", "--raw"), "an empty prompt"),
     "a policy": (("a", "--policy", "best"), "no such policy; expected expected-gain or first-match"),
     "a controller": (
@@ -379,3 +381,6 @@ def test_prompts_that_are_no_text(generate: Generating, cycle: Path) -> None:
     ran = generate(cycle, "--raw", stdin=b"ab\xff")
     assert ran.code == 2
     assert "the prompt is no text; expected UTF-8; got stdin, byte 2" in ran.err
+    ran = generate(cycle, "--chat", "--max-tokens", 3, stdin=b"hello\nab\xff\n")
+    assert ran.code == 2
+    assert "a turn is no text; expected UTF-8" in ran.err

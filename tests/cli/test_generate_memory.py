@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from suffixsvc_client import SuffixClient
 from suffixsvc_driver.config import DriverConfig, Policy
-from suffixsvc_driver.settings_file import LayerSettings, Settings, TargetSettings, write_settings
+from suffixsvc_driver.settings_file import (
+    LayerSettings,
+    Settings,
+    TargetSettings,
+    read_settings,
+    write_settings,
+)
 from suffixsvc_driver.targets.llama_context import ContextSettings
 from suffixsvc_driver.workers.engine import DraftEngine
 from suffixsvc_driver.workers.server import DraftWorkerServer
 from support.generating import Generating, generating, process
 from support.serving import PATIENCE_S, ServeProcess, serving, socket_dir
 from support.tiny_gguf import byte_texts, chain_of, write_tiny_chain, write_tiny_llama
+from support.tiny_kinds import write_tiny_moe
 
 from suffixsvc import Limits, SuffixCache, cli
 from suffixsvc.children import Children
@@ -102,6 +110,21 @@ def test_a_service_remembers(generate: Generating, model: Path, folder: Path) ->
     assert runs[1]["sources"].count("namespace") > 10
 
 
+def test_a_service_that_has_no_room_costs_nothing_but_its_drafts(
+    generate: Generating, model: Path, folder: Path
+) -> None:
+    narrow = Limits(max_sessions=1)
+    with (
+        SuffixCache(limits=narrow) as cache,
+        serving(cache, f"unix:{folder}/s", narrow) as (_, address),
+        SuffixClient(address) as other,
+    ):
+        other.namespace("other").open_session([1])
+        ran = generate(model, *PROMPT, "--service", address)
+    assert (ran.code, ran.out) == (0, WRITTEN + "\n")
+    assert "nothing is remembered: too many live sessions" in ran.err
+
+
 def test_a_service_that_is_gone_costs_nothing_but_its_drafts(
     generate: Generating, model: Path, folder: Path
 ) -> None:
@@ -154,6 +177,14 @@ def test_settings_hold_until_an_option_says_otherwise(
     [told] = generate(model, *PROMPT, "--json", "--settings", file, *options).told
     assert (told["policy"], told["model"]["context_size"]) == ("expected-gain", 256)
     assert [seen["layer"] for seen in told["steps"][0]["considered"]] == ["suffix"]
+
+
+def test_the_settings_of_the_manual_are_some(tmp_path: Path) -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "generate.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"```toml\n(.*?)```", manual, re.DOTALL)
+    file = tmp_path / "s.toml"
+    file.write_text(block)
+    assert read_settings(file).target.experts_used == 6
 
 
 def test_a_service_takes_its_longest_draft_from_settings(model: Path, folder: Path) -> None:
@@ -227,6 +258,18 @@ def test_a_draft_model_that_does_not_fit(generate: Generating, model: Path, tmp_
     ran = generate(model, *PROMPT, "--draft", other)
     assert ran.code == 2
     assert "rule 'token-text'" in ran.err
+
+
+# -- experts
+
+
+def test_another_number_of_experts(generate: Generating, tmp_path: Path) -> None:
+    mixture = write_tiny_moe(tmp_path / "moe.gguf", seed=1)
+    run = (mixture, "hello", "--raw", "--max-tokens", 20, "--json")
+    usual, [told] = generate(*run).told[0], generate(*run, "--experts", 1).told
+    assert (usual["model"]["experts_used"], told["model"]["experts_used"]) == (None, 1)
+    assert usual["token_ids"] != told["token_ids"], "another number makes another model"
+    assert "expected 1 .. 4; got 9" in generate(*run, "--experts", 9).err
 
 
 # -- a real model
