@@ -11,7 +11,7 @@ from typing import Any, Final
 from suffixsvc_driver import models
 from suffixsvc_driver.config import Controller, DriverConfig, Policy
 from suffixsvc_driver.content import ContentType, content_type
-from suffixsvc_driver.cost import kept_curve, measured_curve
+from suffixsvc_driver.cost import guessed_curve, kept_curve, measured_curve
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
@@ -174,7 +174,7 @@ def _curve(target: LlamaTarget, options: Options, say: Say) -> tuple[CostCurve, 
     if kept is not None:
         return kept, True
     if not options.measure:
-        return CostCurve.guessed(target.max_width), False
+        return guessed_curve(target), False
     say("measuring what a step costs on this machine; it is kept for the next time")
     with progress_of("measuring what a step costs") as bar:
         return measured_curve(target, again=True, progress=bar), True

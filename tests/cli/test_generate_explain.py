@@ -138,6 +138,7 @@ def test_explaining_changes_nothing_on_any_kind_of_target(
     model = KINDS[name](tmp_path / "m.gguf", seed=3)
     exact = TargetSettings(flash_attention=False, kv_type="f32", max_width=32, snapshots=kind != name)
     write_settings(tmp_path / "s.toml", Settings(target=exact))
+    generate.target = exact
     run = (model, "--settings", tmp_path / "s.toml", "--max-tokens", 40)
     prompt = ("tell me more, and tell me more, and", "--raw")
     plain = generate(*run, *prompt, "--layers", "none")

@@ -168,6 +168,7 @@ def test_settings_hold_until_an_option_says_otherwise(
             suffix=LayerSettings(enabled=False),
         ),
     )
+    generate.target = TargetSettings(max_width=8)
     [told] = generate(model, *PROMPT, "--json", "--settings", file).told
     assert (told["policy"], told["namespace"], told["text"]) == ("first-match", None, WRITTEN)
     assert told["model"]["context_size"] == 512, "rounded up by llama.cpp"
@@ -213,6 +214,12 @@ def test_a_curve_is_measured_once(
     assert cli.main([*arguments, "--no-measure", "--json"]) == 0, "what was measured is not guessed again"
     out, err = capsys.readouterr()
     assert (json.loads(out)["curve"]["measured"], err) == (True, "")
+    monkeypatch.setenv("SUFFIXSVC_HOME", str(tmp_path / "elsewhere"))
+    assert cli.main([*arguments, "--no-measure"]) == 0
+    out, err = capsys.readouterr()
+    assert out == WRITTEN[:5] + "\n"
+    assert "expected by the cost curve, which is a guess; " in err
+    assert not (tmp_path / "elsewhere").exists(), "a guess is not kept"
 
 
 # -- a draft model
