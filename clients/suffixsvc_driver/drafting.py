@@ -108,7 +108,7 @@ class StepDraft:
 
     def decide(self) -> Verify:
         """What to send."""
-        plain = Verify(considered=tuple(self._looked_at))
+        plain = Verify(considered=tuple(self._looked_at), rate=self.rate)
         offer, n = self.offer, self.choice.length
         if not n:
             return plain

@@ -43,8 +43,6 @@ __all__ = ["Result", "StepRecord", "generate"]
 
 _log = structlog.get_logger(__name__)
 _NONE: Final = int(DraftSource.NONE)
-#: a curve for targets nobody measured: a mid-sized model on a machine with some width to spare
-_GUESSED_COST_PER_TOKEN: Final = 0.2
 #: tokens by which the kind of a text is judged
 _CONTENT_TOKENS: Final = 64
 
@@ -212,7 +210,7 @@ def generate(
         config: policy and its settings.
         layers: in the order in which they are asked, cheapest first.
         sampling: how tokens are chosen. Drafted tokens that its grammar forbids are never sent.
-        curve: the target's measured cost curve; without one a linear guess. A live one learns from the steps.
+        curve: the target's measured cost curve; without one a guess. A live one learns from the steps.
         trust: what earlier generations learned about these layers; it learns on.
         stop: ends the generation where it holds.
         content: says what kind of text token ids are, for controllers that go by it; asked now and then.
@@ -224,7 +222,7 @@ def generate(
         GrammarError: of ``sampling``, before anything is computed; or later, where nothing is permitted.
         ModelError: the target. Whatever a layer raises is counted, logged once and goes no further.
     """
-    curve = curve or CostCurve.linear(_GUESSED_COST_PER_TOKEN, max(1, min(16, target.max_width)))
+    curve = curve or CostCurve.guessed(target.max_width)
     known = curve.curve if isinstance(curve, LiveCurve) else curve
     if known.max_width > target.max_width:
         raise InvalidConfigError(

@@ -233,7 +233,7 @@ class Driver:
         beside = self._draft.headroom.beside
         budget = min(limit, self.curve.widest_paying - 1, self._room() - 1, self.curve.max_width - 1 - beside)
         if budget < 1:
-            self._draft.leave_alone(layer.spec.name, "no room, or no width that pays")
+            self._draft.leave_alone(layer.spec.name, self._why_no_budget(limit))
             return None
         # no question is worth more than a draft of which every token is right
         worth = float(budget) if due else layer.asking.worth(layer.dry_steps, self._draft.gain)
@@ -241,6 +241,13 @@ class Driver:
             return budget
         self._draft.leave_alone(layer.spec.name, "asking costs more than it has been worth")
         return None
+
+    def _why_no_budget(self, limit: int) -> str:
+        if limit < 1:
+            return "only one more token is wanted"
+        if self._room() < 2:
+            return "the context is full behind the next token"
+        return "no wider batch pays, even if every token of it were right"
 
     def _ask_draft_model(self, layer: DraftModelState, limit: int) -> AskLayer | None:
         """From where the text ends, or behind the draft at hand, whichever is worth more."""

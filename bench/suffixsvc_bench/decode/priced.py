@@ -189,6 +189,9 @@ class _Told:
         self._at = 0
         return Prefilled(0, 0)
 
+    def chooser(self, sampling: Sampling, prompt_ids: TokenIds) -> Chooser:
+        return Chooser(sampling, self.vocab_size)
+
     def verify(
         self,
         drafted: Sequence[int],
