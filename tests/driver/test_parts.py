@@ -1,4 +1,4 @@
-"""Curves, policies, trust, sampling, chains, vocabularies, slots: the driver's small pure parts."""
+"""Curves, policies, trust, chains, vocabularies, slots: the driver's small pure parts."""
 
 from __future__ import annotations
 
