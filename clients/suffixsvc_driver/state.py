@@ -237,9 +237,11 @@ class Driver:
             return None
         # no question is worth more than a draft of which every token is right
         worth = float(budget) if due else layer.asking.worth(layer.dry_steps, self._draft.gain)
-        if worth > self._rate.value * self._in_steps(layer.asking.seconds):
+        price = self._rate.value * self._in_steps(layer.asking.seconds)
+        if worth > price:
             return budget
-        self._draft.leave_alone(layer.spec.name, "asking costs more than it has been worth")
+        why = f"asking costs {price:.2g} tokens, more than the {worth:.2g} it has been worth here"
+        self._draft.leave_alone(layer.spec.name, why)
         return None
 
     def _why_no_budget(self, limit: int) -> str:
@@ -281,7 +283,9 @@ class Driver:
             return AskLayer(name, asked, self._feedback, after)
         price = reading + layer.token_seconds
         if not layer.asking.due(self.config.probe_every_steps, self.curve.seconds_per_step, price):
-            self._draft.leave_alone(name, "its tokens cost more than they would gain")
+            each, first = self._in_steps(layer.token_seconds), self._in_steps(reading)
+            why = f"a token costs {each:.2g} plain steps, reading {first:.2g}, {acceptance:.0%} are accepted"
+            self._draft.leave_alone(name, f"no draft of it would pay: {why}")
             return None
         ideal = best(1.0)
         if ideal.gain > draft.gain:
