@@ -147,7 +147,7 @@ class StepDraft:
 
     def cut(self, length: int, padding: int) -> Verify:
         """Send so many tokens of the draft, and so many behind them that only fill the batch."""
-        plain = Verify(considered=tuple(self._looked_at))
+        plain = Verify(considered=tuple(self._looked_at), rate=self.rate)
         if not length + padding:
             return plain
         offer, n = self.offer, length

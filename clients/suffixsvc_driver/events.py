@@ -225,6 +225,7 @@ class Verify:
         continued_by: the layer that went on behind the first one's draft; empty where none did.
         continued_at: tokens of the first layer then.
         considered: what was looked at before, for people.
+        rate: tokens per unit cost so far, which a draft had to be worth: for people too.
         parents: of a tree, the index of each token's parent, -1 for the last real token; empty for a chain.
         layers: whose each token is, where a draft was put together from several layers' answers token by
             token.
@@ -238,6 +239,7 @@ class Verify:
     continued_by: str = ""
     continued_at: int = 0
     considered: tuple[Considered, ...] = ()
+    rate: float = 1.0
     parents: tuple[int, ...] = ()
     layers: tuple[str, ...] = ()
 
@@ -322,7 +324,7 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
     if isinstance(decision, Verify):
         data["probs"] = [round(p, 6) for p in decision.probs]
         data["token_ids"], data["sources"] = list(decision.token_ids), list(decision.sources)
-        del data["considered"]
+        del data["considered"], data["rate"]
         if not decision.continued_by:
             del data["continued_by"], data["continued_at"]
         for name in ("parents", "layers"):

@@ -46,8 +46,6 @@ __all__ = ["Generation", "Result", "StepRecord", "curve_for"]
 
 _log = structlog.get_logger(__name__)
 _NONE: Final = int(DraftSource.NONE)
-#: a curve for targets nobody measured: a mid-sized model on a machine with some width to spare
-_GUESSED_COST_PER_TOKEN: Final = 0.2
 #: tokens by which the kind of a text is judged
 _CONTENT_TOKENS: Final = 64
 
@@ -197,7 +195,7 @@ def curve_for(target: TargetShape, curve: CostCurve | LiveCurve | None) -> CostC
     Raises:
         InvalidConfigError: it is wider than the target's batches.
     """
-    curve = curve or CostCurve.linear(_GUESSED_COST_PER_TOKEN, max(1, min(16, target.max_width)))
+    curve = curve or CostCurve.guessed(target.max_width)
     known = curve.curve if isinstance(curve, LiveCurve) else curve
     if known.max_width > target.max_width:
         raise InvalidConfigError(

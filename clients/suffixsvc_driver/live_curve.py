@@ -43,6 +43,11 @@ class LiveCurve:
         self._unit = curve.seconds_per_step
         self._ratios: dict[int, deque[float]] = {}
 
+    @property
+    def seconds_per_step(self) -> float:
+        """What a plain step takes now; 0 while nobody knows."""
+        return self._unit
+
     def observe(self, width: int, seconds: float) -> None:
         """A step of ``width`` tokens, the newest one and those computed again included, took so long;
         0 seconds is no measurement, and so is a width that the curve does not know."""

@@ -139,7 +139,7 @@ def generate_many(
     Args:
         requests: taken one by one as lanes become free, so a generator may make the next ones of what came.
         config: of all of them.
-        curve: the target's measured cost curve, by the tokens of the whole batch; without one a linear guess.
+        curve: the target's measured cost curve, by the tokens of the whole batch; without one a guess.
         trust: what is known about layers by name; shared, and learned on.
 
     Raises:

@@ -68,13 +68,15 @@ class Questions:
         widest = curve.max_width - 1 - headroom.beside
         budget = min(limit, curve.widest_paying - 1, headroom.room - 1, widest)
         if budget < 1:
-            draft.leave_alone(layer.spec.name, "no room, or no width that pays")
+            draft.leave_alone(layer.spec.name, _why_no_budget(limit, headroom))
             return None
         # no question is worth more than a draft of which every token is right
         worth = float(budget) if due else layer.asking.worth(layer.dry_steps, draft.gain)
-        if worth > draft.rate * in_steps(layer.asking.seconds, curve):
+        price = draft.rate * in_steps(layer.asking.seconds, curve)
+        if worth > price:
             return budget
-        draft.leave_alone(layer.spec.name, "asking costs more than it has been worth")
+        why = f"asking costs {price:.2g} tokens, more than the {worth:.2g} it has been worth here"
+        draft.leave_alone(layer.spec.name, why)
         return None
 
     def _ask_draft_model(
@@ -116,10 +118,20 @@ class Questions:
             return AskLayer(name, asked, verified, after)
         price = reading + layer.token_seconds
         if not layer.asking.due(self._config.probe_every_steps, curve.seconds_per_step, price):
-            draft.leave_alone(name, "its tokens cost more than they would gain")
+            each, first = in_steps(layer.token_seconds, curve), in_steps(reading, curve)
+            why = f"a token costs {each:.2g} plain steps, reading {first:.2g}, {acceptance:.0%} are accepted"
+            draft.leave_alone(name, f"no draft of it would pay: {why}")
             return None
         ideal = best(1.0)
         if ideal.gain > draft.gain:
             return AskLayer(name, ideal.length, verified)
         draft.leave_alone(name, "even right in every token it would not pay")
         return None
+
+
+def _why_no_budget(limit: int, headroom: Headroom) -> str:
+    if limit < 1:
+        return "only one more token is wanted"
+    if headroom.room < 2:
+        return "the context is full behind the next token"
+    return "no wider batch pays, even if every token of it were right"

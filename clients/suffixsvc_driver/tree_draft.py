@@ -163,7 +163,7 @@ class TreeDraft:
         batch. The last one is a leaf: what hangs on it would be less probable."""
         considered = tuple(self._looked_at)
         if not length + padding:
-            return Verify(considered=considered)
+            return Verify(considered=considered, rate=self.rate)
         nodes = self._chosen.order[:length]
         place = {node: i for i, node in enumerate(nodes)}
         tokens = tuple(self._tokens[i] for i in nodes)
@@ -177,6 +177,7 @@ class TreeDraft:
             layer=layers[0] if layers else "",
             padding=padding,
             considered=considered,
+            rate=self.rate,
             parents=() if is_chain(parents) else parents,
             layers=layers + ("",) * padding if len(set(layers)) > 1 else (),
         )

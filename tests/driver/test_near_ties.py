@@ -66,7 +66,7 @@ def test_what_noise_can_do_is_a_near_tie(values: dict[str, Any], grammar: bool) 
     chosen then, its distance is small. And the one that is chosen without noise has none."""
     rng = np.random.default_rng(len(str(values)) + grammar)
     swapped = at_a_cut = 0
-    for trial in range(500):
+    for trial in range(250):
         logits = (rng.standard_normal(24) * rng.choice([0.3, 1.5, 4])).astype(np.float32)
         if trial % 3 == 0:
             logits = np.round(logits)
@@ -78,7 +78,7 @@ def test_what_noise_can_do_is_a_near_tie(values: dict[str, Any], grammar: bool) 
         assert distance(logits.tolist(), chooser, trial, other) <= MAX_DISTANCE
         swapped += alone != other
         at_a_cut += other not in kept(logits, chooser.sampling)[0]
-    assert swapped > 2 or values == {"top_k": 1}
+    assert swapped > 0 or values == {"top_k": 1}
     if values and not grammar:
         assert at_a_cut > 0 or "min_p" in values or values == {"top_p": 0.01}
 
@@ -89,7 +89,7 @@ def test_other_tokens_are_not_excused(values: dict[str, Any], grammar: bool) -> 
     """Of tokens taken at random where one is chosen clearly, few are near ties."""
     rng = np.random.default_rng(5)
     excused = tried = 0
-    for trial in range(300):
+    for trial in range(200):
         logits = (rng.standard_normal(24) * 4).astype(np.float32)
         tokens = set(rng.choice(24, 9, replace=False).tolist()) if grammar else None
         chooser = chooser_of(24, tokens, temperature=1.0, seed=trial, **values)
@@ -97,7 +97,7 @@ def test_other_tokens_are_not_excused(values: dict[str, Any], grammar: bool) -> 
         if token != chooser.choose(logits, trial):
             tried += 1
             excused += distance(logits.tolist(), chooser, trial, token) <= MAX_DISTANCE
-    assert tried > 120
+    assert tried > 80
     assert excused / tried < 0.2
 
 

@@ -1,4 +1,4 @@
-"""Curves, policies, trust, sampling, chains, vocabularies, slots: the driver's small pure parts."""
+"""Curves, policies, trust, chains, vocabularies, slots: the driver's small pure parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from suffixsvc_driver.chain import clean_chain
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Feedback
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
-from suffixsvc_driver.policy import Headroom, RunningRate, best_ask, best_prefix
+from suffixsvc_driver.policy import Headroom, RunningRate, best_ask, best_prefix, weigh_prefixes
 from suffixsvc_driver.targets.slots import SlotCache, common_prefix
 from suffixsvc_driver.trust import Trust
 from suffixsvc_driver.vocabulary import Vocabulary, check_vocabulary
@@ -96,6 +96,23 @@ def test_the_best_prefix_is_the_best(
     assert choice.length < choice.width <= max(1, room)
     assert choice.width + beside <= max(1 + beside, curve.max_width)
     assert choice.length <= min(limit, len(probs))
+
+
+@given(
+    probs=st.lists(st.floats(0, 1), max_size=25),
+    curve=curves,
+    rate=st.floats(1, 5),
+    headroom=st.builds(Headroom, st.integers(0, 25), st.integers(1, 25), st.integers(0, 6), st.booleans()),
+)
+def test_what_is_weighed_is_what_was_chosen_from(
+    probs: list[float], curve: CostCurve, rate: float, headroom: Headroom
+) -> None:
+    choice = best_prefix(probs, curve, rate, headroom)
+    weighed = weigh_prefixes(probs, curve, rate, headroom)
+    assert max([0.0, *(each.gain for each in weighed)]) == choice.gain
+    if choice.length:
+        chosen = weighed[choice.length - 1]
+        assert (chosen.width, chosen.gain) == (choice.width, choice.gain)
 
 
 def test_the_widest_step_that_can_pay() -> None:

@@ -75,25 +75,23 @@ def test_hostile_drafts_never_change_the_output(target: LlamaTarget, name: str) 
     rng = np.random.default_rng(len(name))
     sampling = SAMPLINGS[name]
     accepted = rejected = forbidden = 0
-    for length in (1, 30, 90):
+    for length, policy in ((1, "first-match"), (30, "expected-gain"), (60, "first-match")):
         prompt = rng.integers(0, 256, size=length).tolist()
         plain = generate(target, prompt, max_tokens=50, sampling=sampling)
-        for policy in ("expected-gain", "first-match"):
-            layer = ScriptedLayer(hostile_drafter(rng, [*prompt, *plain.token_ids], target.vocab_size))
-            result = generate(
-                target, prompt, DriverConfig(policy=policy), [layer], 50, sampling=sampling, curve=CARELESS
-            )
-            assert result.token_ids == plain.token_ids
-            assert result.finish == plain.finish
-            accepted += result.stats.accepted
-            rejected += result.stats.drafted - result.stats.accepted
-            if sampling.grammar is not None:
-                never_sent(target, result)
-                forbidden += result.stats.layer("scripted").forbidden
-            report = check_exactness(target, result)
-            assert report.ok, report.describe()
-            assert report.flips == ()
-    assert accepted > 20
+        layer = ScriptedLayer(hostile_drafter(rng, [*prompt, *plain.token_ids], target.vocab_size))
+        config = DriverConfig(policy=policy)
+        result = generate(target, prompt, config, [layer], 50, sampling=sampling, curve=CARELESS)
+        assert result.token_ids == plain.token_ids
+        assert result.finish == plain.finish
+        accepted += result.stats.accepted
+        rejected += result.stats.drafted - result.stats.accepted
+        if sampling.grammar is not None:
+            never_sent(target, result)
+            forbidden += result.stats.layer("scripted").forbidden
+        report = check_exactness(target, result)
+        assert report.ok, report.describe()
+        assert report.flips == ()
+    assert accepted > 10
     assert rejected > 0 or sampling.grammar is not None
     assert (forbidden > 0) == (sampling.grammar is not None)
 
@@ -148,7 +146,7 @@ def test_a_json_schema_is_written(tmp_path: Path) -> None:
     with LlamaTarget(path, WIDTH_INDEPENDENT) as target:
         prompt = list(b"Write JSON:")
         forbidden = 0
-        for seed in range(12):
+        for seed in range(6):
             sampling = Sampling(0.0 if seed == 0 else 1.0, seed=seed, grammar=grammar)
             plain = generate(target, prompt, max_tokens=200, sampling=sampling)
             assert plain.finish is FinishReason.STOP
@@ -164,7 +162,7 @@ def test_a_json_schema_is_written(tmp_path: Path) -> None:
             assert drafted.token_ids == plain.token_ids
             assert never_sent(target, drafted) > 0
             forbidden += drafted.stats.layer("scripted").forbidden
-        assert forbidden > 100
+        assert forbidden > 50
 
 
 def test_an_end_token_only_where_the_grammar_is_complete(tiny_target: LlamaTarget) -> None:
@@ -287,7 +285,7 @@ def test_another_permitted_token_is_noticed(tiny_target: LlamaTarget) -> None:
         chooser = tiny_target.chooser(result.sampling, result.prompt_ids)
         for token in result.token_ids[:3]:
             chooser.accept(token)
-        fits = [t for t in range(97, 123) if chooser.allowed([t]) and t != result.token_ids[3]]
+        fits = [t for t in range(97, 123) if chooser.allowed([t]) and t != result.token_ids[3]][:8]
         reports = [check_exactness(tiny_target, changed(result, 3, token)) for token in fits]
         assert all(not report.same_shapes_exact for report in reports)
         assert sum(not report.near_ties_only for report in reports) > len(reports) / 2

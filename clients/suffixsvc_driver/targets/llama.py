@@ -197,8 +197,8 @@ class LlamaTarget:
             InvalidInputError: ``parents`` do not make a tree. Nothing changes.
             InvalidConfigError: settings without a chooser that need the text.
             ModelError: llama.cpp failed, or computed what is no number.
-            GrammarError: the grammar permits nothing here. After either, and after whatever ``stop`` raises, the
-                sequence is as before the step.
+            GrammarError: the grammar permits nothing here. After either, and after whatever ``stop`` raises,
+                the sequence is as before the step.
         """
         chooser = self._choosers.of(choices)
         lane = self._lane

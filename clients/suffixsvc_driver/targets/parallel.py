@@ -186,9 +186,7 @@ class ParallelLlama:
             raise
         return [self._settle(part, found) for part, found in zip(parts, seen, strict=True)]
 
-    def _judge(
-        self, step: LaneStep, chooser: Chooser, part: Part, offset: int
-    ) -> Verification | Exception:
+    def _judge(self, step: LaneStep, chooser: Chooser, part: Part, offset: int) -> Verification | Exception:
         def row(i: int) -> FloatArray:
             return self.context.logits(offset + part.silent + i)
 
