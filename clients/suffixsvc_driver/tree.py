@@ -18,7 +18,16 @@ from collections.abc import Sequence
 
 from suffixsvc.errors import InvalidInputError
 
-__all__ = ["branches_of", "check_parents", "depths_of", "follow", "is_chain", "leaf_count", "rows_of"]
+__all__ = [
+    "branches_of",
+    "check_parents",
+    "depths_of",
+    "follow",
+    "is_chain",
+    "leaf_count",
+    "rows_of",
+    "walk",
+]
 
 
 def is_chain(parents: Sequence[int]) -> bool:
@@ -81,6 +90,21 @@ def depths_of(parents: Sequence[int]) -> list[int]:
 def leaf_count(parents: Sequence[int]) -> int:
     """Tokens without children."""
     return len(parents) - len({parent for parent in parents if parent >= 0})
+
+
+def walk(parents: Sequence[int], nodes: Sequence[int]) -> list[int]:
+    """Nodes that hold their own parents, each followed by all below it; of siblings, the one that stood first
+    comes first."""
+    children: dict[int, list[int]] = {}
+    for node in nodes:
+        children.setdefault(parents[node], []).append(node)
+    found: list[int] = []
+    ahead = children.get(-1, [])[::-1]
+    while ahead:
+        node = ahead.pop()
+        found.append(node)
+        ahead.extend(children.get(node, ())[::-1])
+    return found
 
 
 def branches_of(parents: Sequence[int]) -> list[tuple[int, int]]:

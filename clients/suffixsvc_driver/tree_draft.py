@@ -17,7 +17,7 @@ from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.drafting import Offer, behind
 from suffixsvc_driver.events import Considered, Propose, Verify
 from suffixsvc_driver.policy import Choice, Headroom, best_prefix
-from suffixsvc_driver.tree import is_chain
+from suffixsvc_driver.tree import is_chain, walk
 from suffixsvc_driver.tree_policy import TreeChoice, best_tree, path_probs
 
 __all__ = ["TreeDraft"]
@@ -160,11 +160,15 @@ class TreeDraft:
 
     def cut(self, length: int, padding: int) -> Verify:
         """Send so many tokens, the most probable ones, and so many behind the last of them that only fill the
-        batch. The last one is a leaf: what hangs on it would be less probable."""
+        batch.
+
+        The most probable path comes first and in one piece: where it is taken, the text lies in the KV as if
+            a
+        chain had been drafted, and rounds as one. The last token is a leaf."""
         considered = tuple(self._looked_at)
         if not length + padding:
             return Verify(considered=considered, rate=self.rate)
-        nodes = self._chosen.order[:length]
+        nodes = walk(self._parents, self._chosen.order[:length])
         place = {node: i for i, node in enumerate(nodes)}
         tokens = tuple(self._tokens[i] for i in nodes)
         parents = tuple(place.get(self._parents[i], -1) for i in nodes)

@@ -3,6 +3,7 @@ do, draft or fail at."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,12 +22,14 @@ from suffixsvc_driver.sampling import GREEDY, Sampling
 from suffixsvc_driver.targets import LaneStep, Verification
 from suffixsvc_driver.targets.llama import LlamaTarget
 from suffixsvc_driver.targets.llama_context import ContextSettings, LlamaContext, Part
+from suffixsvc_driver.targets.llama_grammar import LlamaGrammar
 from suffixsvc_driver.targets.parallel import ParallelLlama
 from support.layers import ScriptedLayer, chain, hostile_drafter, hostile_tree_drafter
 from support.targets import WIDTH_INDEPENDENT, nearly_no_flips, same_texts
 from support.tiny_kinds import KINDS, WINDOW
 
 from suffixsvc.errors import (
+    GrammarError,
     InvalidConfigError,
     InvalidInputError,
     InvalidTokensError,
@@ -145,6 +148,63 @@ def test_windows_forget_in_shared_memory(tmp_path: Path) -> None:
             requests, expected = some_requests(np.random.default_rng(seed), target, 12, GREEDY)
             target.forget()
             check(target, generate_many(target, requests, curve=CARELESS), expected)
+
+
+LISTS = """
+root ::= item ("," " "? item)* "."
+item ::= [a-z] [a-z] [a-z]* | "(" root ")"
+"""
+SETTINGS = [
+    GREEDY,
+    Sampling(grammar=LISTS),
+    Sampling(1.0, 40, seed=3, repeat_penalty=1.2, penalty_last_n=20),
+    Sampling(1.0, seed=6, grammar=LISTS),
+    Sampling(1.2, min_p=0.1, seed=5, logit_bias={32: -math.inf, 101: 2.0}),
+    Sampling(1.0, 30, 0.95, 7, 0.02, 1.2, 0.1, 0.1, 30, {120: -1.0}, LISTS),
+]
+
+
+def test_everyone_chooses_as_they_like(tiny: ParallelLlama) -> None:
+    """Penalties, biases and grammars side by side, with drafted trees of which what a grammar forbids is
+    cut."""
+    rng = np.random.default_rng(17)
+    prompts = [rng.integers(0, 256, size=int(rng.integers(1, 40))).tolist() for _ in SETTINGS]
+    requests, expected = [], []
+    for prompt, sampling in zip(prompts, SETTINGS, strict=True):
+        plain = alone(tiny, [prompt], [40], sampling)[0]
+        drafter = hostile_tree_drafter(rng, [*prompt, *plain.token_ids], tiny.vocab_size)
+        requests.append(Request(prompt, [ScriptedLayer(drafter)], 40, sampling))
+        expected.append(plain)
+    bad = Request([1], sampling=Sampling(grammar="root ::= [a"))
+    tiny.forget()
+    run = generate_many(tiny, [*requests, bad], curve=CARELESS)
+    assert isinstance(run.outcomes[-1], Failure)
+    assert isinstance(run.outcomes[-1].error, GrammarError)
+    good = replace(run, outcomes=run.outcomes[:-1])
+    check(tiny, good, expected)
+    report = check_parallel(tiny, run)
+    assert report.ok, report.describe()
+    assert nearly_no_flips(report)
+    sent = forbidden = 0
+    for result in run.results:
+        if result.sampling.grammar is None:
+            continue
+        grammar = LlamaGrammar(tiny.model, result.sampling.grammar)
+        grammar.patience = math.inf
+        forbidden += result.stats.layer("scripted").forbidden
+        for step in result.steps:
+            tokens, parents = step.decision.token_ids, step.decision.parents or range(-1, 99)
+            for i in range(len(tokens) - step.decision.padding):
+                path, at = [], i
+                while at >= 0:
+                    path.insert(0, tokens[at])
+                    at = parents[at]
+                assert grammar.allowed(path) == len(path)
+                sent += 1
+            for token in step.emitted:
+                grammar.accept(token)
+    assert sent > 10
+    assert forbidden > 20
 
 
 def test_the_first_match_shares_too(tiny: ParallelLlama) -> None:

@@ -19,6 +19,7 @@ from suffixsvc_driver.tree import (
     is_chain,
     leaf_count,
     rows_of,
+    walk,
 )
 from suffixsvc_driver.tree_policy import best_tree, path_probs, prune
 
@@ -179,6 +180,17 @@ def ancestors(parents: tuple[int, ...], i: int) -> list[int]:
         path.append(i)
         i = parents[i]
     return path
+
+
+def test_a_walk_goes_down_first() -> None:
+    #      0 - 2 - 5       in the order of their probability: 1 before 0, 3 before 2
+    # root   ` 3
+    #      1 - 4
+    parents = (-1, -1, 0, 0, 1, 2)
+    assert walk(parents, [1, 4, 0, 3, 2, 5]) == [1, 4, 0, 3, 2, 5]
+    assert walk(parents, [0, 1, 2, 3, 4, 5]) == [0, 2, 5, 3, 1, 4]
+    assert walk(parents, [1, 0, 3]) == [1, 0, 3]
+    assert walk(parents, []) == []
 
 
 def test_a_text_says_which_path_it_takes() -> None:

@@ -138,6 +138,14 @@ def test_what_two_layers_say_becomes_one_tree() -> None:
     assert first_verify(answers, begin()).token_ids == (5, 6, 8)
 
 
+def test_the_most_probable_path_comes_first() -> None:
+    """In one piece, whatever else is more probable than its end."""
+    wide = tree([5, 6, 7, 8, 9], [-1, -1, 1, 2, 0], [0.45, 0.5, 0.6, 0.6, 0.9])
+    sent = first_verify({"suffix": wide}, branching(begin()))
+    assert sent.token_ids == (6, 7, 8, 5, 9)
+    assert sent.parents == (-1, 0, 1, -1, 3)
+
+
 def test_a_chain_is_sent_where_it_is_best() -> None:
     steep = CostCurve.linear(0.5, 16, seconds_per_step=0.03)
     answers = {"lookup": chain([5, 6, 7], 0.6, DraftSource.PROMPT_LOOKUP), "suffix": chain([5, 6, 8], 0.95)}
