@@ -1,10 +1,12 @@
 """The speculation driver: verifies drafts on a target model, so that its text stays its own.
 
     state     the state machine: events in, decisions out; no clock, no transport, no model
-    policy    what pays: expected gain over a measured cost curve, or first-match
+    policy    what pays: expected gain over a measured cost curve, or first-match; ``tree_policy`` of a tree,
+              ``sharing`` of a batch that several generations share
     trust     what each layer's probabilities turned out to be worth
     layers/   prompt lookup (in process), suffix (any backend session), draft model (a worker)
     loop      ``generate``: asks the layers, runs the target, keeps the book
+    parallel  ``generate_many``: several generations at once, in shared batches
     sampling  how a token is picked from logits; chooser: with the text before it, penalties and a grammar
     targets/  llama.cpp through llama-cpp-python's low-level API
     workers/  the draft worker's server and client

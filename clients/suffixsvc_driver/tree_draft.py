@@ -4,7 +4,8 @@
     suffix          a b d             |          |              what several layers believe of it, the most
                     e                 e .3       d .5           counts; siblings above 1 together share it
 
-A chain falls out where that is best.
+A chain falls out where that is best. What is taken of a tree beside its most probable path is computed again
+by the target, to lie in one piece, so tokens beside it are worth less by what a token costs.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class TreeDraft:
     def __init__(self, curve: CostCurve, rate: float, headroom: Headroom, max_leaves: int) -> None:
         self.curve, self.rate, self.headroom = curve, rate, headroom
         self._max_leaves = max_leaves
+        # what is left of a token's worth when it has been computed again
+        self._again = max(0.0, 1.0 - rate * (curve.cost(2) - 1.0))
         self._tokens: list[int] = []
         self._parents: list[int] = []
         self._probs: list[float] = []
@@ -94,8 +97,10 @@ class TreeDraft:
             root = self._child[root, token]
         self._merge(offer, root)
         self._paths = path_probs(self._parents, self._probs)
+        first = set(self._best_path())
+        worth = [path if i in first else self._again * path for i, path in enumerate(self._paths)]
         self._chosen = chosen = best_tree(
-            self._parents, self._paths, self.curve, self.rate, self.headroom, self._max_leaves
+            self._parents, worth, self.curve, self.rate, self.headroom, self._max_leaves
         )
         self._looked_at.append(
             Considered(
@@ -151,7 +156,7 @@ class TreeDraft:
     def propose(self) -> Propose:
         """What could be sent, however much of it pays, for a batch that is shared."""
         most = max(0, min(self.headroom.limit, self.headroom.room - 1))
-        return Propose(tuple(self._paths[i] for i in self._chosen.order[:most]))
+        return Propose(self._chosen.worth[:most])
 
     def decide(self) -> Verify:
         """What to send."""

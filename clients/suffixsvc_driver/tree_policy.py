@@ -26,6 +26,7 @@ class TreeChoice:
         nodes: indices, the most probable first, parents before their children.
         width: of the batch, the newest real token and padding included.
         gain: over drafting nothing, tokens.
+        worth: what each of ``order`` adds, tokens.
         order: the nodes that could be sent, likewise: ``nodes`` is the beginning of it, and no beginning of
             it has too many leaves.
     """
@@ -34,6 +35,7 @@ class TreeChoice:
     width: int = 1
     gain: float = 0.0
     order: tuple[int, ...] = ()
+    worth: tuple[float, ...] = ()
 
 
 def path_probs(parents: Sequence[int], probs: Sequence[float]) -> list[float]:
@@ -61,7 +63,7 @@ def best_tree(
     straight line; otherwise of the leaves that are worth most at its mean slope.
 
     Args:
-        parents, paths: of each token; ``paths`` is P(path).
+        parents, paths: of each token; ``paths`` is P(path), or less, but falling along every path.
         rate: lambda, tokens per unit cost.
         headroom: ``replays`` is not looked at: who has to compute tokens again drafts chains.
     """
@@ -76,7 +78,8 @@ def best_tree(
             price = rate * max(0.0, curve.costs[width + headroom.beside] - plain) / length
             order = prune(parents, paths, order, max_leaves, price)
             length, width, gain = _best_prefix(order, paths, curve, rate, headroom)
-    return TreeChoice(tuple(order[:length]), width, gain, tuple(order))
+    worth = tuple(paths[i] for i in order)
+    return TreeChoice(tuple(order[:length]), width, gain, tuple(order), worth)
 
 
 def prune(

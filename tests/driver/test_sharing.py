@@ -155,7 +155,8 @@ def golden_case(start: Begin) -> Paced:
             return None if step % 7 == 3 else chain([*ahead[: step % 5], 7, 7][: ask.budget], 0.9)
         return chain(ahead[: min(ask.budget, 4)], 0.8, DraftSource.DRAFT_MODEL)
 
-    driver = Driver(DriverConfig(), TWO_CORES, [LOOKUP, SUFFIX, MODEL])
+    curve = TWO_CORES if start.max_branches == 1 else GPU
+    driver = Driver(DriverConfig(), curve, [LOOKUP, SUFFIX, MODEL])
     paced = Paced(driver, truth, answer, seconds=0.0005, others=[0, 1, 3, 11])
     if start.max_tokens:
         paced.play(start)
@@ -171,13 +172,13 @@ def test_golden_trace(leaves: int) -> None:
         lines = [json.dumps({"in": event_to_json(e), "out": decision_to_json(d)}) for e, d in trace]
         path.write_text("[\n" + ",\n".join(lines) + "\n]\n")
     recorded = json.loads(path.read_text())
-    driver = golden_case(replace(begin(), max_tokens=0)).driver
+    driver = golden_case(replace(begin(), max_tokens=0, max_branches=leaves)).driver
     for i, entry in enumerate(recorded):
         decision = decision_to_json(driver.on(event_from_json(entry["in"])))
         assert decision == entry["out"], f"step {i} of {path.name}"
     assert recorded[-1]["out"] == {"decision": "Finish", "reason": "stop"}
     sent = [entry["out"] for entry in recorded if entry["out"]["decision"] == "Verify"]
-    assert any(out["padding"] for out in sent)
+    assert any(out["padding"] for out in sent) is (leaves == 1)
     assert any("parents" in out for out in sent) is (leaves > 1)
 
 

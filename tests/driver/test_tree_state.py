@@ -155,6 +155,15 @@ def test_a_chain_is_sent_where_it_is_best() -> None:
     assert sent.layer == "suffix"
 
 
+def test_what_is_taken_beside_the_best_path_is_paid_twice() -> None:
+    """A token costs 0.3 plain steps: one that comes with 0.4 is worth that once, but not twice."""
+    curve = CostCurve.linear(0.3, 16, seconds_per_step=0.03)
+    draft = tree([5, 6], [-1, -1], [0.45, 0.4])
+    assert first_verify({"suffix": draft}, branching(begin()), curve).token_ids == (5,)
+    cheaper = CostCurve.linear(0.25, 16, seconds_per_step=0.03)
+    assert first_verify({"suffix": draft}, branching(begin()), cheaper).token_ids == (5, 6)
+
+
 def test_two_layers_one_chain() -> None:
     """One layer goes on where the other ends: no branch, and still each token is its own layer's."""
     answers = {"lookup": chain([5, 6], 0.9, DraftSource.PROMPT_LOOKUP), "suffix": chain([5, 6, 8, 9], 0.8)}

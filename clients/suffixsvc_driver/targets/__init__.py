@@ -31,8 +31,8 @@ class Batch:
     """One batch the target computed: ``token_ids`` at positions ``start``, ``start + 1``, ...
 
     Attributes:
-        parents: of a tree, of all tokens but the first, which is the root.
-        kept: of a tree, which of these stayed, as far as the text had come then.
+        parents: of a tree, which the last tokens are: -1 for the token before them, its root.
+        kept: of a tree, which of its tokens stayed.
     """
 
     start: int

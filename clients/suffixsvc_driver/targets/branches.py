@@ -61,19 +61,19 @@ class Branches:
                 self._context.cut(self._ids[k], 0)
                 self._shared[k] = 0
 
-    def settle(self, start: int, keep: int, leaf: int) -> None:
-        """The tree was computed at ``start``: its root and ``keep`` - 1 tokens on the way to ``leaf``
-        stay."""
-        context, slot, root = self._context, self._slot, start + 1
+    def settle(self, root: int, keep: int, leaf: int) -> None:
+        """The tree was computed, its root at position ``root``: that stays, and ``keep`` tokens on the way to
+        ``leaf``."""
+        context, slot, behind = self._context, self._slot, root + 1
         if leaf == 0:
-            context.cut(slot, start + keep)
+            context.cut(slot, behind + keep)
         else:
-            context.cut(slot, root)
-            if keep > 1:
-                context.share(self._ids[leaf - 1], slot, root, start + keep)
+            context.cut(slot, behind)
+            if keep:
+                context.share(self._ids[leaf - 1], slot, behind, behind + keep)
         for k in range(self._joined):
-            context.cut(self._ids[k], root)
-            self._shared[k] = root
+            context.cut(self._ids[k], behind)
+            self._shared[k] = behind
 
     def release(self) -> None:
         """Hold nothing: the slot is about to be cut, or to be used for another text."""

@@ -8,7 +8,13 @@ again because a recurrent state could not be cut between them.
       or, with a checkpoint    KV: p0 .. pn-2           next batch: [pn-1, t1 .. tj-1, tj, d1 ..]
                                                                      (again, silent)   (verified)
 
-Drafts may be trees where the KV can be cut (:mod:`suffixsvc_driver.targets.branches`).
+Drafts may be trees where the KV can be cut (:mod:`suffixsvc_driver.targets.branches`). Of the path that is
+taken only what lay first in the batch stays, in one piece behind the root; the rest is computed again, in
+front of the next batch. In cells that lie apart the text would round differently from then on:
+
+    batch  [r, a, b, c, d]     a b is the first path, c d another one
+    taken   r a b              KV: .. r a b     next batch: [t, ..]
+    taken   r c d              KV: .. r         next batch: [c, d, t, ..]
 """
 
 from __future__ import annotations
@@ -33,6 +39,8 @@ class Lane:
 
     Args:
         branches: sequences for the leaves of its trees.
+        in_order: keep the text's cells in its own order, as above. Where other lanes write into the same
+            memory that cannot be had, and paths stay as they are.
     """
 
     def __init__(
@@ -42,9 +50,11 @@ class Lane:
         eog_ids: frozenset[int],
         slot: Slot,
         branches: Branches,
+        *,
+        in_order: bool = True,
     ) -> None:
         self._context, self._rollback, self._eog_ids = context, rollback, eog_ids
-        self._branches = branches
+        self._branches, self._in_order = branches, in_order
         self.slot = slot
         self._last = -1
         self._again: list[int] = []
@@ -186,9 +196,11 @@ class Lane:
         """The computed batch gave these tokens: keep what they were computed from, forget the rest."""
         self._settled = len(self._written)
         if part.parents:
-            path = follow(part.tokens[-len(part.parents) :], part.parents, emitted[:-1])
-            self._settle_tree(part, tuple(path))
-            self._again, self._last = [], emitted[-1]
+            drafted = part.tokens[-len(part.parents) :]
+            path = tuple(follow(drafted, part.parents, emitted[:-1]))
+            kept = tuple(i for i, node in enumerate(path) if node == i) if self._in_order else path
+            self._settle_tree(part, kept)
+            self._again, self._last = [drafted[i] for i in path[len(kept) :]], emitted[-1]
             return
         keep = part.silent + len(emitted)
         if keep < len(part.tokens):
@@ -201,10 +213,10 @@ class Lane:
         self._again = list(part.tokens[held:keep])
         self._last = emitted[-1]
 
-    def _settle_tree(self, part: Part, path: tuple[int, ...]) -> None:
-        leaf = part.leaves[path[-1]][0] if path else 0
-        self._branches.settle(part.start, 1 + len(path), leaf)
-        self.slot.extend(Batch(part.start, part.tokens, part.parents, path), 0)
+    def _settle_tree(self, part: Part, kept: tuple[int, ...]) -> None:
+        root = part.start + len(part.tokens) - len(part.parents) - 1
+        self._branches.settle(root, len(kept), part.leaves[kept[-1]][0] if kept else 0)
+        self.slot.extend(Batch(part.start, part.tokens, part.parents, kept), 0)
 
     def repeat(self, batch: Batch) -> None:
         """Compute a batch of the slot's history again, without logits, and keep of it what stayed then."""

@@ -57,7 +57,8 @@ class ContextSettings:
         full_window: layers that see a window only keep the whole text nevertheless, so that any beginning
             of it can be used again.
         branches: sequences for drafted trees, which may then have so many leaves more than one. Takes unified
-            KV. Models whose state cannot be cut, or that forget what lies behind a window (``full_window`` =
+            KV, and at long texts some time for each (llama.cpp masks every cell for every sequence anew).
+            Models whose state cannot be cut, or that forget what lies behind a window (``full_window`` =
             False), verify chains only, whatever this says.
     """
 

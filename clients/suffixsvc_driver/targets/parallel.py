@@ -62,7 +62,8 @@ class ParallelLlama:
         for slot in self._cache.slots:
             first = slots + slot.index * branches
             leaves = Branches(self.context, range(first, first + branches))
-            self._lanes.append(Lane(self.context, self.rollback, self.model.eog_ids, slot, leaves))
+            eog_ids, alone = self.model.eog_ids, slots == 1
+            self._lanes.append(Lane(self.context, self.rollback, eog_ids, slot, leaves, in_order=alone))
         self._missing: dict[int, list[int]] = {}
         self._choosers = Choosers(self.model)
 

@@ -38,7 +38,9 @@ class Slot:
         says."""
         self.history.append(batch)
         if batch.parents:
-            self.tokens.extend((batch.token_ids[0], *(batch.token_ids[i + 1] for i in batch.kept)))
+            head = len(batch.token_ids) - len(batch.parents)
+            self.tokens.extend(batch.token_ids[:head])
+            self.tokens.extend(batch.token_ids[head + i] for i in batch.kept)
         else:
             self.tokens.extend(batch.token_ids[:keep])
 
