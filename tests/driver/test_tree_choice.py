@@ -62,7 +62,7 @@ curves = st.one_of(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     parents=trees,
     probs=st.lists(st.floats(0.0, 1.0), min_size=9, max_size=9),

@@ -93,7 +93,7 @@ def test_every_path_sees_the_text_and_itself_only(target: LlamaTarget) -> None:
     """Logits behind every token of random trees, against the path to it alone, through random paths taken."""
     rng = np.random.default_rng(3)
     with LlamaTarget(target.model, replace(BRANCHING, branches=0)) as alone:
-        for _ in range(8):
+        for _ in range(4):
             text = rng.integers(0, 256, size=int(rng.integers(1, 90))).tolist()
             target.begin(text)
             for _ in range(4):
@@ -238,7 +238,7 @@ def test_a_full_context_ends_in_the_middle_of_a_tree(target: LlamaTarget) -> Non
     """Every token of a tree takes a cell: none is drafted that has none."""
     rng = np.random.default_rng(2)
     with LlamaTarget(target.model, replace(BRANCHING, branches=0)) as chains:
-        for room in (1, 2, 5, 20):
+        for room in (1, 5, 20):
             prompt = rng.integers(0, 256, size=target.context_size - room).tolist()
             plain = generate(chains, prompt, max_tokens=60)
             truth = [*prompt, *plain.token_ids]
