@@ -262,6 +262,9 @@ class Scheduler:
 
     def _start(self, ticket: Ticket) -> None:
         ticket.started_at = self._clock()
+        if ticket.cancelled:
+            self._finish(ticket, None)
+            return
         # one sequence is left for those that have little to read
         may_read = len(self._readers) < max(1, self._engine.slots - 1)
         try:
