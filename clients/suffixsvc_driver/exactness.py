@@ -9,6 +9,9 @@
 Both give every position the text before it, as the generation did: penalties and grammar stand where they
 stood. Logits are compared with bias and penalties applied. How near a cut-off (top_k, top_p, min_p) or a
 refusal of the grammar is, counts too: see :mod:`suffixsvc_driver.near_ties`.
+
+Drafted trees: (a) needs a target with one slot, or with no text in the others while it wrote: in memory that
+slots share, what the others hold decides where cells lie, and so in which order sums are taken.
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ from suffixsvc_driver.chooser import Chooser
 from suffixsvc_driver.loop import Result
 from suffixsvc_driver.near_ties import near_tie_distance
 from suffixsvc_driver.targets.llama import LlamaTarget
+from suffixsvc_driver.tree import rows_of
 
-__all__ = ["Exactness", "Flip", "check_exactness"]
+__all__ = ["Exactness", "Flip", "check_exactness", "flips_alone"]
 
 #: a flip is a near-tie up to this gap of the two best logits
 MAX_GAP: Final = 0.5
@@ -124,7 +128,7 @@ class Exactness:
 def check_exactness(target: LlamaTarget, result: Result) -> Exactness:
     """Recompute a generation both ways. Costs about as much as the generation plus plain decoding, and
     leaves the target's least recently used slot holding this text."""
-    flips = _alone(target, result)
+    flips = flips_alone(target, result)
     return Exactness(
         len(result.token_ids), _same_shapes(target, result), tuple(flips), not result.sampling.greedy
     )
@@ -136,20 +140,22 @@ def _same_shapes(target: LlamaTarget, result: Result) -> int:
     chooser = target.chooser(result.sampling, result.prompt_ids)
     equal = 0
     for step in result.steps:
-        drafted = step.token_ids[1:]
-        rows = target.propose(drafted)
-        for i, token in enumerate(step.emitted):
-            equal += chooser.choose(rows[i], step.start + i + 1) == token
+        drafted, parents = step.token_ids[1:], step.decision.parents
+        logits = target.propose(drafted, parents)
+        rows = rows_of(drafted, parents, step.emitted)
+        for i, (row, token) in enumerate(zip(rows, step.emitted, strict=True)):
+            equal += chooser.choose(logits[row], step.start + i + 1) == token
             try:
                 chooser.accept(token)
             except GrammarError:  # it cannot have been the target's choice, nor is there a way on from it
-                target.settle(drafted, step.emitted)
+                target.settle(drafted, step.emitted, parents)
                 return equal
-        target.settle(drafted, step.emitted)
+        target.settle(drafted, step.emitted, parents)
     return equal
 
 
-def _alone(target: LlamaTarget, result: Result) -> list[Flip]:
+def flips_alone(target: LlamaTarget, result: Result) -> list[Flip]:
+    """Check (b): force the text through the target one token at a time."""
     target.begin(result.prompt_ids, fresh=True)
     chooser = target.chooser(result.sampling, result.prompt_ids)
     flips = []

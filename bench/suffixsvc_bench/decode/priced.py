@@ -178,6 +178,7 @@ class _Told:
     """A target that writes a text it is told, and takes the time that the prices say."""
 
     replays = False
+    max_branches = 1
 
     def __init__(self, vocab_size: int, eog_ids: frozenset[int], curve: CostCurve, clock: _Clock) -> None:
         self.vocab_size, self.eog_ids = vocab_size, eog_ids
@@ -198,6 +199,7 @@ class _Told:
         choices: Sampling | Chooser,
         max_emit: int,
         stop: StopRule | None = None,
+        parents: Sequence[int] = (),
     ) -> Verification:
         self._clock.now += self._curve.costs[len(drafted) + 1] * self._curve.seconds_per_step
         ahead = self.truth[self._at : self._at + max_emit]
