@@ -315,20 +315,29 @@ def test_busy(engine: DraftEngine, socket_path: str, monkeypatch: pytest.MonkeyP
     assert 0.005 <= server.busy_after_seconds < 1.0
     server.start()
     gate = Gate(engine, monkeypatch)
-    with DraftWorkerClient(server.address) as client, ThreadPoolExecutor(1) as thread:
+    with DraftWorkerClient(server.address) as client, ThreadPoolExecutor(2) as threads:
         first, second = client.open_session(p_min=0.0), client.open_session(p_min=0.0)
         first.set_text([1, 2])
         second.set_text([3, 4])
-        answer = thread.submit(patient_draft, first, 3)
+        answer = threads.submit(patient_draft, first, 3)
         assert gate.entered.wait(PATIENT)
         assert len(second.draft(3, PATIENT)) == 0
         assert second.busy == 1
         assert engine.length(second._id) == 0
+        # one whose driver would rather wait
+        patient = client.open_session(p_min=0.0, wait_seconds=PATIENT)
+        patient.set_text([5])
+        waiting = threads.submit(patient.draft, 3, PATIENT)
+        deadline = time.monotonic() + PATIENT
+        while not server._scheduler._waiting:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
         gate.open.set()
         assert len(answer.result()) == 3
+        assert len(waiting.result()) == 3
         assert len(patient_draft(second, 3)) == 3
-        first.close()
-        second.close()
+        for session in (first, second, patient):
+            session.close()
     server.stop()
 
 

@@ -199,8 +199,8 @@ class WorkerPool:
                 raise error.with_traceback(None)
         raise self._nobody([f"{address}: {error}" for address, error in errors.items()])
 
-    def open_session(self, *, p_min: float = 0.4, top_k: int = 10) -> PoolSession:
-        return PoolSession(self, p_min=p_min, top_k=top_k)
+    def open_session(self, *, p_min: float = 0.4, top_k: int = 10, wait_seconds: float = 0.0) -> PoolSession:
+        return PoolSession(self, p_min=p_min, top_k=top_k, wait_seconds=wait_seconds)
 
     def status(self) -> list[WorkerStatus]:
         """Every worker at this moment, in the order given."""
