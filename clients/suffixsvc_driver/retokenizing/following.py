@@ -28,6 +28,8 @@ _REACH: Final = 64
 _FURTHER: Final = 4
 #: ids that must come out as before
 _AGREEING: Final = 6
+#: no word is longer, in source tokens
+_WORD_TOKENS: Final = 12
 #: how far back the end of a word is looked for, in ids
 _WORDS_BACK: Final = 128
 
@@ -73,7 +75,7 @@ class TextFollower:
         vocabulary = source.vocabulary
         self._texts = vocabulary.texts
         self._markers = source.markers
-        self._bos = vocabulary.bos_id
+        self._bos, self._adds_bos = vocabulary.bos_id, vocabulary.add_bos
         self._blank = puts_blank_in_front(source)
         self._cutter = cutter
         self._dest_markers = {text: token for token, text in dest.markers.items()}
@@ -112,23 +114,47 @@ class TextFollower:
             self._begin()
             raise
 
-    def last(self, count: int) -> tuple[list[int], str, bool]:
-        """The end of the text since the last marker: at least ``count`` source tokens where there are so
-        many, their text without :attr:`pending`, and whether that is all."""
+    def last(self, *, word: bool) -> tuple[list[int], str, bool]:
+        """The last source tokens since the last marker, their text without :attr:`pending`, and whether these
+        are all.
+
+        Args:
+            word: from where a word began; otherwise one token, or as many as its first character has.
+        """
         state, run = self._state, self._state.runs[-1]
-        at = max(run.tokens, len(state.tokens) - count)
+        last = len(state.tokens)
+        at = max(run.tokens, last - 1)
         while at > run.tokens and not state.whole[at - 1]:
             at -= 1
+        if word:
+            at = self._word_begins(at, max(run.tokens, last - _WORD_TOKENS))
         start = state.bounds[at - 1] if at > run.tokens else run.start
         return state.tokens[at:], state.text[start:].decode(), at == run.tokens
 
+    def _word_begins(self, at: int, first: int) -> int:
+        """The last source token from ``first`` to ``at`` behind a word; ``first`` where there is none."""
+        state = self._state
+        while at > first and not (state.whole[at - 1] and self._word_ends_at(state.bounds[at - 1])):
+            at -= 1
+        return at
+
     def _begin(self) -> None:
-        first = self._first
-        self._state = _State(ids=list(first), ends=[0] * len(first), runs=[_Run(0, 0, 0, len(first))])
+        self._state = _State(runs=[_Run(0, 0, 0, 0)])
         self._decoder.reset()
+
+    def _open(self, token: int) -> None:
+        """The other vocabulary's own beginning, unless the source's tokenizer writes one and this text is
+        without it."""
+        if token == self._bos or not self._adds_bos:
+            state = self._state
+            state.ids += self._first
+            state.ends += [0] * len(self._first)
+            state.runs[0].ids = len(self._first)
 
     def _add(self, token: int) -> None:
         state = self._state
+        if not state.tokens:
+            self._open(token)
         if token in self._markers:
             self._add_marker(token)
             return
@@ -145,11 +171,11 @@ class TextFollower:
         state.text += self._decoder.decode(b"", final=True).encode()
         self._encode_tail()
         kept, spelling = len(state.ids), self._markers[token]
-        if token == self._bos and not state.tokens:
-            pass  # the other vocabulary's own was written already, if it has one
-        elif spelling in self._dest_markers:
-            state.ids.append(self._dest_markers[spelling])
-        else:
+        begins = token == self._bos and not state.tokens
+        if spelling in self._dest_markers:
+            same = self._dest_markers[spelling]
+            state.ids += [] if begins and state.ids == [same] else [same]
+        elif not begins:  # a text's beginning cannot be spelled
             state.ids += [each for each, _ in self._cutter.cut(spelling.decode("utf-8", "replace"), True)]
         state.tokens.append(token)
         state.bounds.append(len(state.text))
@@ -164,11 +190,14 @@ class TextFollower:
             return
         while keep and not state.whole[keep - 1]:
             keep -= 1
+        if keep == 0:
+            self._begin()
+            return
         while state.runs[-1].tokens > keep:
             self._drop_ids(state.runs.pop().kept)
         del state.tokens[keep:], state.bounds[keep:], state.whole[keep:]
         self._decoder.reset()
-        del state.text[state.bounds[-1] if keep else 0 :]
+        del state.text[state.bounds[-1] :]
         # what stands at the new end was cut with other text behind it
         count, _ = self._restart(len(state.text) - _REACH)
         self._drop_ids(count)

@@ -98,11 +98,12 @@ class Cutter:
         if not text:
             return []
         ids = self._tokenizer.encode(text, begins)
-        lengths = [len(self._texts[token]) for token in ids]
-        over = sum(lengths) - len(text.encode())
-        if over == 1 and begins and ids and self._texts[ids[0]].startswith(b" "):
-            lengths[0] -= 1  # the blank in front
-        elif over:
+        written, data = [self._texts[token] for token in ids], text.encode()
+        whole = b"".join(written)
+        lengths = [len(each) for each in written]
+        if begins and whole == b" " + data and written[0].startswith(b" "):
+            lengths[0] -= 1
+        elif whole != data:
             return None
         return list(zip(ids, lengths, strict=True))
 

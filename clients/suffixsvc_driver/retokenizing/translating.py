@@ -12,18 +12,16 @@ from suffixsvc_driver.retokenizing.tokenizer import Cutter, TextTokenizer, puts_
 
 __all__ = ["Retokenizer"]
 
-#: target tokens that a draft is cut together with: first as many as most words have, then the last alone
-_CONTEXT_TOKENS: Final = (3, 1)
 _WORD: Final = "a"
 
 
 class Retokenizer:
     """What a target writes, for a draft model of another vocabulary, and what that drafts, for the target.
 
-    The text goes over as text. So do drafts: they are cut by the target's tokenizer together with the last
-    tokens of the text, and where these come out otherwise than the target wrote them (they would merge with
-    what was drafted), nothing can be drafted. Markers that both vocabularies have go over as they are, others
-    as their spelling; what ends a generation here ends it there. Not thread-safe.
+    The text goes over as text. So do drafts: they are cut by the target's tokenizer together with the word
+    that the text ends with, or with its last token, and where both come out otherwise than the target wrote
+    them (they would merge with what was drafted), nothing can be drafted. Markers that both vocabularies have
+    go over as they are, others as their spelling; what ends a generation here ends it there. Not thread-safe.
 
     Args:
         target, draft: their tokenizers.
@@ -122,36 +120,39 @@ class Retokenizer:
 
     def _cut_as_it_stands(self, text: str, run: _Run) -> list[tuple[int, int]] | None:
         if not run.first:
-            return self._cut_behind("", text, True, run)
-        for count in _CONTEXT_TOKENS:
-            tokens, before, begins = self._follower.last(count)
-            pieces = self._cut_behind(before, text, begins, run)
-            if [token for token, _ in pieces[: len(tokens)]] == tokens:
-                return pieces[len(tokens) :]
+            return self._cut_behind([], "", text, True, run)
+        for word in (True, False):
+            tokens, before, begins = self._follower.last(word=word)
+            pieces = self._cut_behind(tokens, before, text, begins, run)
+            if pieces is not None:
+                return pieces
         return None
 
-    def _cut_behind(self, before: str, text: str, begins: bool, run: _Run) -> list[tuple[int, int]]:
+    def _cut_behind(
+        self, tokens: list[int], before: str, text: str, begins: bool, run: _Run
+    ) -> list[tuple[int, int]] | None:
+        """``text`` behind ``before``, which must come out as ``tokens``."""
         whole = before + text
-        pieces = self._cutter.cut(whole, begins)
-        blanks = len(text) - len(text.rstrip())
-        if not blanks:
-            return pieces
-        # how blanks are cut depends on what follows them, which the draft model knew when it cut them
+        found = [self._cutter.cut(whole, begins)]
         size = len(whole.encode())
-        followed = _up_to(size, self._cutter.cut(whole + _WORD, begins))
-        behind, offset = size - len(text[-blanks:].encode()), len(before.encode())
-        drafted = {offset + start for start, _ in run.starts if behind < offset + start < size}
-        if followed is None or drafted <= _ends(pieces) or not drafted <= _ends(followed):
-            return pieces
-        return followed
+        blanks = text[len(text.rstrip()) :]
+        if blanks:
+            # how they are cut depends on what follows them, which the draft model knew when it cut them
+            found.append(_up_to(size, self._cutter.cut(whole + _WORD, begins)))
+        found = [pieces for pieces in found if [token for token, _ in pieces[: len(tokens)]] == tokens]
+        if len(found) > 1:
+            first, offset = size - len(blanks.encode()), len(before.encode())
+            drafted = {offset + start for start, _ in run.starts if first < offset + start < size}
+            found.sort(key=lambda pieces: not drafted <= _ends(pieces))
+        return found[0][len(tokens) :] if found else None
 
 
-def _up_to(size: int, pieces: list[tuple[int, int]]) -> list[tuple[int, int]] | None:
-    """The pieces of the first so many bytes; None where none ends there."""
+def _up_to(size: int, pieces: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The pieces of the first so many bytes; nothing where none ends there."""
     for count, end in enumerate(itertools.accumulate(each for _, each in pieces), 1):
         if end >= size:
-            return pieces[:count] if end == size else None
-    return None
+            return pieces[:count] if end == size else []
+    return []
 
 
 def _ends(pieces: list[tuple[int, int]]) -> set[int]:
