@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.machine import look_at_machine, physical_cores
-from suffixsvc_driver.prospects import prospects
+from suffixsvc_driver.prospects import best_speedup, paying_step_seconds, pays_from, prospects
 from support.tiny_gguf import write_tiny_llama
 
 from suffixsvc import cli
@@ -41,6 +41,38 @@ def test_the_best_number_of_drafted_tokens(
         assert found.speedup_with_model is None
     else:
         assert found.speedup_with_model == pytest.approx(best(draft_cost))
+
+
+@given(COSTS, st.floats(0, 1), st.floats(0, 2), st.floats(0, 2))
+def test_where_drafting_pays(costs: list[float], acceptance: float, token_cost: float, ask: float) -> None:
+    """Against every number of drafted tokens, every width that holds them, and every percent."""
+    curve = CostCurve((0.0, 1.0, *costs))
+    choices = [
+        (drafted, curve.costs[width])
+        for drafted, width in itertools.product(range(1, len(costs) + 1), range(2, len(costs) + 2))
+        if width > drafted
+    ]
+
+    def best(each: float) -> float:
+        return max(sum(each**i for i in range(n + 1)) / (cost + token_cost * n + ask) for n, cost in choices)
+
+    found = best_speedup(curve, acceptance, token_cost=token_cost, ask_cost=ask)
+    assert found == pytest.approx(max(1.0, best(acceptance)))
+    first = next((i / 100 for i in range(101) if best(i / 100) > 1.0 + 1e-9), None)
+    paying = pays_from(curve, token_cost=token_cost, ask_cost=ask)
+    if first is None:
+        assert paying is None or best(paying) == pytest.approx(1.0)
+    else:
+        assert paying is not None
+        assert first - 0.01 <= paying <= first
+    saved = max(sum(acceptance**i for i in range(n + 1)) - cost for n, cost in choices)
+    seconds = paying_step_seconds(curve, acceptance, 0.002)
+    assert (seconds is None) == (saved <= 0)
+    if seconds is not None and seconds < 1e6:
+        assert seconds == pytest.approx(0.002 / saved)
+        ask_cost = 0.002 / seconds
+        for factor, more in ((0.99, True), (1.01, False)):
+            assert (best_speedup(curve, acceptance, ask_cost=factor * ask_cost) > 1.0) == more
 
 
 def machine(root: Path, siblings: list[str], **files: str) -> Path:
