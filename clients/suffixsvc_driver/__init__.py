@@ -4,6 +4,7 @@
     policy    what pays: expected gain over a measured cost curve, or first-match
     trust     what each layer's probabilities turned out to be worth
     layers/   prompt lookup (in process), suffix (any backend session), draft model (a worker)
+    retokenizing/  text between two vocabularies, for a draft model that has not the target's
     loop      ``generate``: asks the layers, runs the target, keeps the book
     targets/  llama.cpp through llama-cpp-python's low-level API
     workers/  the draft worker's server and client
