@@ -35,8 +35,8 @@ def probe(
         bool,
         typer.Option(
             "--rpc/--no-rpc",
-            help="Start a service and, with --draft, a draft worker for a moment, and measure what asking them "
-            "costs.",
+            help="Start a service and, with --draft, a draft worker for a moment, and measure what asking "
+            "them costs.",
         ),
     ] = True,
     plot: Annotated[
