@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test interop check sanitize fuzz-segment fuzz-wire bench performance caches peers clean
+.PHONY: help setup demo test interop check sanitize fuzz-segment fuzz-wire bench performance caches peers adapters clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -122,11 +122,22 @@ performance: $(VENV)/.stamp-core  ## run all benchmarks and write docs/performan
 peers: $(VENV)/.stamp-core  ## build what `suffixsvc bench replay` can compare with, into .venv-peers
 	@tools/peers.sh
 
+# TORCH_INDEX=URL takes torch from another index; the package index has it for GPUs (gigabytes).
+ADAPTER_EXAMPLES := llama_cpp_python huggingface vllm_proposer sglang_ngram trtllm_endpoint
+adapters: setup  ## hold the adapters against the engines they are for, and run their examples (torch, 1 GB, once)
+	@tools/adapters.sh
+	@$(BIN)/suffixsvc models get smollm2-135m >/dev/null
+	@.venv-adapters/bin/python -m pytest -m "adapters or not adapters" tests/adapters $(PYTEST_ARGS)
+	@for example in $(ADAPTER_EXAMPLES); do \
+	    echo; echo "python -m suffixsvc_driver.adapters.examples.$$example"; \
+	    .venv-adapters/bin/python -m suffixsvc_driver.adapters.examples.$$example; \
+	done
+
 # The logs are answers of a real model, recorded with `suffixsvc bench record` (hours; docs/benchmarks.md).
 caches: $(VENV)/.stamp-core  ## make the caches that come along again from the logs in caches/recorded
 	@$(BIN)/suffixsvc cache make sql json code --force
 
 clean:  ## remove everything that was built or set up here (downloaded models stay)
-	@rm -rf $(VENV) .venv-proto .venv-peers build dist .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache \
+	@rm -rf $(VENV) .venv-proto .venv-peers .venv-adapters build dist .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache \
 	    .hypothesis report.html *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

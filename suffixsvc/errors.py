@@ -7,6 +7,7 @@
     │   ├── InvalidNamespaceError             empty, over 200 bytes, malformed path
     │   ├── InvalidLabelsError
     │   └── InvalidConfigError                settings, environment variables
+    │       └── GrammarError                  malformed, or nothing it permits can be written
     ├── AppendError                           absolute offsets of appends
     │   ├── AppendConflict                    overlap that differs
     │   └── AppendGap                         tokens missing in between
@@ -54,6 +55,7 @@ __all__ = [
     "AppendError",
     "AppendGap",
     "ErrorCode",
+    "GrammarError",
     "IndexCorruptError",
     "InvalidConfigError",
     "InvalidCostError",
@@ -185,6 +187,10 @@ class InvalidLabelsError(InvalidInputError):
 
 class InvalidConfigError(InvalidInputError):
     """A setting or environment variable makes no sense; defaults are never silently used instead."""
+
+
+class GrammarError(InvalidConfigError):
+    """A grammar is malformed, or permits nothing that the model could write."""
 
 
 class AppendError(SuffixError):
@@ -359,6 +365,7 @@ STATUS: Final[dict[type[SuffixError], tuple[ErrorCode, str]]] = {
     InvalidNamespaceError: (ErrorCode.INVALID_NAMESPACE, "INVALID_ARGUMENT"),
     InvalidLabelsError: (ErrorCode.INVALID_LABELS, "INVALID_ARGUMENT"),
     InvalidConfigError: (ErrorCode.INVALID_CONFIG, "INVALID_ARGUMENT"),
+    GrammarError: (ErrorCode.INVALID_CONFIG, "INVALID_ARGUMENT"),
     AppendError: (ErrorCode.INVALID_INPUT, "OUT_OF_RANGE"),
     AppendConflict: (ErrorCode.APPEND_CONFLICT, "ABORTED"),
     AppendGap: (ErrorCode.APPEND_GAP, "OUT_OF_RANGE"),

@@ -6,6 +6,7 @@
     layers/   prompt lookup (in process), suffix (any backend session), draft model (a worker)
     retokenizing/  text between two vocabularies, for a draft model that has not the target's
     loop      ``generate``: asks the layers, runs the target, keeps the book
+    sampling  how a token is picked from logits; chooser: with the text before it, penalties and a grammar
     targets/  llama.cpp through llama-cpp-python's low-level API
     workers/  the draft worker's server and client
     models/   which model files there are and where they come from

@@ -8,7 +8,7 @@ Hit rates are counted twice: per layer (who was asked) and per kind of evidence 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -67,6 +67,7 @@ class LayerCounts:
     offered: int = 0  #: tokens in those answers
     failures: int = 0  #: exceptions, counted as empty drafts
     junk: int = 0  #: answers of which something had to be cut off
+    forbidden: int = 0  #: tokens that a grammar forbids or that hung on such, cut off before all else
     seconds: float = 0.0
     sent: HitCounts = field(default_factory=HitCounts)
 
@@ -76,6 +77,7 @@ class LayerCounts:
         self.offered += other.offered
         self.failures += other.failures
         self.junk += other.junk
+        self.forbidden += other.forbidden
         self.seconds += other.seconds
         self.sent.add(other.sent)
 
@@ -95,13 +97,16 @@ class Stats:
     def layer(self, name: str) -> LayerCounts:
         return self.layers.setdefault(name, LayerCounts())
 
-    def count_step(self, sent: Verify, accepted: int, written: Iterable[int]) -> None:
+    def count_step(
+        self, sent: Verify, accepted: int, written: Iterable[int], path: Sequence[int] = ()
+    ) -> None:
         """A target step.
 
         Args:
             sent: what was verified.
             accepted: how many of its drafted tokens the target agreed with, padding left out.
             written: DraftSource of each token written.
+            path: which drafted tokens these were; empty for the first ones.
         """
         origin = list(written)
         sources = sent.sources[: len(sent.sources) - sent.padding]
@@ -112,13 +117,22 @@ class Stats:
             self.evidence.setdefault("target", HitCounts()).output_tokens += len(origin)
             return
         own = sum(source != DraftSource.NONE for source in origin)
-        first = sent.continued_at if sent.continued_by else len(sources)
-        self.layer(sent.layer).sent.count(first, min(first, accepted), min(first, own))
-        if sent.continued_by:
-            behind = len(sources) - first
-            self.layer(sent.continued_by).sent.count(behind, max(0, accepted - first), max(0, own - first))
+        path = path or range(accepted)
+        if sent.layers:
+            whose = sent.layers[: len(sources)]
+            right = [whose[i] for i in path]
+            for name in dict.fromkeys(whose):
+                self.layer(name).sent.count(whose.count(name), right.count(name), right[:own].count(name))
+        else:
+            first = sent.continued_at if sent.continued_by else len(sources)
+            self.layer(sent.layer).sent.count(first, min(first, accepted), min(first, own))
+            if sent.continued_by:
+                behind = len(sources) - first
+                self.layer(sent.continued_by).sent.count(
+                    behind, max(0, accepted - first), max(0, own - first)
+                )
         kinds = [EVIDENCE[s] for s in sources]
-        kept = kinds[:accepted]
+        kept = [kinds[i] for i in path]
         output = [EVIDENCE[s] for s in origin]
         for kind in {*kinds, *output}:
             counts = self.evidence.setdefault(kind, HitCounts())

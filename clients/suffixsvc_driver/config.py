@@ -68,7 +68,7 @@ class LayerSpec:
         seconds_per_ask: a first guess of what a question costs; measured afterwards.
         seconds_per_token: the same for each drafted token (draft models).
         max_draft_tokens: never ask for more.
-        continues: the layer can go on behind a draft of others.
+        continues: it can go on behind another layer's draft (``layers.ContinuingLayer``).
 
     Raises:
         InvalidConfigError: a name that is empty, no such kind, a time that is negative or not finite, or

@@ -31,6 +31,8 @@ from suffixsvc_driver.targets.llama_binding import build_name
 __all__ = [
     "CurveKey",
     "cost_folder",
+    "guessed_curve",
+    "kept_curve",
     "key_of",
     "load_curve",
     "measure_curve",
@@ -44,6 +46,8 @@ _FORMAT: Final = "suffixsvc-cost/1"
 #: widths worth a measurement; those between take the dearer neighbour's cost
 _WIDTHS: Final = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96, 128)
 _POSITION: Final = 256
+#: plain steps that a guess is based on
+_GUESS_ROUNDS: Final = 5
 _HASHED_BYTES: Final = 1 << 20
 
 #: measurements done, measurements in all
@@ -137,18 +141,36 @@ def measured_curve(
         again: measure even if a curve is there.
     """
     key = key_of(target)
-    path = (folder or cost_folder()) / key.file_name()
-    if not again and os.path.exists(path):  # unlike Path.exists, quiet about a folder without rights
-        try:
-            return load_curve(path, key)
-        except InvalidCostError as err:
-            _log.warning("measuring the cost curve again", reason=str(err))
+    folder = folder or cost_folder()
+    kept = None if again else _kept(key, folder)
+    if kept is not None:
+        return kept
     curve, samples = measure_curve(target, rounds=rounds, progress=progress)
     try:
-        save_curve(path, key, curve, samples)
+        save_curve(folder / key.file_name(), key, curve, samples)
     except OSError as err:
-        _log.warning("the cost curve was measured but cannot be kept", path=str(path), reason=str(err))
+        _log.warning("the cost curve was measured but cannot be kept", path=str(folder), reason=str(err))
     return curve
+
+
+def kept_curve(target: LlamaTarget, *, folder: Path | None = None) -> CostCurve | None:
+    """The target's curve from disk, or None where none is kept that is of use here, which is logged.
+
+    Args:
+        folder: instead of :func:`cost_folder`.
+    """
+    return _kept(key_of(target), folder or cost_folder())
+
+
+def _kept(key: CurveKey, folder: Path) -> CostCurve | None:
+    path = folder / key.file_name()
+    if not os.path.exists(path):  # unlike Path.exists, quiet about a folder without rights
+        return None
+    try:
+        return load_curve(path, key)
+    except InvalidCostError as err:
+        _log.warning("a kept cost curve is of no use here", reason=str(err))
+        return None
 
 
 def measure_curve(
@@ -197,11 +219,26 @@ def measure_curve(
     return CostCurve.from_samples(medians, seconds_per_step=statistics.median(plain)), samples
 
 
+def guessed_curve(target: Probed, *, clock: Callable[[], float] = time.perf_counter) -> CostCurve:
+    """A guess of what wide steps cost, and what a plain one takes: the median of a few behind a short text,
+    which is quick, and enough to price what layers take."""
+    seconds = seconds_per_token(target, rounds=_GUESS_ROUNDS, position=1, clock=clock)
+    return CostCurve.guessed(target.max_width, seconds_per_step=seconds)
+
+
 def seconds_per_token(
-    target: Probed, *, rounds: int = 15, clock: Callable[[], float] = time.perf_counter
+    target: Probed,
+    *,
+    rounds: int = 15,
+    position: int = _POSITION,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """What a plain step takes, the median of ``rounds``: of a draft model, what a drafted token costs."""
-    position = max(1, min(_POSITION, target.context_size - 2))
+    """What a plain step takes, the median of ``rounds``: of a draft model, what a drafted token costs.
+
+    Args:
+        position: tokens of the text that the steps stand behind, as far as the context holds them.
+    """
+    position = max(1, min(position, target.context_size - 2))
     target.begin([1 + i % 97 for i in range(position)])
     target.probe(1)  # buffers are allocated on first use
     taken = []

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,10 @@ import numpy.typing as npt
 from suffixsvc.errors import InvalidCostError
 
 __all__ = ["CostCurve"]
+
+#: of a curve that is guessed: what each further token costs, and how wide a step is believed to pay
+_GUESSED_COST_PER_TOKEN: Final = 0.2
+_GUESSED_WIDTH: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,12 @@ class CostCurve:
         if max_width < 1:
             raise InvalidCostError("a curve has a width", expected="max_width >= 1", got=max_width)
         return cls((0.0, *(1.0 + per_token * (w - 1) for w in range(1, max_width + 1))), seconds_per_step)
+
+    @classmethod
+    def guessed(cls, max_width: int, *, seconds_per_step: float = 0.0) -> CostCurve:
+        """For targets that nobody measured: a mid-sized model on a machine with some width to spare."""
+        width = max(1, min(_GUESSED_WIDTH, max_width))
+        return cls.linear(_GUESSED_COST_PER_TOKEN, width, seconds_per_step=seconds_per_step)
 
     @classmethod
     def from_samples(cls, samples: Mapping[int, float], *, seconds_per_step: float = 0.0) -> CostCurve:

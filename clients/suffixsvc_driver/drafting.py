@@ -7,12 +7,16 @@ from typing import Final
 
 from suffixsvc.types import DraftSource
 from suffixsvc_driver.curve import CostCurve
-from suffixsvc_driver.events import Considered, Verify
+from suffixsvc_driver.events import Considered, Propose, Verify
 from suffixsvc_driver.policy import Choice, Headroom, best_prefix
 
-__all__ = ["Offer", "StepDraft"]
+__all__ = ["Offer", "StepDraft", "behind"]
 
 _NONE: Final = int(DraftSource.NONE)
+#: tokens; what gains less than this gains nothing: probabilities and prices are not known that well
+_LEAST_GAIN: Final = 0.02
+#: what fills a batch where nothing was drafted: a token that every vocabulary has
+_ANY: Final = (0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,7 @@ class Offer:
         layer: whose it is.
         token_ids, sources, probs: of each token; ``probs`` as the driver believes them.
         continued_by, continued_at: another layer's tokens follow from there on.
+        parents: of a tree, of each token.
     """
 
     layer: str
@@ -31,6 +36,7 @@ class Offer:
     probs: tuple[float, ...]
     continued_by: str = ""
     continued_at: int = 0
+    parents: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -51,7 +57,7 @@ _NOTHING: Final = Offer("", (), (), ())
 
 
 class StepDraft:
-    """Of one step.
+    """The chain of one step: the best one that any layer offered.
 
     Args:
         curve: what the target's steps cost now.
@@ -59,12 +65,14 @@ class StepDraft:
         headroom: what a draft has to fit into.
     """
 
-    __slots__ = ("_looked_at", "choice", "curve", "headroom", "offer", "rate")
+    __slots__ = ("_forced", "_looked_at", "_offers", "choice", "curve", "headroom", "offer", "rate")
 
     def __init__(self, curve: CostCurve, rate: float, headroom: Headroom) -> None:
         self.curve, self.rate, self.headroom = curve, rate, headroom
         self.choice = Choice()
         self.offer = _NOTHING
+        self._forced = False
+        self._offers: list[Offer] = []
         self._looked_at: list[Considered] = []
 
     @property
@@ -77,26 +85,55 @@ class StepDraft:
         """Of the best draft so far, tokens."""
         return self.choice.gain
 
+    @property
+    def gain_behind(self) -> float:
+        """Of the part of it that one may go on behind."""
+        return self.choice.gain
+
     def leave_alone(self, layer: str, why: str) -> None:
         """A layer was not asked."""
         self._looked_at.append(Considered(layer, 0, why))
 
-    def consider(self, offer: Offer, budget: int, why: str = "") -> None:
+    def consider(self, offer: Offer, budget: int, after: tuple[int, ...] = ()) -> None:
         """Take the best prefix of a chain if it gains more than what is there.
 
         Args:
-            why: what else there is to say of it.
+            after: the tokens of :attr:`offer` it goes on behind, which are all of them.
         """
+        why = ""
+        if after:
+            offer, why = self.offer.then(offer), behind(after)
+        self._offers.append(offer)
         choice = best_prefix(offer.probs, self.curve, self.rate, self.headroom)
         self._note(offer, budget, why, choice)
-        if choice.gain > self.choice.gain:
+        if choice.gain > max(self.choice.gain, _LEAST_GAIN):
             self.choice, self.offer = choice, offer
 
     def take(self, offer: Offer, length: int, budget: int) -> None:
         """Take so many tokens of a chain, whatever they gain."""
         choice = Choice(length, length + 1)
         self._note(offer, budget, "", choice)
-        self.choice, self.offer = choice, offer
+        self.choice, self.offer, self._forced = choice, offer, True
+
+    def propose(self) -> Propose:
+        """The draft, however much of it pays, for a batch that is shared: what the others send may make more
+        of it pay, or less."""
+        if not self.choice.length and self._offers:
+            self.offer = max(self._offers, key=lambda offer: sum(self._gains(offer)))
+        if self._forced:
+            return Propose((1.0,) * self.choice.length, forced=True)
+        return Propose(self._gains(self.offer))
+
+    def _gains(self, offer: Offer) -> tuple[float, ...]:
+        """Of each token, as :func:`best_prefix` counts."""
+        gains, path, headroom = [], 1.0, self.headroom
+        for length, p in enumerate(offer.probs[: max(0, min(headroom.limit, headroom.room - 1))], start=1):
+            again = 0.0
+            if headroom.replays:
+                again = path * (1.0 - p) * (self.curve.cost(1 + headroom.beside + length) - 1.0)
+            path *= p
+            gains.append(path - self.rate * again)
+        return tuple(gains)
 
     def _note(self, offer: Offer, budget: int, why: str, choice: Choice) -> None:
         name = offer.continued_by or offer.layer
@@ -108,20 +145,28 @@ class StepDraft:
 
     def decide(self) -> Verify:
         """What to send."""
-        plain = Verify(considered=tuple(self._looked_at))
-        offer, n = self.offer, self.choice.length
-        if not n:
+        return self.cut(self.choice.length, self.choice.width - 1 - self.choice.length)
+
+    def cut(self, length: int, padding: int) -> Verify:
+        """Send so many tokens of the draft, and so many behind them that only fill the batch."""
+        plain = Verify(considered=tuple(self._looked_at), rate=self.rate)
+        if not length + padding:
             return plain
-        padding = self.choice.width - 1 - n
+        offer, n = self.offer, length
         tokens = offer.token_ids[:n]
         continued = bool(offer.continued_by) and n > offer.continued_at
         return replace(
             plain,
-            token_ids=tokens + tokens[-1:] * padding,
+            token_ids=tokens + (tokens[-1:] or _ANY) * padding,
             sources=offer.sources[:n] + (_NONE,) * padding,
             probs=tuple(offer.probs[:n]) + (0.0,) * padding,
-            layer=offer.layer,
+            layer=offer.layer if n else "",
             padding=padding,
             continued_by=offer.continued_by if continued else "",
             continued_at=offer.continued_at if continued else 0,
         )
+
+
+def behind(after: tuple[int, ...]) -> str:
+    """Where an answer goes on, in words."""
+    return f"behind {len(after)} tokens"

@@ -6,6 +6,13 @@
     LayerFailed(layer, reason)              Finish(reason)            the end
     Verified(emitted, accepted, width)
 
+A generation that shares its batches with others (``Begin.paced``) is told when a step begins and what its
+draft may take of the batch, in between:
+
+    Begin, Verified                         Wait                      answer with Next
+    Next(beside, room)                      AskLayer ... Propose      answer with Grant
+    Grant(length, padding, beside)          Verify
+
 Every event is answered with exactly one decision, and the same events always with the same ones.
 """
 
@@ -31,10 +38,14 @@ __all__ = [
     "Feedback",
     "Finish",
     "FinishReason",
+    "Grant",
     "LayerAnswer",
     "LayerFailed",
+    "Next",
+    "Propose",
     "Verified",
     "Verify",
+    "Wait",
     "decision_to_json",
     "event_from_json",
     "event_to_json",
@@ -65,6 +76,9 @@ class Begin:
         max_width: tokens the target can verify at once.
         replays: the target computes accepted tokens again where a draft was accepted in part.
         content: what kind of text it is about, for controllers that go by it.
+        max_branches: leaves that a drafted tree may have; 1: the target takes chains only.
+        paced: it shares its batches with others, who say when a step begins (:class:`Next`) and how much of
+            its draft it may send (:class:`Grant`).
     """
 
     prompt_length: int
@@ -75,6 +89,8 @@ class Begin:
     max_width: int = 1 << 20
     replays: bool = False
     content: ContentType = ContentType.GENERAL
+    max_branches: int = 1
+    paced: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,7 +141,35 @@ class Verified:
     content: ContentType | None = None
 
 
-Event = Begin | LayerAnswer | LayerFailed | Verified
+@dataclass(frozen=True, slots=True)
+class Next:
+    """The next step of a paced generation begins.
+
+    Attributes:
+        beside: tokens that the others will have in the batch at least.
+        room: tokens with logits that this one may have in it at most, its newest one included.
+    """
+
+    beside: int
+    room: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a paced generation may send.
+
+    Attributes:
+        length: drafted tokens, of those proposed the first ones.
+        padding: tokens behind them that only fill a cheaper width.
+        beside: tokens that the others have in the batch.
+    """
+
+    length: int
+    padding: int
+    beside: int
+
+
+Event = Begin | LayerAnswer | LayerFailed | Verified | Next | Grant
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +196,9 @@ class Considered:
         why: in a word, why it was left alone, or where its answer went on.
         token_ids: what it answered.
         probs: P(accepted | all before accepted) as the driver believes it.
-        length, width, gain: the best prefix of it, the batch it takes, and the tokens that gains.
+        length, width, gain: the best prefix of it, the batch it takes, and the tokens that gains. Where
+            drafts are trees: of the tree of all answers so far.
+        parents: of a tree, of each token.
     """
 
     layer: str
@@ -163,6 +209,7 @@ class Considered:
     length: int = 0
     width: int = 1
     gain: float = 0.0
+    parents: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +219,16 @@ class Verify:
     Attributes:
         token_ids: drafted tokens, then ``padding`` tokens that only fill a cheaper width.
         sources: DraftSource numbers, NONE for padding.
-        probs: P(accepted | all before accepted) as the driver believes it, 0 for padding.
-        layer: whose draft it is; empty for a plain step.
+        probs: P(accepted | parent accepted) as the driver believes it, 0 for padding.
+        layer: whose draft it is, of several the first token's; empty for a plain step.
         padding: how many of the tokens are padding.
         continued_by: the layer that went on behind the first one's draft; empty where none did.
         continued_at: tokens of the first layer then.
         considered: what was looked at before, for people.
+        rate: tokens per unit cost so far, which a draft had to be worth: for people too.
+        parents: of a tree, the index of each token's parent, -1 for the last real token; empty for a chain.
+        layers: whose each token is, where a draft was put together from several layers' answers token by
+            token.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -188,6 +239,28 @@ class Verify:
     continued_by: str = ""
     continued_at: int = 0
     considered: tuple[Considered, ...] = ()
+    rate: float = 1.0
+    parents: tuple[int, ...] = ()
+    layers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing, until the next step begins (paced generations)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """What a paced generation would send, if the batch has room for it.
+
+    Attributes:
+        gains: tokens that each drafted token adds, as far as is believed. Falling, but for generations that
+            replay.
+        forced: as many of them as there is room for go out, whatever they gain (first-match).
+    """
+
+    gains: tuple[float, ...] = ()
+    forced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +270,7 @@ class Finish:
     reason: FinishReason
 
 
-Decision = AskLayer | Verify | Finish
+Decision = AskLayer | Verify | Finish | Wait | Propose
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
@@ -223,6 +296,10 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
             return Begin(**{**values, "eog_ids": frozenset(values["eog_ids"]), "content": content})
         case "LayerFailed":
             return LayerFailed(**values)
+        case "Next":
+            return Next(**values)
+        case "Grant":
+            return Grant(**values)
         case "Verified":
             kind = values.get("content")
             content_now = None if kind is None else ContentType(kind)
@@ -247,12 +324,21 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
     if isinstance(decision, Verify):
         data["probs"] = [round(p, 6) for p in decision.probs]
         data["token_ids"], data["sources"] = list(decision.token_ids), list(decision.sources)
-        del data["considered"]
+        del data["considered"], data["rate"]
         if not decision.continued_by:
             del data["continued_by"], data["continued_at"]
+        for name in ("parents", "layers"):
+            if data[name]:
+                data[name] = list(data[name])
+            else:
+                del data[name]
+    if isinstance(decision, Propose):
+        data["gains"] = [round(gain, 6) for gain in decision.gains]
     if isinstance(decision, AskLayer):
         if decision.verified is not None:
             data["verified"]["source"] = int(decision.verified.source)
-        if not decision.after:
+        if decision.after:
+            data["after"] = list(decision.after)
+        else:
             del data["after"]
     return {"decision": type(decision).__name__, **data}

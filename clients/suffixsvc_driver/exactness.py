@@ -4,7 +4,14 @@
     choice, bit for bit. This fails only if the driver broke something.
 (b) Force the written text through the target one token at a time. A backend that rounds differently at
     another batch width may flip a near-tie, so a disagreement is allowed where the two tokens' logits are
-    close (greedy) or the position's random number is close to a boundary (sampling), and only rarely.
+    close (greedy) or the position's random numbers are close to a boundary (sampling), and only rarely.
+
+Both give every position the text before it, as the generation did: penalties and grammar stand where they
+stood. Logits are compared with bias and penalties applied. How near a cut-off (top_k, top_p, min_p) or a
+refusal of the grammar is, counts too: see :mod:`suffixsvc_driver.near_ties`.
+
+Drafted trees: (a) needs a target with one slot, or with no text in the others while it wrote: in memory that
+slots share, what the others hold decides where cells lie, and so in which order sums are taken.
 """
 
 from __future__ import annotations
@@ -13,15 +20,19 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from suffixsvc.errors import GrammarError
+from suffixsvc.types import FloatArray
+from suffixsvc_driver.chooser import Chooser
 from suffixsvc_driver.loop import Result
-from suffixsvc_driver.sampling import boundary_distance, choose
+from suffixsvc_driver.near_ties import near_tie_distance
 from suffixsvc_driver.targets.llama import LlamaTarget
+from suffixsvc_driver.tree import rows_of
 
-__all__ = ["Exactness", "Flip", "check_exactness"]
+__all__ = ["Exactness", "Flip", "check_exactness", "flips_alone"]
 
 #: a flip is a near-tie up to this gap of the two best logits
 MAX_GAP: Final = 0.5
-#: ... and, sampled, up to this distance of the position's number from the token's interval
+#: ... and, sampled, up to this distance of the position's numbers from the token's interval
 MAX_DISTANCE: Final = 0.05
 #: share of positions that may flip
 MAX_SHARE: Final = 0.03
@@ -34,8 +45,9 @@ class Flip:
     Attributes:
         position: absolute.
         written, alone: the token written, and the one chosen at width 1.
-        gap: by how much the logit of the token chosen at width 1 exceeds that of the token written.
-        distance: sampled: of the position's number from the written token's interval; greedy: None.
+        gap: by how much the logit of the token chosen at width 1 exceeds that of the token written;
+            infinite for a token that the grammar forbids.
+        distance: sampled: of the position's numbers from picking the written token; greedy: None.
     """
 
     position: int
@@ -116,7 +128,7 @@ class Exactness:
 def check_exactness(target: LlamaTarget, result: Result) -> Exactness:
     """Recompute a generation both ways. Costs about as much as the generation plus plain decoding, and
     leaves the target's least recently used slot holding this text."""
-    flips = _alone(target, result)
+    flips = flips_alone(target, result)
     return Exactness(
         len(result.token_ids), _same_shapes(target, result), tuple(flips), not result.sampling.greedy
     )
@@ -125,27 +137,49 @@ def check_exactness(target: LlamaTarget, result: Result) -> Exactness:
 def _same_shapes(target: LlamaTarget, result: Result) -> int:
     target.begin(result.prompt_ids[-1:], fresh=True)
     target.replay(result.prefill.history)
+    chooser = target.chooser(result.sampling, result.prompt_ids)
     equal = 0
     for step in result.steps:
-        drafted = step.token_ids[1:]
-        rows = target.propose(drafted)
-        for i, token in enumerate(step.emitted):
-            equal += choose(rows[i], result.sampling, step.start + i + 1) == token
-        target.settle(drafted, step.emitted)
+        drafted, parents = step.token_ids[1:], step.decision.parents
+        logits = target.propose(drafted, parents)
+        rows = rows_of(drafted, parents, step.emitted)
+        for i, (row, token) in enumerate(zip(rows, step.emitted, strict=True)):
+            equal += chooser.choose(logits[row], step.start + i + 1) == token
+            try:
+                chooser.accept(token)
+            except GrammarError:  # it cannot have been the target's choice, nor is there a way on from it
+                target.settle(drafted, step.emitted, parents)
+                return equal
+        target.settle(drafted, step.emitted, parents)
     return equal
 
 
-def _alone(target: LlamaTarget, result: Result) -> list[Flip]:
+def flips_alone(target: LlamaTarget, result: Result) -> list[Flip]:
+    """Check (b): force the text through the target one token at a time."""
     target.begin(result.prompt_ids, fresh=True)
+    chooser = target.chooser(result.sampling, result.prompt_ids)
     flips = []
-    sampling = result.sampling
     before = result.prompt_ids[-1]
     for position, written in enumerate(result.token_ids, start=len(result.prompt_ids)):
         logits = target.compute((before,))[0]
-        alone = choose(logits, sampling, position)
+        alone = chooser.choose(logits, position)
         if alone != written:
-            distance = None if sampling.greedy else boundary_distance(logits, sampling, position, written)
-            gap = float(logits[alone]) - float(logits[written])
-            flips.append(Flip(position, written, alone, gap, distance))
+            flips.append(_flip(logits, chooser, position, written, alone))
+        try:
+            chooser.accept(written)
+        except GrammarError:
+            return flips
         before = written
     return flips
+
+
+def _flip(logits: FloatArray, chooser: Chooser, position: int, written: int, alone: int) -> Flip:
+    greedy = chooser.sampling.greedy
+    if chooser.allowed((written,)) == 0:
+        return Flip(position, written, alone, math.inf, None if greedy else math.inf)
+    adjusted = chooser.adjusted(logits)
+    gap = float(adjusted[alone]) - float(adjusted[written])
+    if greedy:
+        return Flip(position, written, alone, gap)
+    distance = near_tie_distance(logits, chooser, position, written, gap=MAX_GAP, share=MAX_DISTANCE)
+    return Flip(position, written, alone, gap, distance)

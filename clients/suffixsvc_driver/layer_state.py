@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from suffixsvc_driver.asking import Asking
-from suffixsvc_driver.chain import Chain
+from suffixsvc_driver.chain import CleanDraft
 from suffixsvc_driver.config import LayerKind, LayerSpec
+from suffixsvc_driver.trust import Trust
 
 __all__ = ["DraftModelState", "LayerState", "layer_state"]
 
@@ -28,8 +30,43 @@ class LayerState:
         #: steps since a question last added something to the draft at hand
         self.dry_steps = 0
         #: the answer in this step, and the draft it goes on behind
-        self.chain = Chain()
+        self.answer = CleanDraft()
         self.after: tuple[int, ...] = ()
+
+    def begin_step(self) -> None:
+        """Nothing was answered yet."""
+        self.answer, self.after = CleanDraft(), ()
+
+    def label(self, trust: Trust, emitted: tuple[int, ...]) -> None:
+        """Learn from what the target wrote what the answer was worth, sent or not. Of a tree every token
+        whose
+        parents came: of siblings one is right at most."""
+        answer, name, start = self.answer, self.spec.name, len(self.after)
+        if not answer.token_ids or emitted[:start] != self.after:
+            return  # what it went on behind did not come
+        if answer.parents:
+            self._label_tree(trust, emitted[start:])
+            return
+        for i, (token, truth) in enumerate(zip(answer.token_ids, emitted[start:], strict=False)):
+            trust.learn(name, answer.claims[i], start + i, token == truth)
+            if token != truth:
+                break
+
+    def _label_tree(self, trust: Trust, emitted: Sequence[int]) -> None:
+        answer, name, start = self.answer, self.spec.name, len(self.after)
+        children: dict[int, list[int]] = {}
+        for i, parent in enumerate(answer.parents):
+            children.setdefault(parent, []).append(i)
+        at = -1
+        for depth, truth in enumerate(emitted, start):
+            right = -1
+            for i in children.get(at, ()):
+                hit = answer.token_ids[i] == truth
+                trust.learn(name, answer.claims[i], depth, hit)
+                right = i if hit else right
+            if right < 0:
+                break
+            at = right
 
     def wrote(self, tokens: int) -> None:
         """The text has grown by so many tokens."""

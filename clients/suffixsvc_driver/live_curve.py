@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from dataclasses import replace
 from typing import Final
 
 from suffixsvc_driver.curve import CostCurve
@@ -43,6 +44,11 @@ class LiveCurve:
         self._unit = curve.seconds_per_step
         self._ratios: dict[int, deque[float]] = {}
 
+    @property
+    def seconds_per_step(self) -> float:
+        """What a plain step takes now; 0 while nobody knows."""
+        return self._unit
+
     def observe(self, width: int, seconds: float) -> None:
         """A step of ``width`` tokens, the newest one and those computed again included, took so long;
         0 seconds is no measurement, and so is a width that the curve does not know."""
@@ -52,6 +58,10 @@ class LiveCurve:
             self._plain.append(seconds)
             if len(self._plain) >= _MEASURED:
                 self._unit = statistics.median(self._plain)
+                known_unit = self.curve.seconds_per_step
+                if abs(self._unit - known_unit) > _WORTH_CHANGING * known_unit:
+                    # what questions cost in plain steps depends on it
+                    self.curve = replace(self.curve, seconds_per_step=self._unit)
             return
         if self._unit <= 0.0:
             return

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from suffixsvc.errors import InvalidCostError
 from suffixsvc_driver.cost import (
     Progress,
     cost_folder,
+    kept_curve,
     key_of,
-    load_curve,
     measured_curve,
     save_curve,
     seconds_per_token,
@@ -98,14 +96,12 @@ def measured_seconds_per_token(
     """
     settings = ContextSettings(context_size=_CONTEXT_SIZE, threads=threads, max_width=1)
     with LlamaTarget(model, settings) as target:
+        kept = None if again else kept_curve(target, folder=folder)
+        if kept is not None:
+            return kept.seconds_per_step
+        seconds = seconds_per_token(target)
         key = key_of(target)
         path = (folder or cost_folder()) / key.file_name()
-        if not again and os.path.exists(path):  # unlike Path.exists, quiet about a folder without rights
-            try:
-                return load_curve(path, key).seconds_per_step
-            except InvalidCostError as err:
-                _log.warning("measuring the cost of a token again", reason=str(err))
-        seconds = seconds_per_token(target)
         try:
             save_curve(path, key, CostCurve((0.0, 1.0), seconds), {})
         except OSError as err:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from suffixsvc_driver.curve import CostCurve
 
-__all__ = ["Choice", "Headroom", "RunningRate", "best_ask", "best_prefix"]
+__all__ = ["Choice", "Headroom", "RunningRate", "Weighed", "best_ask", "best_prefix", "weigh_prefixes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,43 @@ def best_prefix(
         if gain > best.gain:
             best = Choice(length, width - beside, gain)
     return best
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """A prefix, and why it pays or does not.
+
+    Attributes:
+        length, width: tokens of it, and the batch they need, ``Headroom.beside`` left out.
+        tokens: that it is expected to bring.
+        cost: of its batch beyond a plain step's, in plain steps.
+        gain: what is left of the tokens when the cost is paid at the rate; below 0 it does not pay.
+    """
+
+    length: int
+    width: int
+    tokens: float
+    cost: float
+    gain: float
+
+
+def weigh_prefixes(
+    probs: Sequence[float], curve: CostCurve, rate: float, headroom: Headroom
+) -> list[Weighed]:
+    """What :func:`best_prefix` chooses from, for people who ask why: the same sums, every prefix."""
+    found = []
+    beside = headroom.beside
+    widest = min(curve.max_width, headroom.room + beside)
+    path, tokens, again = 1.0, 0.0, 0.0
+    for length, p in enumerate(probs[: max(0, min(headroom.limit, widest - beside - 1))], start=1):
+        if headroom.replays:
+            again += path * (1.0 - p) * (curve.cost(1 + beside + length) - 1.0)
+        path *= p
+        tokens += path
+        width = curve.padded_width(1 + beside + length, widest)
+        cost = curve.costs[width] - curve.cost(1 + beside) + again
+        found.append(Weighed(length, width - beside, tokens, cost, tokens - rate * cost))
+    return found
 
 
 def best_ask(

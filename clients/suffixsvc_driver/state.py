@@ -3,9 +3,12 @@
     IDLE --Begin--> ASKING --LayerAnswer/LayerFailed--> ASKING ... --> VERIFYING --Verified--> ASKING ...
                                                                                           \\-> DONE
 
+    paced:   IDLE --Begin--> WAITING --Next--> ASKING ... --> PROPOSING --Grant--> VERIFYING --Verified--> ...
+
 In every step the layers are asked in order, each at most once, and one of their drafts - or none - goes to
-the target. See :mod:`suffixsvc_driver.policy` for what "pays" means and :mod:`suffixsvc_driver.trust` for
-what a layer's probabilities are worth.
+the target; a tree put together from all of them where the target takes trees. See
+:mod:`suffixsvc_driver.policy` for what "pays" means and :mod:`suffixsvc_driver.trust` for what a layer's
+probabilities are worth.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Final
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, LimitExceededError
 from suffixsvc.types import DraftSource
 from suffixsvc_driver.accounting import Stats
-from suffixsvc_driver.chain import Chain, clean_chain
+from suffixsvc_driver.chain import CleanDraft, clean_chain, clean_tree
 from suffixsvc_driver.config import DriverConfig, LayerKind, LayerSpec, Policy
 from suffixsvc_driver.controllers import make_controller
 from suffixsvc_driver.curve import CostCurve
@@ -31,14 +34,20 @@ from suffixsvc_driver.events import (
     Feedback,
     Finish,
     FinishReason,
+    Grant,
     LayerAnswer,
     LayerFailed,
+    Next,
     Verified,
     Verify,
+    Wait,
 )
-from suffixsvc_driver.layer_state import DraftModelState, LayerState, layer_state
+from suffixsvc_driver.layer_state import LayerState, layer_state
 from suffixsvc_driver.live_curve import LiveCurve
-from suffixsvc_driver.policy import Choice, Headroom, RunningRate, best_ask
+from suffixsvc_driver.policy import Headroom, RunningRate
+from suffixsvc_driver.questions import Questions, in_steps
+from suffixsvc_driver.tree import depths_of, follow
+from suffixsvc_driver.tree_draft import TreeDraft
 from suffixsvc_driver.trust import Trust
 
 __all__ = ["Driver"]
@@ -50,14 +59,14 @@ _SOURCE_OF: Final = {
 }
 _NONE: Final = int(DraftSource.NONE)
 _PLAIN: Final = Verify()
-#: what a draft model is believed to get right before anything was seen
-_DRAFT_MODEL_PRIOR: Final = 0.7
 _NOT_BEGUN: Final = Begin(prompt_length=1, max_tokens=1, context_size=1, vocab_size=1)
 
 
 class _Phase(enum.StrEnum):
     IDLE = "idle"
+    WAITING = "waiting"
     ASKING = "asking"
+    PROPOSING = "proposing"
     VERIFYING = "verifying"
     DONE = "done"
 
@@ -94,6 +103,7 @@ class Driver:
         self._layers = [
             layer_state(spec, self.trust.asking(spec.name, spec.seconds_per_ask)) for spec in layers
         ]
+        self._questions = Questions(config, self.trust)
         self._rate = rate if rate is not None else RunningRate(config.rate_decay)
         self._controller = make_controller(config)
         self._phase = _Phase.IDLE
@@ -103,8 +113,11 @@ class Driver:
         self._ask: AskLayer | None = None
         self._verify = _PLAIN
         self._replay = 0
-        self._beside = 0
-        self._draft = StepDraft(self.curve, 1.0, Headroom(0, 1))
+        self._beside = 0  # tokens of other generations in the batch
+        self._most = 0  # tokens with logits that may be in it
+        self._trees = False
+        self._proposed = 0
+        self._draft: StepDraft | TreeDraft = StepDraft(self.curve, 1.0, Headroom(0, 1))
         self._asking_cost = 0.0
         self._feedback: Feedback | None = None
 
@@ -117,6 +130,11 @@ class Driver:
     def rate(self) -> float:
         """Tokens per unit cost so far: the lambda of the expected-gain rule."""
         return self._rate.value
+
+    @property
+    def room(self) -> int:
+        """The widest batch that this generation could have next, tokens, those computed again left out."""
+        return self._room()
 
     @property
     def feedback(self) -> Feedback | None:
@@ -139,6 +157,13 @@ class Driver:
             case Verified():
                 self._expect(self._phase is _Phase.VERIFYING, event)
                 return self._on_verified(event)
+            case Next():
+                self._expect(self._phase is _Phase.WAITING and event.beside >= 0 and event.room >= 1, event)
+                self._beside, self._most = event.beside, event.room
+                return self._start_step()
+            case Grant():
+                self._expect(self._phase is _Phase.PROPOSING, event)
+                return self._on_grant(event)
         raise InvalidInputError("not an event of the driver", got=type(event).__name__)
 
     def _expect(self, fits: bool, event: Event) -> None:
@@ -169,16 +194,29 @@ class Driver:
         self._controller.about(event.content)
         for layer in self._layers:
             layer.wrote(event.prompt_length)
+        gains = self.config.policy is Policy.EXPECTED_GAIN
+        # a state that cannot be cut is that of one path
+        self._trees = event.max_branches > 1 and gains and not event.replays
+        self._most = event.max_width
+        return self._end_step()
+
+    def _end_step(self) -> Decision:
+        if self._begin.paced:
+            self._phase = _Phase.WAITING
+            return Wait()
         return self._start_step()
 
     def _start_step(self) -> Decision:
         self._phase = _Phase.ASKING
         self._next_layer = 0
         headroom = Headroom(self._limit(), self._room(), self._replay + self._beside, self._begin.replays)
-        self._draft = StepDraft(self.curve, self._rate.value, headroom)
+        if self._trees:
+            self._draft = TreeDraft(self.curve, self._rate.value, headroom, self._begin.max_branches)
+        else:
+            self._draft = StepDraft(self.curve, self._rate.value, headroom)
         self._asking_cost = 0.0
         for layer in self._layers:
-            layer.chain, layer.after = Chain(), ()
+            layer.begin_step()
         return self._ask_next()
 
     # -- asking
@@ -188,8 +226,9 @@ class Driver:
         return self._begin.context_size - self._begin.prompt_length - self._written + 1
 
     def _room(self) -> int:
-        """The widest batch possible."""
-        return min(self._begin.max_width, self._context_left())
+        """The widest batch possible. The tokens of a tree need as much room as those of a chain: each is a
+        cell of the KV cache, wherever it hangs."""
+        return min(self._most, self._context_left())
 
     def _limit(self) -> int:
         """Drafted tokens that can still be of use: the target adds one of its own."""
@@ -199,7 +238,13 @@ class Driver:
         while self._next_layer < len(self._layers):
             layer = self._layers[self._next_layer]
             self._next_layer += 1
-            ask = self._question(layer)
+            ask = self._questions.ask(
+                layer,
+                self._draft,
+                self._feedback,
+                first_match=self._controller.value,
+                left=self._begin.max_tokens - self._written,
+            )
             if ask is None:
                 layer.pass_over()
                 continue
@@ -210,90 +255,13 @@ class Driver:
         self._ask = None
         return self._decide()
 
-    def _question(self, layer: LayerState) -> AskLayer | None:
-        """What to ask this layer; a budget of 0 tells it what was written, None leaves it alone."""
-        name = layer.spec.name
-        limit = min(self._draft.headroom.limit, layer.spec.max_draft_tokens)
-        if self.config.policy is Policy.EXPECTED_GAIN:
-            if isinstance(layer, DraftModelState):
-                return self._ask_draft_model(layer, limit)
-            budget = self._paying_budget(layer, limit)
-        elif self._draft.choice.length == 0:
-            budget = max(0, min(limit, self._controller.value, self._room() - 1))
-        elif layer.spec.kind is LayerKind.SUFFIX:
-            budget = 0
-        else:
-            self._draft.leave_alone(name, "the first match is taken")
-            return None
-        return None if budget is None else AskLayer(name, budget, self._feedback)
-
-    def _paying_budget(self, layer: LayerState, limit: int) -> int | None:
-        unit = self.curve.seconds_per_step
-        due = layer.asking.due(self.config.probe_every_steps, unit)
-        beside = self._draft.headroom.beside
-        budget = min(limit, self.curve.widest_paying - 1, self._room() - 1, self.curve.max_width - 1 - beside)
-        if budget < 1:
-            self._draft.leave_alone(layer.spec.name, "no room, or no width that pays")
-            return None
-        # no question is worth more than a draft of which every token is right
-        worth = float(budget) if due else layer.asking.worth(layer.dry_steps, self._draft.gain)
-        if worth > self._rate.value * self._in_steps(layer.asking.seconds):
-            return budget
-        self._draft.leave_alone(layer.spec.name, "asking costs more than it has been worth")
-        return None
-
-    def _ask_draft_model(self, layer: DraftModelState, limit: int) -> AskLayer | None:
-        """From where the text ends, or behind the draft at hand, whichever is worth more."""
-        draft = self._draft
-        headroom = Headroom(limit, draft.headroom.room, draft.headroom.beside, draft.headroom.replays)
-
-        def best(acceptance: float, after: tuple[float, ...] = ()) -> Choice:
-            return best_ask(
-                acceptance,
-                self.curve,
-                self._rate.value,
-                headroom,
-                after=after,
-                cost_per_ask=self._in_steps(layer.spec.seconds_per_ask),
-                cost_per_token=self._in_steps(layer.token_seconds),
-            )
-
-        name, acceptance = layer.spec.name, self.trust.acceptance(layer.spec.name, _DRAFT_MODEL_PRIOR)
-        hoped = best(acceptance)
-        after: tuple[int, ...] = ()
-        reading = layer.reading_seconds
-        if layer.spec.continues and draft.complete and len(draft.offer) < limit:
-            behind = best(acceptance, draft.offer.probs)
-            if behind.gain > hoped.gain:
-                hoped, after = behind, draft.offer.token_ids
-        asked = hoped.length - len(after)
-        left = (self._begin.max_tokens - self._written) / (1 + hoped.length)
-        # reading is paid once and may serve every step that is left
-        gain = (hoped.gain - draft.gain) * max(1.0, left)
-        if gain > self._rate.value * self._in_steps(reading):
-            return AskLayer(name, asked, self._feedback, after)
-        price = reading + layer.token_seconds
-        if not layer.asking.due(self.config.probe_every_steps, self.curve.seconds_per_step, price):
-            self._draft.leave_alone(name, "its tokens cost more than they would gain")
-            return None
-        ideal = best(1.0)
-        if ideal.gain > draft.gain:
-            return AskLayer(name, ideal.length, self._feedback)
-        self._draft.leave_alone(name, "even right in every token it would not pay")
-        return None
-
-    def _in_steps(self, seconds: float) -> float:
-        """In plain steps of the target; 0 where nobody knows how long one takes."""
-        unit = self.curve.seconds_per_step
-        return seconds / unit if unit else 0.0
-
     def _on_layer(self, event: LayerAnswer | LayerFailed, budget: int) -> Decision:
         layer = self._layers[self._next_layer - 1]
         counts = self.stats.layer(layer.spec.name)
         counts.asked += 1
         seconds = event.seconds if 0.0 < event.seconds < math.inf else 0.0
         counts.seconds += seconds
-        self._asking_cost += self._in_steps(seconds)
+        self._asking_cost += in_steps(seconds, self.curve)
         at_hand = self._draft.gain
         if isinstance(event, LayerFailed):
             counts.failures += 1
@@ -301,65 +269,83 @@ class Driver:
             self._draft.leave_alone(layer.spec.name, "it failed")
         else:
             source = _SOURCE_OF[layer.spec.kind]
-            chain = clean_chain(event.draft, budget, self._begin.vocab_size, source)
-            layer.chain = chain
-            counts.junk += chain.junk
-            counts.answered += len(chain) > 0
-            counts.offered += len(chain)
-            layer.measure(len(chain), seconds)
-            self._consider(layer, chain, budget)
-        # first-match does not weigh gains
+            clean = clean_tree if self._trees else clean_chain
+            answer = clean(event.draft, budget, self._begin.vocab_size, source, self._begin.eog_ids)
+            layer.answer = answer
+            counts.junk += answer.junk
+            counts.answered += len(answer) > 0
+            counts.offered += len(answer)
+            layer.measure(len(answer), seconds)
+            self._consider(layer, answer, budget)
+        # first-match does not weigh gains; and what makes a tree less believed has added nothing to it
         if self.config.policy is Policy.EXPECTED_GAIN:
-            layer.learn(at_hand, self._draft.gain - at_hand)
+            layer.learn(at_hand, max(0.0, self._draft.gain - at_hand))
         return self._ask_next()
 
-    def _consider(self, layer: LayerState, chain: Chain, budget: int) -> None:
+    def _consider(self, layer: LayerState, answer: CleanDraft, budget: int) -> None:
         depth = len(layer.after)
         name = layer.spec.name
-        probs = tuple(self.trust.believe(name, claim, depth + i) for i, claim in enumerate(chain.claims))
-        offer = Offer(name, chain.token_ids, chain.sources, probs)
+        depths = depths_of(answer.parents) or range(len(answer))
+        probs = tuple(
+            self.trust.believe(name, claim, depth + d) for claim, d in zip(answer.claims, depths, strict=True)
+        )
+        offer = Offer(name, answer.token_ids, answer.sources, probs, parents=answer.parents)
         draft = self._draft
-        if self.config.policy is Policy.FIRST_MATCH:
-            counts = draft.choice.length == 0 and len(chain) >= self.config.min_match_tokens
-            if counts:
-                draft.take(offer, len(chain), budget)
-            else:
-                draft.leave_alone(name, f"{len(chain)} tokens are no match" if budget else "told, not asked")
-        elif depth:
-            draft.consider(draft.offer.then(offer), budget, f"behind {depth} tokens")
+        if isinstance(draft, TreeDraft) or self.config.policy is Policy.EXPECTED_GAIN:
+            draft.consider(offer, budget, layer.after)
+        elif draft.choice.length == 0 and len(answer) >= self.config.min_match_tokens:
+            draft.take(offer, len(answer), budget)
         else:
-            draft.consider(offer, budget)
+            draft.leave_alone(name, f"{len(answer)} tokens are no match" if budget else "told, not asked")
 
     # -- verifying
 
-    def _decide(self) -> Verify:
+    def _decide(self) -> Decision:
+        if self._begin.paced:
+            self._phase = _Phase.PROPOSING
+            proposal = self._draft.propose()
+            self._proposed = len(proposal.gains)
+            return proposal
+        return self._send(self._draft.decide())
+
+    def _on_grant(self, event: Grant) -> Decision:
+        counts = (event.length, event.padding, event.beside)
+        fits = min(counts) >= 0 and event.length <= self._proposed
+        self._expect(fits and 1 + event.length + event.padding <= self._room(), event)
+        self._beside = event.beside
+        return self._send(self._draft.cut(event.length, event.padding))
+
+    def _send(self, verify: Verify) -> Verify:
         self._phase = _Phase.VERIFYING
-        self._verify = self._draft.decide()
-        return self._verify
+        self._verify = verify
+        return verify
 
     def _on_verified(self, event: Verified) -> Decision:
         sent = self._verify
         emitted = event.emitted
         kept = min(len(emitted), event.accepted)
+        path = self._path(sent, emitted[:kept])
         fits = (
             0 < len(emitted) <= event.accepted + 1
             and 0 <= event.accepted <= len(sent.token_ids)
             and event.width == len(sent.token_ids) + 1
-            and emitted[:kept] == sent.token_ids[:kept]
+            and len(path) == kept
         )
         self._expect(fits, event)
-        self._learn(emitted)
+        for layer in self._layers:
+            layer.label(self.trust, emitted)
         drafted = len(sent.token_ids) - sent.padding
-        accepted = min(event.accepted, drafted)
-        written = [*sent.sources[:kept], *[_NONE] * (len(emitted) - kept)]
-        self.stats.count_step(sent, accepted, written)
-        beside = self._draft.headroom.beside
-        cost = self._cost_of(event.width + beside) + self._asking_cost
+        # padding hangs behind everything else
+        accepted = min(event.accepted, drafted) if not sent.parents else sum(i < drafted for i in path)
+        written = [*(sent.sources[i] for i in path), *[_NONE] * (len(emitted) - kept)]
+        self.stats.count_step(sent, accepted, written, path[:accepted] if sent.parents else ())
+        width = event.width + self._replay
+        cost = self._cost_of(width) + self._asking_cost
         self.stats.cost += cost
         self.stats.replayed += self._replay
         self._rate.add(len(emitted), cost)
         if self._live is not None:
-            self._live.observe(event.width + beside, event.seconds)
+            self._live.observe(width + self._beside, event.seconds)
         if drafted:
             self._controller.add(drafted, accepted)
         if event.content is not None:
@@ -374,24 +360,20 @@ class Driver:
         if reason is not None:
             self._phase = _Phase.DONE
             return Finish(reason)
-        return self._start_step()
+        return self._end_step()
+
+    @staticmethod
+    def _path(sent: Verify, kept: tuple[int, ...]) -> Sequence[int]:
+        """Which drafted tokens were written."""
+        if sent.parents:
+            return follow(sent.token_ids, sent.parents, kept)
+        return range(len(kept)) if kept == sent.token_ids[: len(kept)] else ()
 
     def _cost_of(self, width: int) -> float:
-        """In plain steps: what the batch costs beyond the other generations' tokens in it, and this one's
-        share of those."""
-        shared = self.curve.cost(1 + self._beside)
-        return self.curve.cost(width) - shared + shared / (1 + self._beside)
-
-    def _learn(self, emitted: tuple[int, ...]) -> None:
-        """Label what every layer answered in this step, sent or not, by what the target wrote."""
-        for layer in self._layers:
-            chain, start = layer.chain, len(layer.after)
-            if emitted[:start] != layer.after:
-                continue  # what it went on behind did not come
-            for i, (token, truth) in enumerate(zip(chain.token_ids, emitted[start:], strict=False)):
-                self.trust.learn(layer.spec.name, chain.claims[i], start + i, token == truth)
-                if token != truth:
-                    break
+        """In plain steps: of a batch that others share, as much as this generation's share of its tokens."""
+        if not self._beside:
+            return self.curve.cost(width)
+        return self.curve.cost(width + self._beside) * width / (width + self._beside)
 
     def _finished(self, last: int, stopped: bool) -> FinishReason | None:
         if stopped or last in self._begin.eog_ids:

@@ -50,6 +50,11 @@ VERBS: Final[dict[str, Verb]] = {
         "draft_worker",
         "Run a small model that drafts when memory cannot.",
     ),
+    "generate": Verb(
+        "suffixsvc.cli.generate",
+        "generate",
+        "Write text on a model with everything on, and show where each token came from.",
+    ),
     "probe": Verb(
         "suffixsvc.cli.probe",
         "probe",

@@ -31,6 +31,33 @@ def draft_worker(
     slots: Annotated[
         int, typer.Option(help="Sequences whose KV is kept between calls; one per agent is best.", min=1)
     ] = 4,
+    batch: Annotated[
+        int,
+        typer.Option(
+            help=(
+                "Sessions to draft for in one batch. 0 measures what batches cost here and takes as many as "
+                "pay: on CPU cores that is often one, one session after another."
+            ),
+            min=0,
+        ),
+    ] = 0,
+    queue: Annotated[
+        int,
+        typer.Option(help='Requests that may wait for the model; one more is told "busy" at once.', min=1),
+    ] = 8,
+    busy_after_ms: Annotated[
+        float,
+        typer.Option(
+            help=(
+                'How long a request may wait for its start before its driver is told "busy" and goes on '
+                "without. 0 = as long as two tokens take the model, and 5 ms at least."
+            ),
+            min=0.0,
+        ),
+    ] = 0.0,
+    drivers: Annotated[
+        int, typer.Option(help="Sessions to serve at a time; further ones are refused.", min=1, max=4096)
+    ] = 64,
     insecure_network: InsecureNetwork = False,
     ready_file: Annotated[
         Path | None,
@@ -40,16 +67,20 @@ def draft_worker(
     """Run a small model that drafts when memory cannot.
 
     The driver asks it only where a draft can pay for the time it takes, and refuses a model whose
-    vocabulary is not the target's. SIGTERM or Ctrl-C ends it.
+    vocabulary is not the target's. It can serve several drivers, and a driver several workers
+    (docs/draft-workers.md). SIGTERM or Ctrl-C ends it.
     """
     # heavy parts load only when the verb runs, so that --help answers at once
     from suffixsvc_driver import models
     from suffixsvc_driver.targets.llama_context import ContextSettings
-    from suffixsvc_driver.workers.run import serve_until_signal
+    from suffixsvc_driver.workers.run import WorkerSettings, serve_until_signal
 
     from suffixsvc.service.listen import parse_address, prepare
 
     address = parse_address(listen)
     prepare(address, insecure_network=insecure_network)
+    worker = WorkerSettings(
+        queue=queue, busy_after_seconds=busy_after_ms / 1e3 or None, batch_width=batch, drivers=drivers
+    )
     settings = ContextSettings(context_size=context, slots=slots, threads=threads, max_width=1)
-    serve_until_signal(models.resolve(model), str(address), settings, ready_file)
+    serve_until_signal(models.resolve(model), str(address), settings, worker, ready_file)

@@ -88,6 +88,13 @@ def serve(
             help="Recipes that every session of their tokenizer drafts from: sql,json,code, or folders."
         ),
     ] = None,
+    settings: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml",
+            help="Settings of a driver (docs/generate.md): no draft is longer than its [layers.suffix] says.",
+        ),
+    ] = None,
     max_streams: Annotated[
         int, typer.Option(help="Streams at a time; a client process uses one.", min=1)
     ] = 512,
@@ -114,6 +121,7 @@ def serve(
         "max_store_bytes": max_store_gib and max_store_gib << 30,
         "max_cache_bytes": max_cache_gib and max_cache_gib << 30,
         "session_idle_seconds": session_idle_seconds,
+        "max_draft_tokens": settings and _max_draft_tokens(settings),
     }
     limits = replace(_LIMITS, **{name: value for name, value in told.items() if value is not None})
     serve_until_signal(
@@ -130,6 +138,14 @@ def serve(
             preload=_preload(preload),
         )
     )
+
+
+def _max_draft_tokens(settings: Path) -> int:
+    """All of a driver's settings that concerns a service: every other one comes with a session, or is the
+    target's own."""
+    from suffixsvc_driver.settings_file import read_settings
+
+    return read_settings(settings).suffix.max_draft_tokens
 
 
 def _preload(names: str | None) -> Callable[[SuffixCache], Sequence[str]] | None:

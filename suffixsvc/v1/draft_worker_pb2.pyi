@@ -11,7 +11,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("model", "vocab_type", "vocab_size", "bos_id", "eos_id", "add_bos", "add_eos", "fingerprint", "context_size", "seconds_per_token", "parameters", "instance_id")
+    __slots__ = ("model", "vocab_type", "vocab_size", "bos_id", "eos_id", "add_bos", "add_eos", "fingerprint", "context_size", "seconds_per_token", "parameters", "instance_id", "batch_width")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VOCAB_TYPE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class DescribeReply(_message.Message):
     SECONDS_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    BATCH_WIDTH_FIELD_NUMBER: _ClassVar[int]
     model: str
     vocab_type: str
     vocab_size: int
@@ -36,7 +37,8 @@ class DescribeReply(_message.Message):
     seconds_per_token: float
     parameters: int
     instance_id: str
-    def __init__(self, model: _Optional[str] = ..., vocab_type: _Optional[str] = ..., vocab_size: _Optional[int] = ..., bos_id: _Optional[int] = ..., eos_id: _Optional[int] = ..., add_bos: bool = ..., add_eos: bool = ..., fingerprint: _Optional[str] = ..., context_size: _Optional[int] = ..., seconds_per_token: _Optional[float] = ..., parameters: _Optional[int] = ..., instance_id: _Optional[str] = ...) -> None: ...
+    batch_width: int
+    def __init__(self, model: _Optional[str] = ..., vocab_type: _Optional[str] = ..., vocab_size: _Optional[int] = ..., bos_id: _Optional[int] = ..., eos_id: _Optional[int] = ..., add_bos: bool = ..., add_eos: bool = ..., fingerprint: _Optional[str] = ..., context_size: _Optional[int] = ..., seconds_per_token: _Optional[float] = ..., parameters: _Optional[int] = ..., instance_id: _Optional[str] = ..., batch_width: _Optional[int] = ...) -> None: ...
 
 class GetVocabRequest(_message.Message):
     __slots__ = ("fingerprint",)
@@ -53,7 +55,7 @@ class GetVocabReply(_message.Message):
     def __init__(self, first_id: _Optional[int] = ..., texts: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class WorkerDraftRequest(_message.Message):
-    __slots__ = ("seq", "session_id", "keep", "new_token_ids", "max_draft_tokens", "p_min", "top_k", "forget")
+    __slots__ = ("seq", "session_id", "keep", "new_token_ids", "max_draft_tokens", "p_min", "top_k", "forget", "timeout_seconds", "wait_seconds")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +64,8 @@ class WorkerDraftRequest(_message.Message):
     P_MIN_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     seq: int
     session_id: str
     keep: int
@@ -70,10 +74,12 @@ class WorkerDraftRequest(_message.Message):
     p_min: float
     top_k: int
     forget: bool
-    def __init__(self, seq: _Optional[int] = ..., session_id: _Optional[str] = ..., keep: _Optional[int] = ..., new_token_ids: _Optional[bytes] = ..., max_draft_tokens: _Optional[int] = ..., p_min: _Optional[float] = ..., top_k: _Optional[int] = ..., forget: bool = ...) -> None: ...
+    timeout_seconds: float
+    wait_seconds: float
+    def __init__(self, seq: _Optional[int] = ..., session_id: _Optional[str] = ..., keep: _Optional[int] = ..., new_token_ids: _Optional[bytes] = ..., max_draft_tokens: _Optional[int] = ..., p_min: _Optional[float] = ..., top_k: _Optional[int] = ..., forget: bool = ..., timeout_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
 
 class WorkerDraftReply(_message.Message):
-    __slots__ = ("seq", "session_id", "draft", "error", "length", "compute_seconds", "busy")
+    __slots__ = ("seq", "session_id", "draft", "error", "length", "compute_seconds", "busy", "instance_id")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     DRAFT_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +87,7 @@ class WorkerDraftReply(_message.Message):
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     BUSY_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     seq: int
     session_id: str
     draft: _types_pb2.Draft
@@ -88,4 +95,5 @@ class WorkerDraftReply(_message.Message):
     length: int
     compute_seconds: float
     busy: bool
-    def __init__(self, seq: _Optional[int] = ..., session_id: _Optional[str] = ..., draft: _Optional[_Union[_types_pb2.Draft, _Mapping]] = ..., error: _Optional[_Union[_types_pb2.ErrorDetail, _Mapping]] = ..., length: _Optional[int] = ..., compute_seconds: _Optional[float] = ..., busy: bool = ...) -> None: ...
+    instance_id: str
+    def __init__(self, seq: _Optional[int] = ..., session_id: _Optional[str] = ..., draft: _Optional[_Union[_types_pb2.Draft, _Mapping]] = ..., error: _Optional[_Union[_types_pb2.ErrorDetail, _Mapping]] = ..., length: _Optional[int] = ..., compute_seconds: _Optional[float] = ..., busy: bool = ..., instance_id: _Optional[str] = ...) -> None: ...

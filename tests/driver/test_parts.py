@@ -1,4 +1,4 @@
-"""Curves, policies, trust, sampling, chains, vocabularies, slots: the driver's small pure parts."""
+"""Curves, policies, trust, chains, vocabularies, slots: the driver's small pure parts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from suffixsvc_driver.chain import clean_chain
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Feedback
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
-from suffixsvc_driver.policy import Headroom, RunningRate, best_ask, best_prefix
-from suffixsvc_driver.sampling import GREEDY, Sampling, boundary_distance, choose, uniform
+from suffixsvc_driver.policy import Headroom, RunningRate, best_ask, best_prefix, weigh_prefixes
 from suffixsvc_driver.targets.slots import SlotCache, common_prefix
 from suffixsvc_driver.trust import Trust
 from suffixsvc_driver.vocabulary import Vocabulary, check_vocabulary
 
-from suffixsvc.errors import InvalidConfigError, InvalidCostError, ModelError, VocabularyMismatchError
+from suffixsvc.errors import InvalidCostError, VocabularyMismatchError
 from suffixsvc.fingerprint import tokenizer_fingerprint
 from suffixsvc.types import Draft, DraftSource
 
@@ -99,6 +98,23 @@ def test_the_best_prefix_is_the_best(
     assert choice.length <= min(limit, len(probs))
 
 
+@given(
+    probs=st.lists(st.floats(0, 1), max_size=25),
+    curve=curves,
+    rate=st.floats(1, 5),
+    headroom=st.builds(Headroom, st.integers(0, 25), st.integers(1, 25), st.integers(0, 6), st.booleans()),
+)
+def test_what_is_weighed_is_what_was_chosen_from(
+    probs: list[float], curve: CostCurve, rate: float, headroom: Headroom
+) -> None:
+    choice = best_prefix(probs, curve, rate, headroom)
+    weighed = weigh_prefixes(probs, curve, rate, headroom)
+    assert max([0.0, *(each.gain for each in weighed)]) == choice.gain
+    if choice.length:
+        chosen = weighed[choice.length - 1]
+        assert (chosen.width, chosen.gain) == (choice.width, choice.gain)
+
+
 def test_the_widest_step_that_can_pay() -> None:
     assert CostCurve((0, 1, 1.5, 3.5, 3.9, 6.0)).widest_paying == 4
     assert CostCurve((0, 1, 2.0, 3.0)).widest_paying == 1
@@ -170,68 +186,6 @@ def test_the_most_probable_path_of_a_tree() -> None:
     assert not chain.junk
     assert clean_chain(draft, 2, 100, DraftSource.CORPUS).token_ids == (20, 40)
     assert clean_chain(draft, 10, 45, DraftSource.CORPUS).token_ids == (20, 40)
-
-
-# -- sampling
-
-
-def test_uniform_numbers_are_uniform_and_their_own() -> None:
-    numbers = np.array([uniform(7, i) for i in range(20_000)])
-    assert 0 <= numbers.min() < numbers.max() < 1
-    counts = np.histogram(numbers, 20, (0, 1))[0]
-    assert (np.abs(counts - 1000) < 150).all()
-    assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 0.03
-    assert uniform(7, 5) != uniform(8, 5)
-    assert uniform(7, 5) == uniform(7, 5) == pytest.approx(0.27665, abs=1)
-    assert uniform(-1, 3) == uniform(2**64 - 1, 3)
-
-
-def test_greedy_takes_the_lowest_id_on_ties() -> None:
-    logits = np.array([1, 3, 3, 2], np.float32)
-    assert choose(logits, GREEDY, 0) == 1
-    with pytest.raises(ModelError, match="NaN"):
-        choose(np.array([1, math.nan], np.float32), GREEDY, 0)
-
-
-@given(
-    logits=st.lists(st.floats(-5, 5, width=32), min_size=1, max_size=30),
-    temperature=st.floats(0.1, 3),
-    top_k=st.integers(0, 35),
-    top_p=st.floats(0.05, 1),
-    position=st.integers(0, 1000),
-)
-def test_sampling_against_a_plain_one(
-    logits: list[float], temperature: float, top_k: int, top_p: float, position: int
-) -> None:
-    sampling = Sampling(temperature, top_k, top_p, seed=3)
-    array = np.array(logits, np.float32)
-    order = sorted(range(len(logits)), key=lambda i: (-float(array[i]), i))[: top_k or len(logits)]
-    weights = {i: math.exp((float(array[i]) - max(logits)) / temperature) for i in order}
-    kept, reached = [], 0.0
-    for i in order:
-        kept.append(i)
-        reached += weights[i] / sum(weights.values())
-        if reached >= top_p - 1e-9:
-            break
-    token = choose(array, sampling, position)
-    # rounding at the edge of top_p may keep one token more or less
-    assert token in kept or math.isclose(reached, top_p, abs_tol=1e-6)
-    assert boundary_distance(array, sampling, position, token) == 0.0
-    lost = set(range(len(logits))) - set(order)
-    assert all(boundary_distance(array, sampling, position, i) == math.inf for i in lost)
-
-
-def test_sampled_frequencies_follow_the_distribution() -> None:
-    logits = np.log(np.array([0.1, 0.2, 0.3, 0.4], np.float32))
-    tokens = [choose(logits, Sampling(1.0, seed=1), i) for i in range(20_000)]
-    shares = np.bincount(tokens) / len(tokens)
-    assert shares == pytest.approx([0.1, 0.2, 0.3, 0.4], abs=0.02)
-
-
-def test_bad_sampling() -> None:
-    for wrong in ({"temperature": -1}, {"temperature": math.nan}, {"top_k": -1}, {"top_p": 0.0}):
-        with pytest.raises(InvalidConfigError):
-            Sampling(**wrong)
 
 
 # -- vocabularies

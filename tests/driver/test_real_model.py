@@ -27,7 +27,23 @@ def target(real_model: Path) -> Iterator[LlamaTarget]:
         yield target
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.7, 40, 0.95, seed=2)], ids=["greedy", "sampled"])
+QUERY = """
+root ::= "SELECT " list " FROM " name (" WHERE " name " = " value)? (" GROUP BY " list)? ";"
+list ::= item (", " item)*
+item ::= name | ("COUNT" | "MAX") "(" (name | "*") ")"
+name ::= [a-z]{1,12} ("_" [a-z]{1,12}){0,3}
+value ::= [0-9]{1,6} | "'" [^'\n]{0,30} "'"
+"""
+SAMPLINGS = {
+    "greedy": GREEDY,
+    "sampled": Sampling(0.7, 40, 0.95, seed=2),
+    "min-p-penalties": Sampling(0.9, min_p=0.05, seed=3, repeat_penalty=1.1, frequency_penalty=0.1),
+    "grammar": Sampling(grammar=QUERY),
+    "grammar-sampled": Sampling(0.8, 40, seed=5, repeat_penalty=1.05, grammar=QUERY),
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 def test_exact_on_a_quantised_model(target: LlamaTarget, sampling: Sampling) -> None:
     chat = target.model.chat([{"role": "user", "content": "Write an SQL query counting users by country."}])
     prompt = target.model.tokenize(chat)
@@ -41,6 +57,9 @@ def test_exact_on_a_quantised_model(target: LlamaTarget, sampling: Sampling) -> 
     layer = ScriptedLayer(mostly_right)
     result = generate(target, prompt, layers=[layer], max_tokens=48, sampling=sampling, curve=CARELESS)
     assert result.stats.accepted > 10
+    if sampling.grammar is not None:
+        assert result.stats.layer("scripted").forbidden > 0
+        assert target.model.detokenize(result.token_ids).startswith("SELECT ")
     report = check_exactness(target, result)
     print(report.describe())
     assert report.same_shapes_exact

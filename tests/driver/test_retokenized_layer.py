@@ -42,7 +42,7 @@ SETTINGS = ContextSettings(
 def worker(path: Path, settings: ContextSettings = SETTINGS) -> Iterator[DraftWorkerClient]:
     engine = DraftEngine(path, settings)
     with tempfile.TemporaryDirectory(prefix="w") as folder:
-        server = DraftWorkerServer(engine, f"unix:{folder}/s")
+        server = DraftWorkerServer(engine, f"unix:{folder}/s", busy_after_seconds=PATIENT)
         server.start()
         with DraftWorkerClient(server.address) as client:
             yield client

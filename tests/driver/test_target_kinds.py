@@ -182,6 +182,20 @@ def test_a_batch_that_fails_leaves_the_text_as_it_was(
     assert target.verify((truth[3],), GREEDY, 9).emitted == truth[3:5]
 
 
+def test_batches_as_wide_as_drafts(tmp_path: Path) -> None:
+    """A hybrid whose snapshots filled a whole batch: llama.cpp aborted the process in the first one."""
+    path = KINDS["lfm2"](tmp_path / "lfm2.gguf", seed=1)
+    small = replace(WIDTH_INDEPENDENT, batch_size=8, max_width=8, slots=1)
+    with LlamaTarget(path, small) as target, LlamaTarget(target.model, WIDTH_INDEPENDENT) as usual:
+        prompt = talkative_prompt(usual, 30)
+        truth = [*prompt, *generate(usual, prompt, max_tokens=30).token_ids]
+        layer = ScriptedLayer(hostile_drafter(np.random.default_rng(3), truth, target.vocab_size))
+        curve = CostCurve.linear(0.001, 8)
+        result = generate(target, prompt, None, [layer], 30, curve=curve)
+        assert [*prompt, *result.token_ids] == truth
+        assert max(len(step.token_ids) for step in result.steps) == 8
+
+
 # -- mixtures of experts
 
 

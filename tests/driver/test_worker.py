@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +22,10 @@ from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
 from suffixsvc_driver.loop import generate
 from suffixsvc_driver.targets.llama import LlamaTarget
-from suffixsvc_driver.targets.llama_context import ContextSettings
-from suffixsvc_driver.workers.client import DraftWorkerClient, WorkerSession
-from suffixsvc_driver.workers.engine import DraftEngine
+from suffixsvc_driver.targets.llama_context import ContextSettings, Outputs
+from suffixsvc_driver.workers.client import DraftWorkerClient
+from suffixsvc_driver.workers.engine import DraftEngine, DraftRequest, Job
+from suffixsvc_driver.workers.interface import DraftingSession
 from suffixsvc_driver.workers.server import DraftWorkerServer
 from support.targets import talkative_prompt
 from support.tiny_gguf import SPECIAL, byte_texts, write_tiny_llama
@@ -60,7 +64,8 @@ def socket_path() -> Iterator[str]:
 
 @pytest.fixture
 def client(engine: DraftEngine, socket_path: str) -> Iterator[DraftWorkerClient]:
-    server = DraftWorkerServer(engine, f"unix:{socket_path}")
+    # on a machine under load even an idle worker may not start within a few milliseconds
+    server = DraftWorkerServer(engine, f"unix:{socket_path}", busy_after_seconds=PATIENT)
     server.start()
     with DraftWorkerClient(server.address) as client:
         yield client
@@ -70,41 +75,41 @@ def client(engine: DraftEngine, socket_path: str) -> Iterator[DraftWorkerClient]
 def test_a_draft_is_what_the_model_would_write(engine: DraftEngine, tiny_target: LlamaTarget) -> None:
     prompt = talkative_prompt(tiny_target, 12)
     plain = generate(tiny_target, prompt, max_tokens=12).token_ids
-    draft = engine.draft("s", 0, prompt, 12)
+    draft = engine.draft(DraftRequest("s", 0, prompt, 12))
     assert tuple(draft.token_ids.tolist()) == plain[: len(draft)]
     assert len(draft) == 12
     assert set(draft.sources.tolist()) == {DraftSource.DRAFT_MODEL}
     assert ((draft.probs > 0) & (draft.probs <= 1)).all()
     # the target took three of them and wrote something else: only the difference travels
-    again = engine.draft("s", len(prompt), [*plain[:3], 65], 5)
+    again = engine.draft(DraftRequest("s", len(prompt), [*plain[:3], 65], 5))
     with_context = generate(tiny_target, [*prompt, *plain[:3], 65], max_tokens=5).token_ids
     assert tuple(again.token_ids.tolist()) == with_context
     assert engine.length("s") == len(prompt) + 4
 
 
 def test_p_min_cuts(engine: DraftEngine) -> None:
-    whole = engine.draft("a", 0, [70, 71, 72], 20, p_min=0.0)
+    whole = engine.draft(DraftRequest("a", 0, [70, 71, 72], 20, p_min=0.0))
     least = float(np.sort(whole.probs)[len(whole) // 2])
-    cut = engine.draft("b", 0, [70, 71, 72], 20, p_min=least)
+    cut = engine.draft(DraftRequest("b", 0, [70, 71, 72], 20, p_min=least))
     below = [i for i, p in enumerate(whole.probs.tolist()) if p < least]
     assert len(cut) == below[0]
     assert cut.token_ids.tolist() == whole.token_ids.tolist()[: len(cut)]
 
 
 def test_bad_requests_change_nothing(engine: DraftEngine) -> None:
-    engine.draft("s", 0, [1, 2, 3], 0)
+    engine.draft(DraftRequest("s", 0, [1, 2, 3], 0))
     with pytest.raises(UnknownSessionError):
-        engine.draft("other", 2, [1], 1)
+        engine.draft(DraftRequest("other", 2, [1], 1))
     with pytest.raises(AppendGap):
-        engine.draft("s", 4, [1], 1)
+        engine.draft(DraftRequest("s", 4, [1], 1))
     with pytest.raises(InvalidTokensError):
-        engine.draft("s", 3, [engine.model.vocab_size], 1)
+        engine.draft(DraftRequest("s", 3, [engine.model.vocab_size], 1))
     with pytest.raises(InvalidTokensError):
-        engine.draft("s", 0, [], 1)
+        engine.draft(DraftRequest("s", 0, [], 1))
     with pytest.raises(InvalidInputError):
-        engine.draft("s", 3, [1], 1, p_min=float("nan"))
+        engine.draft(DraftRequest("s", 3, [1], 1, p_min=float("nan")))
     with pytest.raises(LimitExceededError):
-        engine.draft("s", 3, [1] * 600, 1)
+        engine.draft(DraftRequest("s", 3, [1] * 600, 1))
     assert engine.length("s") == 3
     engine.forget("s")
     engine.forget("s")
@@ -148,66 +153,196 @@ def test_generation_with_a_draft_model(client: DraftWorkerClient, tiny_target: L
     layer.close()
 
 
+class Gate:
+    """Holds the model's thread before its next batch."""
+
+    def __init__(self, engine: DraftEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.entered, self.open = threading.Event(), threading.Event()
+        real = engine.step
+
+        def step(jobs: Sequence[Job]) -> None:
+            self.entered.set()
+            assert self.open.wait(PATIENT)
+            real(jobs)
+
+        monkeypatch.setattr(engine, "step", step)
+
+    def enter(self, session: DraftingSession) -> None:
+        """Ask until a question hangs at the gate: on a busy machine its time may be over before."""
+        deadline = time.monotonic() + PATIENT
+        while not self.entered.is_set():
+            assert len(session.draft(4, 0.05)) == 0
+            assert time.monotonic() < deadline
+
+
+def patient_draft(session: DraftingSession, count: int) -> list[int]:
+    """Ask until there is a draft."""
+    deadline = time.monotonic() + PATIENT
+    while not len(draft := session.draft(count, PATIENT)):
+        assert time.monotonic() < deadline, session.last_error
+        time.sleep(0.01)
+    return [int(token) for token in draft.token_ids]
+
+
 def test_a_late_answer_is_dropped_and_the_text_caught_up(
     engine: DraftEngine, client: DraftWorkerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = WorkerSession(client)
+    expected = engine.draft(DraftRequest("x", 0, [70, 71, 72, 73], 4)).token_ids.tolist()
+    gate = Gate(engine, monkeypatch)
+    session = client.open_session(p_min=0.0)
     session.set_text([70, 71, 72])
-    slow = engine.draft
-
-    def delayed(*args: object, **more: object) -> object:
-        time.sleep(0.3)
-        return slow(*args, **more)  # type: ignore[arg-type]  # what draft() was given, passed on
-
-    monkeypatch.setattr(engine, "draft", delayed)
-    before = time.monotonic()
-    assert len(session.draft(4, 0.02)) == 0
-    assert len(session.draft(4, 0.02)) == 0  # still outstanding: not even asked
-    assert time.monotonic() - before < 0.3
-    assert session.late == 2
-    monkeypatch.setattr(engine, "draft", slow)
+    gate.enter(session)
+    late = session.late
+    assert len(session.draft(4, PATIENT)) == 0  # still outstanding: not even asked
+    assert session.late == late + 1
     session.append([73])
-    deadline = time.monotonic() + PATIENT
-    draft = session.draft(4, PATIENT)
-    while not len(draft) and time.monotonic() < deadline:
-        time.sleep(0.05)
-        draft = session.draft(4, PATIENT)
-    assert draft.token_ids.tolist() == engine.draft("x", 0, [70, 71, 72, 73], 4, p_min=0.4).token_ids.tolist()
+    gate.open.set()
+    assert patient_draft(session, 4) == expected
     session.close()
 
 
-def test_busy(engine: DraftEngine, client: DraftWorkerClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_begun_while_an_answer_is_outstanding(
+    engine: DraftEngine, client: DraftWorkerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The late answer speaks of the text before: taken for the new one's, the worker would go on behind a
+    mixture of the two."""
+    expected = engine.draft(DraftRequest("x", 0, [70, 71, 90, 91, 92], 4)).token_ids.tolist()
+    gate = Gate(engine, monkeypatch)
+    session = client.open_session(p_min=0.0)
+    session.set_text([70, 71, 72, 73])
+    gate.enter(session)
+    session.set_text([70, 71, 90, 91, 92])
+    gate.open.set()
+    assert patient_draft(session, 4) == expected
+    session.close()
+
+
+def test_a_draft_goes_on_behind_another(engine: DraftEngine, client: DraftWorkerClient) -> None:
+    """The chain is not part of the text, what the target took of it is, and nothing is computed twice."""
+    read: list[int] = []
+    text, chain = [70, 71, 72, 73], [80, 81, 82]
+
+    def expected(context: list[int]) -> list[int]:
+        return engine.draft(DraftRequest(f"{context}", 0, context, 4)).token_ids.tolist()
+
+    wanted = [expected(text + chain), expected([*text, 80, 99]), expected([*text, 80, 99, *chain])]
+    for name in list(engine._sessions):
+        engine.forget(name)
+    decode = engine.context.decode
+
+    def counted(tokens: Sequence[int], start: int, slot: int, outputs: Outputs) -> None:
+        read.extend([start] * (outputs is Outputs.NONE) * len(tokens))
+        decode(tokens, start, slot, outputs)
+
+    engine.context.decode = counted  # type: ignore[method-assign]  # a watch on what is computed
+    session = client.open_session(p_min=0.0)
+    session.set_text(text)
+    assert session.draft(4, PATIENT, after=chain).token_ids.tolist() == wanted[0]
+    assert len(read) == len(text) + len(chain) - 1
+    session.append([80, 99])  # one of the chain was accepted, then the target's own
+    assert session.draft(4, PATIENT).token_ids.tolist() == wanted[1]
+    assert session.draft(4, PATIENT, after=chain).token_ids.tolist() == wanted[2]
+    assert read[len(text) + len(chain) - 1 :] == [6, 6]  # the last question's 99 is in the KV already
+    session.append(chain)
+    assert len(session.draft(4, PATIENT)) == 4
+    assert len(read) == len(text) + len(chain) - 1 + 2
+    assert engine.length(session._id) == len(text) + 2 + len(chain)
+    session.close()
+
+
+def test_a_chain_the_worker_cannot_take_does_not_end_the_session(client: DraftWorkerClient) -> None:
+    session = client.open_session(p_min=0.0)
+    session.set_text([70, 71, 72])
+    assert len(session.draft(4, PATIENT, after=[100_000])) == 0
+    assert isinstance(session.last_error, InvalidTokensError)
+    assert len(session.draft(4, PATIENT, after=[73])) == 4
+    session.close()
+
+
+def test_sessions_side_by_side_whatever_happens_to_them(
+    tiny_model: Path, engine: DraftEngine, socket_path: str
+) -> None:
+    """Random texts, chains to go on from, new beginnings and answers nobody waited for, three drivers at the
+    same time: every draft is what the model writes behind that very context, and no bookkeeping is lost."""
+    worker = DraftEngine(tiny_model, SETTINGS, batch_width=2)
+    server = DraftWorkerServer(worker, f"unix:{socket_path}", busy_after_seconds=PATIENT)
+    server.start()
+    asked: list[tuple[int, list[int], list[int]]] = []
+
+    def drive(seed: int) -> int:
+        rng = random.Random(seed)
+        with DraftWorkerClient(server.address) as client:
+            session = client.open_session(p_min=0.0)
+            text = rng.choices(range(32, 127), k=30)
+            session.set_text(text)
+            chain: list[int] = []
+            for _ in range(60):
+                if rng.random() < 0.1:
+                    text = text[: rng.randrange(1, len(text))] + rng.choices(range(32, 127), k=9)
+                    session.set_text(text)
+                new = [
+                    *chain[: rng.randrange(len(chain) + 1)],
+                    *rng.choices(range(32, 127), k=rng.randrange(3)),
+                ]
+                session.append(new)
+                text = text + new
+                chain = rng.choices(range(32, 127), k=rng.randrange(4))
+                exchange = session._exchange
+                if exchange is not None and exchange.outstanding and rng.random() < 0.8:
+                    exchange.wait(PATIENT)  # the late answer comes before the next question, or not
+                seconds = 1e-4 if rng.random() < 0.2 else PATIENT
+                draft = session.draft(4, seconds, chain)
+                asked.append((seed, text + chain, draft.token_ids.tolist()))
+            assert session.failures == 0, session.last_error
+            patient_draft(session, 4)
+            session.close()
+            return session.late
+
+    with ThreadPoolExecutor(3) as threads:
+        late = list(threads.map(drive, range(3)))
+    server.stop()
+    worker.close()
+    assert sum(late) > 3
+    assert sum(bool(found) for _, _, found in asked) > 100
+    for seed, context, found in asked:
+        expected = engine.draft(DraftRequest("x", 0, context, len(found))).token_ids.tolist()
+        assert found == expected, f"seed {seed}"
+
+
+def test_busy(engine: DraftEngine, socket_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two callers at once: the second is told so at once, and nothing was done for it."""
-    import threading
-
-    entered, leave = threading.Event(), threading.Event()
-    real = engine.draft
-
-    def blocked(*args: object, **more: object) -> object:
-        entered.set()
-        assert leave.wait(PATIENT)
-        return real(*args, **more)  # type: ignore[arg-type]  # what draft() was given, passed on
-
-    monkeypatch.setattr(engine, "draft", blocked)
-    first, second = WorkerSession(client, p_min=0.0), WorkerSession(client, p_min=0.0)
-    first.set_text([1, 2])
-    second.set_text([3, 4])
-    answers: list[int] = []
-    thread = threading.Thread(target=lambda: answers.append(len(first.draft(3, PATIENT))))
-    thread.start()
-    assert entered.wait(PATIENT)
-    assert len(second.draft(3, PATIENT)) == 0
-    assert second.busy == 1
-    leave.set()
-    thread.join()
-    assert answers == [3]
-    assert len(second.draft(3, PATIENT)) == 3
-    first.close()
-    second.close()
+    server = DraftWorkerServer(engine, f"unix:{socket_path}")
+    assert 0.005 <= server.busy_after_seconds < 1.0
+    server.start()
+    gate = Gate(engine, monkeypatch)
+    with DraftWorkerClient(server.address) as client, ThreadPoolExecutor(2) as threads:
+        first, second = client.open_session(p_min=0.0), client.open_session(p_min=0.0)
+        first.set_text([1, 2])
+        second.set_text([3, 4])
+        answer = threads.submit(patient_draft, first, 3)
+        assert gate.entered.wait(PATIENT)
+        assert len(second.draft(3, PATIENT)) == 0
+        assert second.busy == 1
+        assert engine.length(second._id) == 0
+        # one whose driver would rather wait
+        patient = client.open_session(p_min=0.0, wait_seconds=PATIENT)
+        patient.set_text([5])
+        waiting = threads.submit(patient.draft, 3, PATIENT)
+        deadline = time.monotonic() + PATIENT
+        while not server._scheduler._waiting:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        gate.open.set()
+        assert len(answer.result()) == 3
+        assert len(waiting.result()) == 3
+        assert len(patient_draft(second, 3)) == 3
+        for session in (first, second, patient):
+            session.close()
+    server.stop()
 
 
 def test_a_worker_that_lost_the_session_is_told_again(engine: DraftEngine, client: DraftWorkerClient) -> None:
-    session = WorkerSession(client, p_min=0.0)
+    session = client.open_session(p_min=0.0)
     session.set_text([80, 81, 82])
     expected = session.draft(3, PATIENT).token_ids.tolist()
     for name in list(engine._sessions):
@@ -219,7 +354,7 @@ def test_a_worker_that_lost_the_session_is_told_again(engine: DraftEngine, clien
 
 
 def test_a_text_the_worker_cannot_hold_is_not_sent_again(client: DraftWorkerClient) -> None:
-    session = WorkerSession(client)
+    session = client.open_session()
     session.set_text([1] * 600)
     deadline = time.monotonic() + PATIENT
     while session.last_error is None and time.monotonic() < deadline:
@@ -229,6 +364,40 @@ def test_a_text_the_worker_cannot_hold_is_not_sent_again(client: DraftWorkerClie
     session.set_text([1] * 6)
     session.draft(3, PATIENT)
     session.close()
+
+
+def test_more_drivers_than_a_worker_serves(engine: DraftEngine, socket_path: str) -> None:
+    server = DraftWorkerServer(engine, f"unix:{socket_path}", drivers=1, busy_after_seconds=PATIENT)
+    server.start()
+    with DraftWorkerClient(server.address) as client:
+        first, second = client.open_session(p_min=0.0), client.open_session(p_min=0.0)
+        for session in (first, second):
+            session.set_text([70, 71])
+        patient_draft(first, 3)
+        assert len(second.draft(3, PATIENT)) == 0
+        assert second.broken
+        assert "RESOURCE_EXHAUSTED" in str(second.last_error)
+        assert client.describe().context_size == 512  # others can still be told what it is
+        first.close()
+        patient_draft(second, 3)
+        second.close()
+    server.stop()
+
+
+def test_a_worker_whose_model_broke_says_so(
+    engine: DraftEngine, client: DraftWorkerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_jobs: Sequence[Job]) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(engine, "step", broken)
+    session = client.open_session(p_min=0.0)
+    session.set_text([70, 71])
+    assert len(session.draft(3, PATIENT)) == 0
+    assert session.broken
+    assert isinstance(session.last_error, ServiceUnavailableError)
+    with pytest.raises(ServiceUnavailableError):
+        client.describe(1.0)
 
 
 def test_garbage_on_the_wire_is_answered_typed(client: DraftWorkerClient) -> None:
@@ -249,7 +418,7 @@ def test_nobody_there(socket_path: str) -> None:
     with DraftWorkerClient(f"unix:{socket_path}") as client:
         with pytest.raises(ServiceUnavailableError, match="suffixsvc draft-worker"):
             client.describe(timeout_seconds=0.3)
-        session = WorkerSession(client)
+        session = client.open_session()
         session.set_text([1, 2])
         assert len(session.draft(3, 1.0)) == 0
         assert len(session.draft(3, 1.0)) == 0
@@ -263,6 +432,7 @@ def test_the_verb(tiny_model: Path, socket_path: str, tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "suffixsvc.cli", "draft-worker", "--model", str(tiny_model),
         "--listen", f"unix:{socket_path}", "--context", "512", "--ready-file", str(ready),
+        "--batch", "2", "--queue", "2", "--busy-after-ms", "2000", "--drivers", "3",
     ]  # fmt: skip
 
     def start() -> subprocess.Popen[bytes]:

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-import socket
-import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from suffixsvc_caches.lookup import DRAFT_TOKENS, LookupTable, write_lookup
 from suffixsvc_caches.lookup.forecast import Forecaster, TokenCall
 from suffixsvc_caches.tokenizers import Tokenizer
-from support.llama_tools import Note, Tools
+from support.llama_tools import Note, RunningServer, Tools, serving
 
 pytestmark = pytest.mark.interop
 
 PROMPT = "Write a list of the months of the year, each with the number of its days:\n"
 TOKENS = 96
-_PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -37,17 +30,8 @@ class Answer:
     accepted: int
 
 
-class Server:
-    """A running llama-server."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-
-    def ask(self, path: str, body: dict[str, Any] | None = None) -> str:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://{self._address}{path}", data)
-        with urllib.request.urlopen(request, timeout=_PATIENCE_S) as reply:
-            return str(reply.read().decode())
+class Server(RunningServer):
+    """A running llama-server, and what these tests ask of it."""
 
     def complete(self) -> Answer:
         asked = {
@@ -68,30 +52,9 @@ class Server:
 
 
 @contextmanager
-def serving(tools: Tools, log: Path, *args: str | Path) -> Iterator[Server]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [tools.folder / "llama-server", "-m", tools.model, "--port", str(port), "--metrics", "-np", "1"]
-    command += ["-c", "1024", "-t", "1", *args]
-    with log.open("w") as out, subprocess.Popen(list(map(str, command)), stdout=out, stderr=out) as process:
-        server = Server(f"127.0.0.1:{port}")
-        try:
-            until = time.monotonic() + _PATIENCE_S
-            while not _ready(server):
-                assert process.poll() is None, log.read_text(errors="replace")[-2000:]
-                assert time.monotonic() < until, "the server did not start"
-                time.sleep(0.2)
-            yield server
-        finally:
-            process.terminate()
-
-
-def _ready(server: Server) -> bool:
-    try:
-        return "ok" in server.ask("/health")
-    except (urllib.error.URLError, ConnectionError):
-        return False
+def drafting(tools: Tools, log: Path, *args: str | Path) -> Iterator[Server]:
+    with serving(tools, log, "--metrics", "-np", "1", "-c", "1024", *args) as running:
+        yield Server(running.address, running.pid)
 
 
 def static_cache(path: Path, token_ids: list[int]) -> LookupTable:
@@ -108,11 +71,11 @@ def static_cache(path: Path, token_ids: list[int]) -> LookupTable:
 def test_the_server_drafts_from_our_cache(
     tools: Tools, tokenizer: Tokenizer, tmp_path: Path, note: Note
 ) -> None:
-    drafting = ("--spec-type", "ngram-cache")
-    with serving(tools, tmp_path / "without.log", *drafting) as server:
+    kind = ("--spec-type", "ngram-cache")
+    with drafting(tools, tmp_path / "without.log", *kind) as server:
         without = server.complete()
     table = static_cache(tmp_path / "ours.bin", without.token_ids)
-    with serving(tools, tmp_path / "with.log", *drafting, "-lcs", tmp_path / "ours.bin") as server:
+    with drafting(tools, tmp_path / "with.log", *kind, "-lcs", tmp_path / "ours.bin") as server:
         found = server.complete()
         assert server.metric("spec_decode_num_draft_tokens_total") == found.drafted
         assert server.metric("spec_decode_num_accepted_tokens_total") == found.accepted
@@ -137,7 +100,7 @@ def test_the_server_drafts_from_our_cache(
 
 def test_the_server_ignores_the_cache_without_the_type(tools: Tools, tmp_path: Path, note: Note) -> None:
     static_cache(tmp_path / "ours.bin", [1, 2, 3, 4])
-    with serving(tools, tmp_path / "server.log", "-lcs", tmp_path / "ours.bin") as server:
+    with drafting(tools, tmp_path / "server.log", "-lcs", tmp_path / "ours.bin") as server:
         assert server.complete().drafted == 0
     note(
         "llama-server",

@@ -61,3 +61,55 @@ def hostile_drafter(rng: np.random.Generator, truth: Sequence[int], vocab_size: 
         return Draft.chain(tokens, probs, DraftSource.NAMESPACE)
 
     return draft
+
+
+def tree(
+    tokens: Sequence[int],
+    parents: Sequence[int],
+    probs: Sequence[float],
+    source: DraftSource = DraftSource.NAMESPACE,
+) -> Draft:
+    n = len(tokens)
+    return Draft(
+        np.array(tokens, np.int32),
+        np.array(parents, np.int32),
+        np.array(probs, np.float32),
+        np.full(n, int(source), np.uint8),
+        np.zeros(n, np.int32),
+    )
+
+
+def hostile_tree_drafter(rng: np.random.Generator, truth: Sequence[int], vocab_size: int) -> Drafter:
+    """Trees that hold the truth somewhere, up to a random depth, among wrong branches that may look better;
+    sometimes with what is no tree, no token, no probability, or twice the same token behind one parent."""
+
+    def draft(text: list[int], budget: int) -> Draft:
+        ahead = list(truth[len(text) :])
+        tokens: list[int] = []
+        parents: list[int] = []
+        true_path = [-1]
+        for _ in range(int(rng.integers(0, 24))):
+            if len(true_path) <= len(ahead) and rng.random() < 0.5:
+                parents.append(true_path[-1])
+                tokens.append(ahead[len(true_path) - 1])
+                true_path.append(len(tokens) - 1)
+            else:
+                parents.append(int(rng.integers(-1, len(tokens))) if tokens else -1)
+                tokens.append(int(rng.integers(0, vocab_size)))
+        probs = rng.random(len(tokens)) ** 0.3
+        kind = rng.integers(0, 10)
+        if tokens and kind < 4:
+            i = int(rng.integers(len(tokens)))
+            if kind == 0:
+                tokens[i] = vocab_size + 5
+            elif kind == 1:
+                parents[i] = len(tokens)
+            elif kind == 2:
+                probs[i] = np.nan
+            else:
+                tokens.append(tokens[i])
+                parents.append(parents[i])
+                probs = np.append(probs, 0.9)
+        return tree(tokens, parents, probs.tolist())
+
+    return draft

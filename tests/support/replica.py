@@ -19,6 +19,7 @@ from suffixsvc_driver.events import (
     Verify,
 )
 from suffixsvc_driver.state import Driver
+from suffixsvc_driver.tree import follow
 
 from suffixsvc.types import Draft, DraftSource
 
@@ -60,9 +61,7 @@ class Replica:
 
     def verify(self, decision: Verify, begin: Begin) -> Verified:
         ahead = self.truth[len(self.written) :]
-        accepted = 0
-        while accepted < len(decision.token_ids) and decision.token_ids[accepted] == ahead[accepted]:
-            accepted += 1
+        accepted = len(follow(decision.token_ids, decision.parents, ahead))
         emitted = ahead[: accepted + 1][: begin.max_tokens - len(self.written)]
         if EOG in emitted:
             emitted = emitted[: emitted.index(EOG) + 1]

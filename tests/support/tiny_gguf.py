@@ -6,6 +6,7 @@ padding. Any text can be tokenized; what the model says about it is noise, but a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,6 +111,38 @@ class TinyWriter:
         self.gguf.write_tensors_to_file()
         self.gguf.close()
         return self.path
+
+
+def write_tiny_chain(path: Path, follows: Mapping[int, int], *, context: int = 512) -> Path:
+    """Write an F32 llama that says one thing behind each token, whatever stands before: ``follows[token]``,
+    and the end token where that says nothing. Its logits are 0 or large, so that no processor disagrees."""
+    width = 288  # a number of its own for each token, and a whole number of heads
+    tiny = TinyWriter(path, "llama", 0, width, 1, context)
+    tiny.gguf.add_feed_forward_length(32)
+    tiny.gguf.add_head_count(width // 16)
+    tiny.gguf.add_head_count_kv(width // 16)
+    tiny.gguf.add_rope_dimension_count(16)
+    tiny.gguf.add_tensor("token_embd.weight", np.eye(tiny.size, width, dtype=np.float32))
+    tiny.ones("blk.0.attn_norm.weight", width)
+    tiny.ones("blk.0.ffn_norm.weight", width)
+    # neither attention nor the feed-forward part adds anything
+    shapes = {f"attn_{part}": (width, width) for part in ("q", "k", "v", "output")}
+    shapes |= {"ffn_gate": (32, width), "ffn_up": (32, width), "ffn_down": (width, 32)}
+    for name, shape in shapes.items():
+        tiny.gguf.add_tensor(f"blk.0.{name}.weight", np.zeros(shape, np.float32))
+    tiny.ones("output_norm.weight", width)
+    output = np.zeros((tiny.size, width), np.float32)
+    for token in range(tiny.size):
+        output[follows.get(token, tiny.eos_id), token] = 1.0
+    tiny.gguf.add_tensor("output.weight", output)
+    return tiny.close()
+
+
+def chain_of(text: str) -> dict[int, int]:
+    """Bytes of a text, each followed by the next, the last by the first; no byte twice."""
+    ids = list(text.encode())
+    assert len(set(ids)) == len(ids)
+    return dict(zip(ids, [*ids[1:], ids[0]], strict=True))
 
 
 def write_tiny_llama(

@@ -8,11 +8,13 @@ So the driver decides as it would decide there, and a layer that cannot pay on t
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from suffixsvc_driver.chooser import Chooser
 from suffixsvc_driver.config import LayerKind
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Feedback
@@ -31,6 +33,8 @@ from suffixsvc_bench.speculator import Speculator
 __all__ = ["PRICES", "PricedRow", "Prices", "price_calls", "read_prices"]
 
 _FORMAT: Final = "suffixsvc-prices/1"
+_PATIENCE_SECONDS: Final = 120.0
+_PAUSE_SECONDS: Final = 0.02
 _FOLDER: Final = Path(__file__).with_name("prices")
 #: prices that come with the package, by name
 PRICES: Final = {path.stem: path for path in sorted(_FOLDER.glob("*.json"))}
@@ -177,6 +181,7 @@ class _Told:
     """A target that writes a text it is told, and takes the time that the prices say."""
 
     replays = False
+    max_branches = 1
 
     def __init__(self, vocab_size: int, eog_ids: frozenset[int], curve: CostCurve, clock: _Clock) -> None:
         self.vocab_size, self.eog_ids = vocab_size, eog_ids
@@ -188,8 +193,16 @@ class _Told:
         self._at = 0
         return Prefilled(0, 0)
 
+    def chooser(self, sampling: Sampling, prompt_ids: TokenIds) -> Chooser:
+        return Chooser(sampling, self.vocab_size)
+
     def verify(
-        self, drafted: Sequence[int], sampling: Sampling, max_emit: int, stop: StopRule | None = None
+        self,
+        drafted: Sequence[int],
+        choices: Sampling | Chooser,
+        max_emit: int,
+        stop: StopRule | None = None,
+        parents: Sequence[int] = (),
     ) -> Verification:
         self._clock.now += self._curve.costs[len(drafted) + 1] * self._curve.seconds_per_step
         ahead = self.truth[self._at : self._at + max_emit]
@@ -235,7 +248,44 @@ def _priced_model(
 ) -> Callable[[], Layer] | None:
     if make is None or LayerKind.DRAFT_MODEL not in setting.layers:
         return None
-    return lambda: _PricedLayer(make(), clock, prices.draft_ask, prices.draft_token)
+    return lambda: _PricedLayer(_Patient(make()), clock, prices.draft_ask, prices.draft_token)
+
+
+class _Patient:
+    """A draft model that is waited for, however long it takes here: time is what the prices say. A worker
+    that still reads a prompt answers nothing, as it should live; it is asked again until it answers."""
+
+    def __init__(self, layer: DraftModelLayer) -> None:
+        self._layer = layer
+        self.spec = layer.spec
+
+    def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
+        self._layer.begin(prompt_ids, cost)
+
+    def draft(
+        self,
+        new_token_ids: Sequence[int],
+        budget: int,
+        verified: Feedback | None,
+        after: Sequence[int] = (),
+    ) -> Draft:
+        draft = self._layer.draft(new_token_ids, budget, verified, after=after)
+        until = time.monotonic() + _PATIENCE_SECONDS
+        unanswered = budget > 0
+        while unanswered and not len(draft.token_ids) and time.monotonic() < until:
+            before = self._unanswered()
+            draft = self._layer.draft((), budget, verified, after=after)
+            unanswered = self._unanswered() > before
+            if unanswered:
+                time.sleep(_PAUSE_SECONDS)
+        return draft
+
+    def _unanswered(self) -> int:
+        session = self._layer.session
+        return session.late + session.busy
+
+    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
+        self._layer.end(new_token_ids, verified)
 
 
 class _PricedNamespace:

@@ -19,8 +19,8 @@ from suffixsvc_driver.targets.llama_context import ContextSettings
 from suffixsvc_driver.targets.llama_model import LlamaModel
 from suffixsvc_driver.workers.client import DraftWorkerClient
 
+from suffixsvc.children import Children
 from suffixsvc_bench.decode.variants import Memory
-from suffixsvc_bench.demo.parts import Children
 
 __all__ = ["Rig", "RigOptions"]
 

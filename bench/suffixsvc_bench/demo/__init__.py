@@ -4,7 +4,6 @@ database.py    the SQLite shop the questions are about, and read-only execution
 questions.py   two passes of different questions of the same kind
 agents.py      prompts of the four agents, and reading what they answer
 pipeline.py    planner -> SQL writer -> executor -> reporter -> Python writer
-parts.py       the service and the draft worker as child processes that never outlive the demo
 brain.py       one call on the real model, with drafts or plain
 paired.py      A B A B comparisons and what they say
 remembered.py  what the service drafts of an earlier answer

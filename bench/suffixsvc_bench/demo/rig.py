@@ -18,10 +18,10 @@ from suffixsvc_driver.targets.llama import LlamaTarget
 from suffixsvc_driver.targets.llama_context import ContextSettings
 from suffixsvc_driver.workers.client import DraftWorkerClient
 
+from suffixsvc.children import Child, Children
 from suffixsvc.errors import ServiceError
 from suffixsvc_bench.demo import show
 from suffixsvc_bench.demo.brain import Brain
-from suffixsvc_bench.demo.parts import Child, Children
 from suffixsvc_bench.demo.remembered import drafted_within
 from suffixsvc_bench.demo.setup import Chosen
 

@@ -36,14 +36,21 @@ class Layer(Protocol):
 
 
 @runtime_checkable
-class ContinuingLayer(Protocol):
-    """A layer that can go on behind a draft of others; its ``spec.continues`` says so."""
+class ContinuingLayer(Layer, Protocol):
+    """A layer that can also go on behind tokens that another one drafted; ``spec.continues`` says so."""
 
     def draft(
         self,
         new_token_ids: Sequence[int],
         budget: int,
         verified: Feedback | None,
+        *,
         after: Sequence[int] = (),
     ) -> Draft:
-        """As :meth:`Layer.draft`, behind the text and ``after``, which is drafted and may never come."""
+        """As :meth:`Layer.draft`.
+
+        Args:
+            after: a chain drafted for this step. The draft follows the text and this chain, and its
+                probabilities hold given that all of the chain is accepted. It does not become part of the
+                text: what the target accepts of it comes back in ``new_token_ids``, as always.
+        """

@@ -9,7 +9,7 @@ from suffixsvc.types import Draft, VerifyCost
 from suffixsvc_driver.config import LayerKind, LayerSpec
 from suffixsvc_driver.events import Feedback
 from suffixsvc_driver.vocabulary import Vocabulary
-from suffixsvc_driver.workers.client import DraftWorkerClient, WorkerSession
+from suffixsvc_driver.workers.interface import DraftingSession, DraftWorker
 
 __all__ = ["DraftModelLayer"]
 
@@ -19,12 +19,16 @@ _GRACE_SECONDS: Final = 0.05
 
 
 class DraftModelLayer:
-    """Drafts with a small model. Whatever goes wrong with the worker is an empty draft in time.
+    """Drafts with a small model. Whatever goes wrong with the worker is an empty draft in time. It can go on
+    behind another layer's draft (:class:`~suffixsvc_driver.layers.ContinuingLayer`).
 
     Args:
-        client: connected to a worker; the caller's to close.
+        worker: connected to a worker, or to several (a pool); the caller's to close.
         target: the target's vocabulary.
         p_min: the worker stops before a token less likely than this.
+        wait_seconds: how long a question may wait for its start where other drivers keep the worker busy;
+            0 = what the worker finds right, which is two of its tokens. A driver whose target takes long over
+            a step does well to say more: about such a step.
         timeout_seconds: how long to wait for a draft; by default what the worker's own speed
             suggests, three times over.
 
@@ -35,42 +39,51 @@ class DraftModelLayer:
 
     def __init__(
         self,
-        client: DraftWorkerClient,
+        worker: DraftWorker,
         target: Vocabulary,
         name: str = "draft-model",
         *,
         p_min: float = 0.4,
         top_k: int = 10,
         max_draft_tokens: int = 16,
+        wait_seconds: float = 0.0,
         timeout_seconds: float | None = None,
     ) -> None:
-        self.description = client.check_vocabulary(target)
+        self.description = worker.check_vocabulary(target)
         self.spec = LayerSpec(
             name,
             LayerKind.DRAFT_MODEL,
             seconds_per_token=self.description.seconds_per_token,
             max_draft_tokens=max_draft_tokens,
+            continues=True,
         )
-        self._session = WorkerSession(client, p_min=p_min, top_k=top_k)
+        self._session = worker.open_session(p_min=p_min, top_k=top_k, wait_seconds=wait_seconds)
         self._timeout = timeout_seconds
 
     @property
-    def session(self) -> WorkerSession:
+    def session(self) -> DraftingSession:
         """The context on the worker, for its counters."""
         return self._session
 
     def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
         self._session.set_text(prompt_ids)
 
-    def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:
+    def draft(
+        self,
+        new_token_ids: Sequence[int],
+        budget: int,
+        verified: Feedback | None,
+        *,
+        after: Sequence[int] = (),
+    ) -> Draft:
         self._session.append(new_token_ids)
         if budget == 0:
             return Draft.empty()
         seconds = self._timeout
         if seconds is None:
-            tokens = budget + len(new_token_ids)
-            seconds = _GRACE_SECONDS + _PATIENCE * tokens * self.description.seconds_per_token
-        return self._session.draft(budget, seconds)
+            tokens = budget + len(new_token_ids) + len(after)
+            seconds = _GRACE_SECONDS + _PATIENCE * tokens * self._session.seconds_per_token
+        return self._session.draft(budget, seconds, after)
 
     def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
         self._session.append(new_token_ids)

@@ -11,7 +11,7 @@ from suffixsvc.types import Draft, DraftSource, VerifyCost
 from suffixsvc_driver.config import LayerKind, LayerSpec
 from suffixsvc_driver.events import Feedback
 from suffixsvc_driver.retokenizing import Retokenizer, TextFit, TextTokenizer, compare_texts
-from suffixsvc_driver.workers.client import DraftWorkerClient, WorkerSession
+from suffixsvc_driver.workers.interface import DraftingSession, DraftWorker
 
 __all__ = ["RetokenizedLayer"]
 
@@ -30,10 +30,12 @@ class RetokenizedLayer:
     draft. Budgets and ``spec`` count the target's tokens.
 
     Args:
-        client: connected to a worker; the caller's to close.
+        worker: connected to a worker, or to several (a pool); the caller's to close.
         target: the target's tokenizer.
         draft: that of the worker's model.
         p_min: the worker stops before a token (of its own) less likely than this.
+        wait_seconds: how long a question may wait for its start where other drivers keep the worker busy;
+            0 = what the worker finds right.
         timeout_seconds: how long to wait for a draft; by default what the worker's own speed
             suggests, three times over.
         fit: of the same two tokenizers, where it is known: a quarter of a second.
@@ -49,7 +51,7 @@ class RetokenizedLayer:
 
     def __init__(
         self,
-        client: DraftWorkerClient,
+        worker: DraftWorker,
         target: TextTokenizer,
         draft: TextTokenizer,
         name: str = "draft-model",
@@ -57,10 +59,11 @@ class RetokenizedLayer:
         p_min: float = 0.4,
         top_k: int = 10,
         max_draft_tokens: int = 16,
+        wait_seconds: float = 0.0,
         timeout_seconds: float | None = None,
         fit: TextFit | None = None,
     ) -> None:
-        self.description = client.check_vocabulary(draft.vocabulary)
+        self.description = worker.check_vocabulary(draft.vocabulary)
         self.fit = fit or compare_texts(target, draft)
         if not self.fit.works:
             raise VocabularyMismatchError(
@@ -78,13 +81,13 @@ class RetokenizedLayer:
             continues=True,
         )
         self.retokenizer = Retokenizer(target, draft)
-        self._session = WorkerSession(client, p_min=p_min, top_k=top_k)
+        self._session = worker.open_session(p_min=p_min, top_k=top_k, wait_seconds=wait_seconds)
         self._timeout = timeout_seconds
         self._text: list[int] = []
         self._told = 0
 
     @property
-    def session(self) -> WorkerSession:
+    def session(self) -> DraftingSession:
         """The context on the worker, for its counters."""
         return self._session
 
@@ -96,6 +99,7 @@ class RetokenizedLayer:
         new_token_ids: Sequence[int],
         budget: int,
         verified: Feedback | None,
+        *,
         after: Sequence[int] = (),
     ) -> Draft:
         self._text.extend(new_token_ids)
@@ -111,7 +115,7 @@ class RetokenizedLayer:
         seconds = self._timeout
         if seconds is None:
             tokens = wanted + max(0, len(ids) - self._told)
-            seconds = _GRACE_SECONDS + _PATIENCE * tokens * self.description.seconds_per_token
+            seconds = _GRACE_SECONDS + _PATIENCE * tokens * self._session.seconds_per_token
         self._session.set_text(ids)
         self._told = len(ids)
         return self._translated(self._session.draft(wanted, seconds), budget)

@@ -22,6 +22,8 @@ class SuffixLayer:
     Args:
         session: opened with the prompt's tokens.
         seconds_per_ask: a first guess of what a step costs; measured afterwards.
+        tree: ask for trees; worth it where the target takes them (``max_branches`` above 1). Of a tree that
+            it cannot take the most probable path is used.
     """
 
     def __init__(
@@ -31,7 +33,9 @@ class SuffixLayer:
         *,
         seconds_per_ask: float = 0.0,
         max_draft_tokens: int = 64,
+        tree: bool = False,
     ) -> None:
+        self._tree = tree
         self.spec = LayerSpec(
             name, LayerKind.SUFFIX, seconds_per_ask=seconds_per_ask, max_draft_tokens=max_draft_tokens
         )
@@ -50,7 +54,12 @@ class SuffixLayer:
             return Draft.empty()
         self._pending.extend(new_token_ids)
         draft = self.session.step(
-            self._pending, max_draft_tokens=budget, verify_cost=self._cost, at=self._told, verified=verified
+            self._pending,
+            max_draft_tokens=budget,
+            verify_cost=self._cost,
+            tree=self._tree,
+            at=self._told,
+            verified=verified,
         )
         self._told += len(self._pending)
         self._pending = []

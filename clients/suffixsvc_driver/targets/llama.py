@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from suffixsvc.errors import InvalidTokensError, LimitExceededError, ModelError
+from suffixsvc.errors import ModelError
 from suffixsvc.types import FloatArray, TokenIds
+from suffixsvc_driver.chooser import Chooser
 from suffixsvc_driver.sampling import GREEDY, Sampling, choose
 from suffixsvc_driver.targets import Batch, Prefilled, StopRule, Verification
+from suffixsvc_driver.targets.branches import Branches
+from suffixsvc_driver.targets.choosers import Choosers
 from suffixsvc_driver.targets.lane import Lane
 from suffixsvc_driver.targets.llama_context import ContextSettings, LlamaContext, Part
-from suffixsvc_driver.targets.llama_model import LlamaModel, check_ids
+from suffixsvc_driver.targets.llama_model import LlamaModel, check_prompt
 from suffixsvc_driver.targets.rollback import find_rollback
 from suffixsvc_driver.targets.slots import SlotCache
 
-__all__ = ["LlamaTarget"]
+__all__ = ["LlamaTarget", "can_branch"]
 
 
 class LlamaTarget:
@@ -33,10 +36,14 @@ class LlamaTarget:
         self._owns_model = not isinstance(model, LlamaModel)
         self.model = model if isinstance(model, LlamaModel) else LlamaModel(model)
         self.settings = settings or ContextSettings()
-        self.context = LlamaContext(self.model, self.settings)
+        slots = self.settings.slots
+        branches = self.settings.branches if can_branch(self.model, self.settings) else 0
+        self.context = LlamaContext(self.model, self.settings, unified=branches > 0, extra=branches)
         self.rollback = find_rollback(self.context)
-        self._cache = SlotCache(self.settings.slots, whole=not self.rollback.cuts_anywhere)
-        self._lane = Lane(self.context, self.rollback, self.model.eog_ids, self._cache.slots[0])
+        self._cache = SlotCache(slots, whole=not self.rollback.cuts_anywhere)
+        leaves = Branches(self.context, range(slots, slots + branches))
+        self._lane = Lane(self.context, self.rollback, self.model.eog_ids, self._cache.slots[0], leaves)
+        self._choosers = Choosers(self.model)
 
     def __enter__(self) -> LlamaTarget:
         return self
@@ -76,26 +83,26 @@ class LlamaTarget:
         """Whether accepted tokens are computed again where a draft was accepted in part."""
         return self.rollback.replays
 
+    @property
+    def max_branches(self) -> int:
+        """Leaves that a drafted tree may have; 1: chains only."""
+        return self._lane.max_branches
+
     def begin(self, prompt_ids: TokenIds, *, fresh: bool = False) -> Prefilled:
         """Make ``prompt_ids`` the current sequence: all but its last token in the KV.
 
         Args:
-            fresh: reuse nothing (exactness checks).
+            fresh: reuse nothing (exactness checks). With unified KV (``branches``) the other slots are
+                emptied too: where their cells lie would show in the bits.
 
         Raises:
             InvalidTokensError: an empty prompt, ids outside the vocabulary.
             LimitExceededError: a prompt longer than the context.
         """
-        prompt = check_ids(prompt_ids, self.vocab_size)
-        if not prompt:
-            raise InvalidTokensError("an empty prompt", expected="at least one token", got=0)
-        if len(prompt) > self.context_size:
-            raise LimitExceededError(
-                "the prompt is longer than the target's context",
-                expected=f"at most {self.context_size} tokens",
-                got=len(prompt),
-                remedy="Shorten the prompt or give the target a larger context.",
-            )
+        prompt = check_prompt(prompt_ids, self.vocab_size, self.context_size)
+        self._lane.release()
+        if fresh and self.context.unified:
+            self.forget()
         placement = self._cache.place(prompt)
         source = placement.slot if placement.copy_from is None else placement.copy_from
         keep = placement.keep
@@ -110,15 +117,23 @@ class LlamaTarget:
         self._lane.fill(prompt[keep:-1])
         return Prefilled(keep, len(prompt) - 1 - keep, tuple(slot.history))
 
+    def forget(self) -> None:
+        """Empty every slot."""
+        self._lane.release()
+        for slot in self._cache.slots:
+            self.context.cut(slot.index, 0)
+            slot.truncate(0)
+
     def replay(self, history: Sequence[Batch]) -> None:
         """Compute batches again as they were, from an empty slot (exactness checks)."""
         self.rewind(0)
         for batch in history:
             self.rewind(batch.start)
-            self._lane.fill(batch.token_ids)
+            self._lane.repeat(batch)
 
     def rewind(self, keep: int) -> None:
         """Go back to ``keep`` tokens in the KV (exactness checks)."""
+        self._lane.release()
         slot = self._lane.slot
         self.context.cut(slot.index, keep)
         slot.truncate(keep)
@@ -144,42 +159,76 @@ class LlamaTarget:
         else:
             lane.settle(part, (0,))
 
-    def propose(self, drafted: Sequence[int]) -> list[FloatArray]:
+    def propose(self, drafted: Sequence[int], parents: Sequence[int] = ()) -> list[FloatArray]:
         """Compute the batch that :meth:`verify` would and leave it to the caller which tokens it gives
         (exactness checks). Returns copies of the logits behind the newest token and each drafted one;
         :meth:`settle` must follow."""
-        part = self._lane.plan(drafted)
+        part = self._lane.plan(drafted, parents)
         self._compute(part)
         return [self.context.logits(i).copy() for i in range(part.silent, len(part.tokens))]
 
-    def settle(self, drafted: Sequence[int], emitted: Sequence[int]) -> None:
+    def settle(self, drafted: Sequence[int], emitted: Sequence[int], parents: Sequence[int] = ()) -> None:
         """The proposed batch gave ``emitted``."""
-        self._lane.settle(self._lane.plan(drafted), emitted)
+        self._lane.settle(self._lane.plan(drafted, parents), emitted)
+
+    def chooser(self, sampling: Sampling, prompt_ids: TokenIds) -> Chooser:
+        """What chooses the tokens of one generation behind this prompt.
+
+        Raises:
+            InvalidTokensError: the prompt.
+            InvalidConfigError: a bias for a token outside the vocabulary.
+            GrammarError: a grammar that is malformed, or of which this model can write nothing.
+        """
+        return self._choosers.make(sampling, prompt_ids)
 
     def verify(
-        self, drafted: Sequence[int], sampling: Sampling, max_emit: int, stop: StopRule | None = None
+        self,
+        drafted: Sequence[int],
+        choices: Sampling | Chooser,
+        max_emit: int,
+        stop: StopRule | None = None,
+        parents: Sequence[int] = (),
     ) -> Verification:
         """One target step. See :class:`suffixsvc_driver.targets.Target`.
 
         Raises:
-            LimitExceededError: the context is full or the batch too wide. Nothing changes.
-            ModelError: llama.cpp failed; the sequence is as before the step.
+            LimitExceededError: the context is full, the batch too wide or a tree has too many leaves. Nothing
+                changes.
+            InvalidInputError: ``parents`` do not make a tree. Nothing changes.
+            InvalidConfigError: settings without a chooser that need the text.
+            ModelError: llama.cpp failed, or computed what is no number.
+            GrammarError: the grammar permits nothing here. After either, and after whatever ``stop`` raises,
+                the sequence is as before the step.
         """
+        chooser = self._choosers.of(choices)
         lane = self._lane
-        part = lane.plan(drafted)
+        part = lane.plan(drafted, parents)
         self._compute(part)
 
         def row(i: int) -> FloatArray:
             return self.context.logits(part.silent + i)
 
-        seen = lane.judge(row, drafted, sampling, max_emit, stop)
+        try:
+            seen = lane.judge(row, drafted, chooser, max_emit, stop, part.parents)
+        except BaseException:
+            lane.undo(part)
+            raise
         lane.settle(part, seen.emitted)
         return Verification(seen.emitted, seen.accepted, seen.stopped, lane.replay)
 
     def _compute(self, part: Part) -> None:
         self._lane.prepare(part)
         try:
-            self.context.decode_part(part)
+            if part.parents:
+                self.context.decode_parts([part])
+            else:
+                self.context.decode_part(part)
         except ModelError:
             self._lane.undo(part)
             raise
+
+
+def can_branch(model: LlamaModel, settings: ContextSettings) -> bool:
+    """Whether several sequences can share this model's memory cell by cell. A recurrent state is that of one
+    path; and a window that forgets takes only cells again that one sequence alone holds."""
+    return not model.recurrent and (settings.full_window or not model.window)

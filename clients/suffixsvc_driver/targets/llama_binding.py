@@ -33,7 +33,10 @@ _MODEL_DEFAULTS: Final = {
 }  # fmt: skip
 #: numbers of ggml_log_level
 _WARN_AND_ERROR: Final = (3, 4)
-_SIZES: Final = {"llama_context_params": 160, "llama_model_params": 80, "llama_batch": 56}
+_SIZES: Final = {
+    "llama_context_params": 160, "llama_model_params": 80, "llama_batch": 56, "llama_token_data": 12,
+    "llama_token_data_array": 32,
+}  # fmt: skip
 
 _lock = threading.Lock()
 _module: Any = None

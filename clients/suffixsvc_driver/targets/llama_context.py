@@ -1,7 +1,10 @@
 """A llama.cpp context: KV memory in slots, batches in, logits out. No policy.
 
-Every slot is a sequence with KV memory of its own (not unified), so what one slot computes depends on
-nothing in another: replaying its batches gives the same bits.
+Every slot is a sequence with KV memory of its own, so what one slot computes depends on nothing in another:
+replaying its batches gives the same bits. With *unified* KV all slots share one memory, of which each token
+takes the first cell that is free: several sequences may then hold the same cell, and one batch serves tokens
+of any of them, but sums run over the cells in another order when those lie elsewhere. The same operations
+from an empty memory on give the same bits again.
 """
 
 from __future__ import annotations
@@ -18,12 +21,16 @@ from suffixsvc.errors import InvalidConfigError, LimitExceededError, ModelError
 from suffixsvc.types import FloatArray
 from suffixsvc_driver.targets.llama_binding import llama, recent_log
 from suffixsvc_driver.targets.llama_model import LlamaModel
+from suffixsvc_driver.tree import depths_of
 
-__all__ = ["ContextSettings", "LlamaContext", "Outputs", "Part"]
+__all__ = ["MAX_SEQUENCES", "ContextSettings", "LlamaContext", "Outputs", "Part"]
 
 _KV_TYPES: Final = {"f32": 0, "f16": 1}
 #: LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 _PARTIAL_ONLY: Final = 1
+#: sequences that llama.cpp can tell apart in a context (LLAMA_MAX_SEQ)
+MAX_SEQUENCES: Final = 256
+_Int32s: Final = ctypes.POINTER(ctypes.c_int32)
 
 
 class Outputs(enum.Enum):
@@ -49,6 +56,9 @@ class ContextSettings:
             are saved before a draft and put back behind it. Takes ``max_width`` + 1 states a slot.
         full_window: layers that see a window only keep the whole text nevertheless, so that any beginning
             of it can be used again.
+        branches: sequences for drafted trees, which may then have so many leaves more than one. Takes unified
+            KV. Models whose state cannot be cut, or that forget what lies behind a window (``full_window`` =
+            False), verify chains only, whatever this says.
     """
 
     context_size: int = 2048
@@ -60,11 +70,18 @@ class ContextSettings:
     kv_type: str = "f16"
     snapshots: bool = True
     full_window: bool = True
+    branches: int = 0
 
     def __post_init__(self) -> None:
         for name in ("context_size", "slots", "threads", "batch_size", "max_width"):
             if getattr(self, name) < 1:
                 raise InvalidConfigError(f"{name} makes no sense", expected=">= 1", got=getattr(self, name))
+        if not 0 <= self.branches < MAX_SEQUENCES - self.slots:
+            raise InvalidConfigError(
+                "llama.cpp has not so many sequences",
+                expected=f"0 <= branches < {MAX_SEQUENCES} - slots",
+                got=self.branches,
+            )
         if self.kv_type not in _KV_TYPES:
             raise InvalidConfigError(
                 "no such KV type", expected=" or ".join(_KV_TYPES), got=repr(self.kv_type)
@@ -80,33 +97,51 @@ class ContextSettings:
 @dataclass(frozen=True, slots=True)
 class Part:
     """What one slot adds to a batch: ``tokens`` at positions ``start``.. of ``slot``, with logits from
-    token ``silent`` on."""
+    token ``silent`` on.
+
+    Attributes:
+        parents: the last tokens are a tree: the parent of each among these, -1 for the token before them.
+        leaves: of each of these, the run of leaves below it (:func:`suffixsvc_driver.tree.branches_of`).
+        sequences: of the leaves, the first one being the slot.
+    """
 
     slot: int
     start: int
     tokens: tuple[int, ...]
     silent: int = 0
+    parents: tuple[int, ...] = ()
+    leaves: tuple[tuple[int, int], ...] = ()
+    sequences: tuple[int, ...] = ()
 
 
 class LlamaContext:
-    """KV memory and compute buffers on a model. Not thread-safe. Close it before the model."""
+    """KV memory and compute buffers on a model. Not thread-safe. Close it before the model.
 
-    def __init__(self, model: LlamaModel, settings: ContextSettings) -> None:
-        self.model, self.settings = model, settings
+    Args:
+        unified: one KV memory for all sequences.
+        extra: sequences beside the slots, which need unified KV.
+    """
+
+    def __init__(
+        self, model: LlamaModel, settings: ContextSettings, *, unified: bool = False, extra: int = 0
+    ) -> None:
+        self.model, self.settings, self.unified = model, settings, unified
         self._lib = llama()
         params = self._lib.llama_context_default_params()
         per_slot = -(-settings.context_size // 256) * 256
         params.n_ctx = per_slot * settings.slots
-        params.n_seq_max = settings.slots
-        params.n_batch = params.n_ubatch = settings.batch_size
+        params.n_seq_max = settings.slots + extra
         # llama.cpp reserves one output per sequence at least, and aborts where that does not fit
-        params.n_outputs_max = max(settings.max_width, settings.slots)
+        params.n_outputs_max = max(settings.max_width, settings.slots + extra)
         params.n_outputs_max_per_seq = settings.max_width
         params.n_threads = params.n_threads_batch = settings.threads
         params.type_k = params.type_v = _KV_TYPES[settings.kv_type]
-        params.kv_unified = False
+        params.kv_unified = unified
         params.swa_full = settings.full_window
         params.n_rs_seq = settings.max_width if settings.snapshots else 0
+        # llama.cpp aborts where the tokens that states can go back do not fit into a batch, and two more
+        least = params.n_rs_seq + 2 if model.recurrent else 0
+        params.n_batch = params.n_ubatch = max(settings.batch_size, least)
         if settings.flash_attention is not None:
             params.flash_attn_type = int(settings.flash_attention)
         self._handle = self._lib.llama_init_from_model(model.handle, params)
@@ -120,7 +155,8 @@ class LlamaContext:
         self._memory = self._lib.llama_get_memory(self._handle)
         #: tokens that a recurrent state can go back by itself; 0 for models without one too
         self.snapshots: int = self._lib.llama_n_rs_seq(self._handle)
-        self.slot_size: int = self._lib.llama_n_ctx_seq(self._handle)
+        #: tokens of one slot; unified memory has as many cells as all slots together
+        self.slot_size: int = per_slot if unified else self._lib.llama_n_ctx_seq(self._handle)
         self._row = ctypes.c_float * model.vocab_size
         self._make_batch()
 
@@ -136,13 +172,18 @@ class LlamaContext:
         self._flags = np.concatenate([np.zeros(n, np.int8), np.ones(n, np.int8)])
         seq_id = ctypes.c_int32 * 1
         self._seq_ids = [seq_id(slot) for slot in range(self.settings.slots)]
-        pointer = ctypes.POINTER(ctypes.c_int32)
-        self._seq_pointers = [(pointer * n)(*([ctypes.cast(s, pointer)] * n)) for s in self._seq_ids]
+        self._seq_pointers = [(_Int32s * n)(*([ctypes.cast(s, _Int32s)] * n)) for s in self._seq_ids]
+        self._one_each = self._counts.ctypes.data_as(_Int32s)
         self._batch = self._lib.llama_batch(
-            token=self._tokens.ctypes.data_as(pointer),
-            pos=self._positions.ctypes.data_as(pointer),
-            n_seq_id=self._counts.ctypes.data_as(pointer),
+            token=self._tokens.ctypes.data_as(_Int32s),
+            pos=self._positions.ctypes.data_as(_Int32s),
+            n_seq_id=self._one_each,
         )
+        # of batches of several slots or of trees: how many sequences each token is in, where they are listed
+        self._many_counts = np.ones(n, np.int32)
+        self._many_lists = np.zeros(n, np.uintp)
+        self._many_flags = np.zeros(n, np.int8)
+        self._listed: dict[tuple[int, ...], ctypes.Array[ctypes.c_int32]] = {}
 
     def _flags_behind(self, silent: int) -> Any:
         """Flags of a batch whose first ``silent`` tokens need no logits."""
@@ -171,10 +212,59 @@ class LlamaContext:
         self._tokens[:n] = part.tokens
         np.add(self._count_up[:n], start, out=self._positions[:n])
         if self._prepared != (part.slot, part.silent):  # ctypes takes its time with pointers
+            self._batch.n_seq_id = self._one_each
             self._batch.seq_id = self._seq_pointers[part.slot]
             self._batch.logits = self._flags_behind(part.silent)
             self._prepared = (part.slot, part.silent)
         self._compute(n, f"{n} tokens at position {start}")
+
+    def decode_parts(self, parts: Sequence[Part]) -> list[int]:
+        """Compute several slots' parts, trees among them, in one batch. No slot twice.
+
+        Returns:
+            Of each part the index of its first token in the batch, for :meth:`logits`.
+
+        Raises:
+            LimitExceededError: the batch is too wide, or a slot full. Nothing was computed.
+            ModelError: llama.cpp failed.
+        """
+        total = sum(len(part.tokens) for part in parts)
+        outputs = sum(len(part.tokens) - part.silent for part in parts)
+        self._check_fits(total, outputs, max(part.start + len(part.tokens) for part in parts))
+        offsets, at = [], 0
+        for part in parts:
+            offsets.append(at)
+            self._add(part, at)
+            at += len(part.tokens)
+        self._batch.n_seq_id = self._many_counts.ctypes.data_as(_Int32s)
+        self._batch.seq_id = self._many_lists.ctypes.data_as(ctypes.POINTER(_Int32s))
+        self._batch.logits = self._many_flags.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
+        self._prepared = None
+        self._compute(total, f"{total} tokens of {len(parts)} slots")
+        return offsets
+
+    def _add(self, part: Part, at: int) -> None:
+        end, tree = at + len(part.tokens), len(part.parents)
+        self._tokens[at:end] = part.tokens
+        np.add(self._count_up[: end - at], part.start, out=self._positions[at:end])
+        self._many_flags[at:end] = 0
+        self._many_flags[at + part.silent : end] = 1
+        sequences = part.sequences or (part.slot,)
+        listed = self._listed.get(sequences)
+        if listed is None:
+            listed = self._listed[sequences] = (ctypes.c_int32 * len(sequences))(*sequences)
+        address = ctypes.addressof(listed)
+        self._many_lists[at:end] = address
+        self._many_counts[at:end] = 1
+        if tree:
+            root = end - tree - 1
+            leaves = 1 + max(first for first, _ in part.leaves)
+            self._many_counts[at : root + 1] = leaves
+            depths = depths_of(part.parents)
+            for i, (first, last) in enumerate(part.leaves, start=root + 1):
+                self._many_lists[i] = address + 4 * first
+                self._many_counts[i] = last - first
+                self._positions[i] = self._positions[root] + 1 + depths[i - root - 1]
 
     def _check_fits(self, tokens: int, outputs: int, end: int) -> None:
         if tokens > self.settings.batch_size or outputs > self.settings.max_width:
@@ -204,13 +294,18 @@ class LlamaContext:
             )
         self._tokens[:n] = tokens
         self._positions[:n] = positions
-        pointer = ctypes.POINTER(ctypes.c_int32)
-        self._batch.seq_id = (pointer * n)(*(ctypes.cast(self._seq_ids[slot], pointer) for slot in slots))
+        self._batch.n_seq_id = self._one_each
+        self._batch.seq_id = (_Int32s * n)(*(ctypes.cast(self._seq_ids[slot], _Int32s) for slot in slots))
         self._batch.logits = self._flags_behind(0)
         self._prepared = None
         self._compute(n, f"a token of each of {n} slots")
 
+    def _check_open(self) -> None:
+        if not self._handle:
+            raise ModelError("the context was closed", remedy="Make another one.")
+
     def _compute(self, n: int, what: str) -> None:
+        self._check_open()
         self._batch.n_tokens = n
         code = self._lib.llama_decode(self._handle, self._batch)
         if code != 0:
@@ -220,6 +315,7 @@ class LlamaContext:
 
     def logits(self, index: int) -> FloatArray:
         """float32[n_vocab] of token ``index`` of the last batch. A view: gone with the next decode."""
+        self._check_open()
         row = self._lib.llama_get_logits_ith(self._handle, index)
         # np.ctypeslib.as_array would build a type per call, ten times slower
         buffer: Any = self._row.from_address(ctypes.addressof(row.contents))
@@ -241,16 +337,22 @@ class LlamaContext:
     def try_cut(self, slot: int, keep: int) -> bool:
         """Forget the slot's KV from position ``keep`` on; False where the state cannot be cut there, and
         then nothing changes. A recurrent state with snapshots can be cut once after each batch."""
+        self._check_open()
         return bool(self._lib.llama_memory_seq_rm(self._memory, slot, keep, -1))
 
     def reaches(self, slot: int, keep: int) -> bool:
         """Whether every token that a layer may look at from position ``keep`` on is still there: windows
-        forget what lies behind them unless ``full_window`` is set."""
+        forget what lies behind them unless ``full_window`` is set. In unified KV they do even then, now and
+        then: llama.cpp gives away cells that no window sees although others are free."""
         window = self.model.window
-        if not window or self.settings.full_window or keep == 0:
+        if not window or keep == 0 or (self.settings.full_window and not self.unified):
             return True
-        oldest = int(self._lib.llama_memory_seq_pos_min(self._memory, slot))
-        return 0 <= oldest <= max(0, keep - window)
+        return 0 <= self.oldest(slot) <= max(0, keep - window)
+
+    def oldest(self, sequence: int) -> int:
+        """The first position that all layers still hold; -1 for an empty sequence."""
+        self._check_open()
+        return int(self._lib.llama_memory_seq_pos_min(self._memory, sequence))
 
     def save_state(self, slot: int) -> ctypes.Array[ctypes.c_uint8]:
         """The part of the slot's state that cannot be cut (recurrent layers, windows).
@@ -258,6 +360,7 @@ class LlamaContext:
         Raises:
             ModelError: llama.cpp wrote less than it said it would.
         """
+        self._check_open()
         size = self._lib.llama_state_seq_get_size_ext(self._handle, slot, _PARTIAL_ONLY)
         state: ctypes.Array[ctypes.c_uint8] = (ctypes.c_uint8 * size)()
         written = self._lib.llama_state_seq_get_data_ext(self._handle, state, size, slot, _PARTIAL_ONLY)
@@ -271,14 +374,22 @@ class LlamaContext:
         Raises:
             ModelError: llama.cpp refuses it.
         """
+        self._check_open()
         size = len(state)
         if self._lib.llama_state_seq_set_data_ext(self._handle, state, size, slot, _PARTIAL_ONLY) != size:
             raise ModelError("llama.cpp could not put a state back", expected=f"{size} bytes", got="fewer")
 
     def copy(self, source: int, slot: int) -> None:
         """Make ``slot`` a copy of ``source``."""
+        self._check_open()
         self._lib.llama_memory_seq_rm(self._memory, slot, -1, -1)
         self._lib.llama_memory_seq_cp(self._memory, source, slot, -1, -1)
+
+    def share(self, source: int, sequence: int, start: int, end: int) -> None:
+        """Make the cells of ``source`` at positions ``start`` .. ``end`` - 1, which ``sequence`` holds none
+        of, its own too. Unified KV only."""
+        self._check_open()
+        self._lib.llama_memory_seq_cp(self._memory, source, sequence, start, end)
 
     def close(self) -> None:
         """Free the memory. Idempotent."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from suffixsvc.errors import InvalidTokensError, ModelCorruptError, ModelError
+from suffixsvc.errors import InvalidTokensError, LimitExceededError, ModelCorruptError, ModelError
 from suffixsvc.fingerprint import tokenizer_fingerprint
 from suffixsvc.types import TokenArray, TokenIds
 from suffixsvc_driver.targets.experts import override_experts
@@ -19,7 +19,7 @@ from suffixsvc_driver.targets.gguf_check import check_gguf
 from suffixsvc_driver.targets.llama_binding import llama, recent_log
 from suffixsvc_driver.vocabulary import Vocabulary
 
-__all__ = ["LlamaModel", "SpecialToken"]
+__all__ = ["LlamaModel", "SpecialToken", "check_ids", "check_prompt"]
 
 _VOCAB_KINDS: Final = ("NONE", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLAMO2")
 
@@ -100,6 +100,14 @@ class LlamaModel:
             raise ModelError(f"{self.path.name} was closed", remedy="Load it again.")
         return self._handle
 
+    @property
+    def vocab(self) -> Any:
+        """The C pointer of the vocabulary, for grammars.
+
+        Raises ModelError once the model is closed."""
+        _ = self.handle
+        return self._vocab
+
     @cached_property
     def parameters(self) -> int:
         """How many weights it has."""
@@ -109,6 +117,12 @@ class LlamaModel:
     def window(self) -> int:
         """Tokens that its layers with a sliding window see; 0 where all see everything."""
         return int(self._lib.llama_model_n_swa(self.handle))
+
+    @cached_property
+    def recurrent(self) -> bool:
+        """Whether some of its layers keep a recurrent state, as llama.cpp knows the architecture."""
+        lib = self._lib
+        return bool(lib.llama_model_is_recurrent(self.handle) or lib.llama_model_is_hybrid(self.handle))
 
     @cached_property
     def eog_ids(self) -> frozenset[int]:
@@ -244,3 +258,23 @@ def check_ids(token_ids: TokenIds, vocab_size: int) -> list[int]:
                 got=low if low < 0 else high,
             )
     return [int(i) for i in array.tolist()]
+
+
+def check_prompt(prompt_ids: TokenIds, vocab_size: int, context_size: int) -> list[int]:
+    """A prompt as a list of ints.
+
+    Raises:
+        InvalidTokensError: empty, or ids outside the vocabulary.
+        LimitExceededError: longer than the context.
+    """
+    prompt = check_ids(prompt_ids, vocab_size)
+    if not prompt:
+        raise InvalidTokensError("an empty prompt", expected="at least one token", got=0)
+    if len(prompt) > context_size:
+        raise LimitExceededError(
+            "the prompt is longer than the target's context",
+            expected=f"at most {context_size} tokens",
+            got=len(prompt),
+            remedy="Shorten the prompt or give the target a larger context.",
+        )
+    return prompt

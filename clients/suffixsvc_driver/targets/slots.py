@@ -7,7 +7,7 @@ the slot unused for longest, which is far cheaper than prefilling.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from suffixsvc_driver.targets import Batch
@@ -34,9 +34,13 @@ class Slot:
             self.history.pop()
 
     def extend(self, batch: Batch, keep: int) -> None:
-        """A batch was computed at the slot's end; its first ``keep`` tokens stay."""
+        """A batch was computed at the slot's end; its first ``keep`` tokens stay, of a tree those that it
+        says."""
         self.history.append(batch)
-        self.tokens.extend(batch.token_ids[:keep])
+        if batch.parents:
+            self.tokens.extend((batch.token_ids[0], *(batch.token_ids[i + 1] for i in batch.kept)))
+        else:
+            self.tokens.extend(batch.token_ids[:keep])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,27 +57,34 @@ class SlotCache:
 
     Args:
         whole: a slot serves only a prompt that goes on behind all it holds: its state cannot be cut.
+        copies: what one slot holds can be copied to another.
     """
 
-    def __init__(self, count: int, *, whole: bool = False) -> None:
+    def __init__(self, count: int, *, whole: bool = False, copies: bool = True) -> None:
         self.slots = [Slot(i) for i in range(count)]
-        self._whole = whole
+        self._whole, self._copies = whole, copies
         self._clock = 0
 
-    def place(self, prompt: Sequence[int]) -> Placement:
+    def place(self, prompt: Sequence[int], free: Collection[int] | None = None) -> Placement:
         """Choose the slot for a prompt. At least its last token is left to be computed. Only decides;
-        the slots change when the caller carries it out."""
+        the slots change when the caller carries it out.
+
+        Args:
+            free: slots it may go to; the others are in use, and can only be copied from. None = all.
+        """
+        usable = range(len(self.slots)) if free is None else free
+        readable = range(len(self.slots)) if self._copies else usable
         most = len(prompt) - 1
-        shared = [min(most, common_prefix(slot.tokens, prompt)) for slot in self.slots]
+        shared = {i: min(most, common_prefix(self.slots[i].tokens, prompt)) for i in readable}
         if self._whole:
-            shared = [n if n == len(slot.tokens) else 0 for n, slot in zip(shared, self.slots, strict=True)]
-        best = max(range(len(self.slots)), key=lambda i: (shared[i], self.slots[i].last_used))
+            shared = {i: n if n == len(self.slots[i].tokens) else 0 for i, n in shared.items()}
+        best = max(readable, key=lambda i: (shared[i], i in usable, self.slots[i].last_used))
         keep = shared[best]
         tail = len(self.slots[best].tokens) - keep
-        oldest = min(range(len(self.slots)), key=lambda i: (self.slots[i].last_used, i))
+        oldest = min(usable, key=lambda i: (self.slots[i].last_used, i))
         if keep == 0:
             return Placement(oldest, 0)
-        if tail > _CHEAP_TAIL and oldest != best:
+        if best not in usable or (self._copies and tail > _CHEAP_TAIL and oldest != best):
             return Placement(oldest, keep, copy_from=best)
         return Placement(best, keep)
 
@@ -87,6 +98,12 @@ class SlotCache:
         self._clock += 1
         slot.last_used = self._clock
         return slot
+
+    def forget_use(self) -> None:
+        """Which slot was used when does not matter any more: all are empty."""
+        self._clock = 0
+        for slot in self.slots:
+            slot.last_used = 0
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

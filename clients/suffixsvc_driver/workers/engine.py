@@ -1,13 +1,22 @@
-"""Drafting with a small llama.cpp model: sessions in, chains out. No gRPC in here.
+"""Drafting with a small llama.cpp model: contexts in, chains out. No gRPC, no threads.
 
-The KV of earlier calls is kept: a request costs the tokens that are new since the last one, plus the
-tokens it drafts. Drafted tokens that the target agreed with are in the KV already.
+A request is a job of two parts: reading what its context has beyond the KV that is there already, then
+drafting, a token at a time. Jobs of several sessions draft side by side, each in a KV sequence of its own,
+one batch for all of them: what one of them gets does not depend on the others.
+
+    begin() ──> reading ──read()──> drafting ──step()──> done
+                (nothing to read: drafting at once; nothing to draft: done once it is read)
+
+The KV of earlier calls is kept: a request costs the tokens that are new since the last one, plus those it
+drafts. Drafted tokens that the target agreed with are in the KV already.
 """
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -15,42 +24,118 @@ import numpy as np
 
 from suffixsvc.errors import (
     AppendGap,
+    InvalidConfigError,
     InvalidInputError,
     InvalidTokensError,
     LimitExceededError,
+    ModelError,
     UnknownSessionError,
 )
 from suffixsvc.types import Draft, DraftSource, FloatArray, TokenIds
-from suffixsvc_driver.targets import Batch
 from suffixsvc_driver.targets.llama_context import ContextSettings, LlamaContext, Outputs
 from suffixsvc_driver.targets.llama_model import LlamaModel, check_ids
-from suffixsvc_driver.targets.slots import SlotCache
+from suffixsvc_driver.workers.batching import BatchCosts
+from suffixsvc_driver.workers.sequences import KvSequence, KvSequences
 
-__all__ = ["DEFAULT_TOP_K", "DraftEngine"]
+__all__ = ["DEFAULT_TOP_K", "DraftEngine", "DraftRequest", "Job"]
 
 DEFAULT_TOP_K: Final = 10
 _MAX_SESSIONS: Final = 256
-_SPEED_TOKENS: Final = 12
+#: batches measured at the start: of one session, and of each wider kind
+_SPEED_STEPS: Final = 12
+_WIDE_STEPS: Final = 5
+_READ_TOKENS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRequest:
+    """Bring a session's context up to date and draft what follows.
+
+    Attributes:
+        keep: tokens of the session's context that stay; what lies behind them is dropped.
+        new_token_ids: appended after ``keep``.
+        max_draft_tokens: 0 only computes the context.
+        p_min: stop before a token less likely than this.
+        top_k: probabilities are over so many best tokens; 0 = 10.
+    """
+
+    session_id: str
+    keep: int
+    new_token_ids: TokenIds
+    max_draft_tokens: int
+    p_min: float = 0.0
+    top_k: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request under way.
+
+    Attributes:
+        left: tokens it may still draft.
+        error: what broke it; its draft is void.
+    """
+
+    context: list[int]
+    sequence: KvSequence
+    left: int
+    p_min: float
+    top_k: int
+    token_ids: list[int] = field(default_factory=list)
+    probs: list[float] = field(default_factory=list)
+    error: ModelError | None = None
+
+    @property
+    def to_read(self) -> int:
+        """Tokens of the context that must be computed before the first one can be drafted."""
+        return max(0, len(self.context) - 1 - len(self.sequence.tokens))
+
+    @property
+    def done(self) -> bool:
+        return self.error is not None or (self.left == 0 and self.to_read == 0)
+
+    @property
+    def draft(self) -> Draft:
+        """A chain; ``probs`` are the draft model's own."""
+        if not self.token_ids:
+            return Draft.empty()
+        return Draft.chain(self.token_ids, self.probs, DraftSource.DRAFT_MODEL)
+
+    def take(self, token: int, prob: float, is_end: bool) -> None:
+        """The model's next token, and how sure it is."""
+        if not prob >= self.p_min:  # NaN is not
+            self.left = 0
+            return
+        self.token_ids.append(token)
+        self.probs.append(prob)
+        self.left = 0 if is_end else self.left - 1
 
 
 class DraftEngine:
-    """A draft model and its sessions. Not thread-safe: one request at a time.
+    """A draft model and its sessions. Not thread-safe.
 
     Args:
         path: a GGUF file.
         settings: of the context; ``slots`` sequences keep their KV between calls.
+        batch_width: sessions computed together; 0 lets their measured costs decide.
 
     Raises:
         ModelNotFoundError, ModelCorruptError, ModelError.
+        InvalidConfigError: a negative ``batch_width``.
     """
 
-    def __init__(self, path: str | Path, settings: ContextSettings) -> None:
+    def __init__(self, path: str | Path, settings: ContextSettings, *, batch_width: int = 0) -> None:
+        if batch_width < 0:
+            raise InvalidConfigError("batch_width makes no sense", expected=">= 0", got=batch_width)
         self.model = LlamaModel(path)
         self.context = LlamaContext(self.model, settings)
-        self._batch = settings.batch_size
-        self._cache = SlotCache(settings.slots)
+        self.slots = settings.slots
+        self._chunk = settings.batch_size
+        self._widest = min(settings.slots, settings.batch_size)
+        self._sequences = KvSequences(settings.slots)
         self._sessions: OrderedDict[str, list[int]] = OrderedDict()
-        self.seconds_per_token = self._measure()
+        #: what batches take here
+        self.costs = self._measure(min(batch_width, self._widest))
 
     def close(self) -> None:
         """Free everything. Idempotent."""
@@ -61,59 +146,125 @@ class DraftEngine:
     def context_size(self) -> int:
         return self.context.slot_size
 
+    @property
+    def seconds_per_token(self) -> float:
+        return self.costs.seconds_per_token
+
     def length(self, session_id: str) -> int:
         """Context tokens held for a session, 0 for one nobody knows."""
         return len(self._sessions.get(session_id, ()))
 
-    def forget(self, session_id: str) -> None:
-        """Drop a session and the KV that only it used."""
+    def forget(self, session_id: str, taken: Collection[int] = ()) -> None:
+        """Drop a session and the KV that only it used. ``taken``: sequences that jobs work on."""
         tokens = self._sessions.pop(session_id, None)
         if tokens is None:
             return
-        for slot in self._cache.slots:
-            if slot.tokens and slot.tokens[: len(tokens)] == tokens[: len(slot.tokens)]:
-                self.context.cut(slot.index, 0)
-                slot.truncate(0)
+        for each in self._sequences.all:
+            own = each.tokens and each.tokens[: len(tokens)] == tokens[: len(each.tokens)]
+            if own and each.index not in taken:
+                self._clear(each)
 
-    def draft(
-        self,
-        session_id: str,
-        keep: int,
-        new_token_ids: TokenIds,
-        max_draft_tokens: int,
-        *,
-        p_min: float = 0.0,
-        top_k: int = 0,
-    ) -> Draft:
-        """Bring a session's context up to date and draft what follows.
+    def draft(self, request: DraftRequest) -> Draft:
+        """Do a request from beginning to end. Raises what :meth:`begin` does, ModelError besides."""
+        job = self.begin(request)
+        if job is None:
+            raise LimitExceededError("every sequence is in use")  # pragma: no cover - none is taken
+        while job.to_read and not job.done:
+            self.read(job)
+        while not job.done:
+            self.step([job])
+        if job.error is not None:
+            raise job.error
+        return job.draft
+
+    def begin(
+        self, request: DraftRequest, taken: Collection[int] = (), most_to_read: int | None = None
+    ) -> Job | None:
+        """Note a session's new context and find it a sequence.
 
         Args:
-            keep: tokens of the session's context that stay; what lies behind them is dropped.
-            new_token_ids: appended after ``keep``.
-            max_draft_tokens: 0 only computes the context.
-            p_min: stop before a token less likely than this.
-            top_k: probabilities are over so many best tokens; 0 = 10.
+            taken: sequences of other jobs.
+            most_to_read: None = any number.
 
         Returns:
-            A chain; ``probs`` are the draft model's own.
+            None where no sequence is left or more tokens would have to be read than that. Nothing changes.
 
         Raises:
             UnknownSessionError: ``keep`` > 0 in a session nobody knows (worker restarted, or evicted).
             AppendGap: ``keep`` beyond the session's end. InvalidTokensError, InvalidInputError.
             LimitExceededError: the context is longer than the model's. Nothing changes.
         """
-        context = self._updated(session_id, keep, new_token_ids)
-        if not 0.0 <= p_min <= 1.0:
-            raise InvalidInputError("p_min is no probability", expected="0 .. 1", got=p_min)
-        room = self.context_size - len(context)
-        self._sessions[session_id] = context
-        self._sessions.move_to_end(session_id)
+        context = self._updated(request)
+        if not 0.0 <= request.p_min <= 1.0:
+            raise InvalidInputError("p_min is no probability", expected="0 .. 1", got=request.p_min)
+        placement = self._sequences.plan(context, taken)
+        if placement is None:
+            return None
+        if most_to_read is not None and len(context) - 1 - placement.keep > most_to_read:
+            return None
+        self._sessions[request.session_id] = context
+        self._sessions.move_to_end(request.session_id)
         while len(self._sessions) > _MAX_SESSIONS:
             self._sessions.popitem(last=False)
-        return self._chain(context, min(max_draft_tokens, room), p_min, top_k or DEFAULT_TOP_K)
+        sequence = placement.sequence
+        if placement.copy_from is not None:
+            self.context.copy(placement.copy_from.index, sequence.index)
+        self._sequences.carry_out(placement)
+        self._cut(sequence)
+        room = self.context_size - len(context)
+        left = max(0, min(request.max_draft_tokens, room))
+        return Job(context, sequence, left, request.p_min, request.top_k or DEFAULT_TOP_K)
 
-    def _updated(self, session_id: str, keep: int, new_token_ids: TokenIds) -> list[int]:
-        held = self._sessions.get(session_id)
+    def read(self, job: Job, most: int = 1 << 30) -> None:
+        """Compute up to ``most`` tokens of the job's context."""
+        at = len(job.sequence.tokens)
+        piece = job.context[at : at + min(most, job.to_read, self._chunk)]
+        before = time.perf_counter()
+        try:
+            self.context.decode(piece, at, job.sequence.index, Outputs.NONE)
+        except ModelError as err:
+            self._broken(job, err)
+            return
+        job.sequence.tokens.extend(piece)
+        self.costs.learn_read(len(piece), time.perf_counter() - before)
+
+    def step(self, jobs: Sequence[Job]) -> None:
+        """Draft one token for each of these jobs, none of which has anything left to read."""
+        if not jobs:
+            return
+        jobs = sorted(jobs, key=lambda job: job.sequence.index)  # adjacent ones are computed together
+        before = time.perf_counter()
+        try:
+            self._decode(jobs)
+        except ModelError as err:
+            if len(jobs) == 1:
+                self._broken(jobs[0], err)
+                return
+            # one of them may be to blame: each for itself, from what was there before the batch
+            for job in jobs:
+                self._cut(job.sequence)
+                while job.to_read and not job.done:
+                    self.read(job)
+                if not job.done:
+                    self.step([job])
+            return
+        for i, job in enumerate(jobs):
+            job.sequence.tokens.append(_last(job))
+            token, prob = _best(self.context.logits(i), job.top_k)
+            job.take(token, prob, token in self.model.eog_ids)
+        self.costs.learn_step(len(jobs), time.perf_counter() - before)
+
+    def _decode(self, jobs: Sequence[Job]) -> None:
+        tokens = [_last(job) for job in jobs]
+        positions = [len(job.sequence.tokens) for job in jobs]
+        if len(jobs) == 1:  # the everyday case, without building pointers
+            self.context.decode(tokens, positions[0], jobs[0].sequence.index, Outputs.ALL)
+        else:
+            self.context.decode_each(tokens, positions, [job.sequence.index for job in jobs])
+
+    def _updated(self, request: DraftRequest) -> list[int]:
+        held = self._sessions.get(request.session_id)
+        keep = request.keep
         if held is None and keep > 0:
             raise UnknownSessionError(
                 "the worker does not hold this session",
@@ -124,7 +275,7 @@ class DraftEngine:
         held = held or []
         if keep < 0 or keep > len(held):
             raise AppendGap(expected=len(held), got=keep)
-        context = [*held[:keep], *check_ids(new_token_ids, self.model.vocab_size)]
+        context = [*held[:keep], *check_ids(request.new_token_ids, self.model.vocab_size)]
         if not context:
             raise InvalidTokensError("an empty context", expected="at least one token", got=0)
         if len(context) > self.context_size:
@@ -135,46 +286,59 @@ class DraftEngine:
             )
         return context
 
-    def _chain(self, context: list[int], count: int, p_min: float, top_k: int) -> Draft:
-        placement = self._cache.place(context)
-        slot = self._cache.carry_out(placement)
-        if placement.copy_from is not None:
-            self.context.copy(placement.copy_from, slot.index)
-        self.context.cut(slot.index, placement.keep)
-        at = placement.keep
-        while at < len(context) - 1:
-            piece = tuple(context[at : min(at + self._batch, len(context) - 1)])
-            self.context.decode(piece, at, slot.index, Outputs.NONE)
-            slot.extend(Batch(at, piece), len(piece))
-            at += len(piece)
-        tokens: list[int] = []
-        probs: list[float] = []
-        last = context[-1]
-        for _ in range(count):
-            at = len(slot.tokens)
-            self.context.decode((last,), at, slot.index, Outputs.ALL)
-            slot.extend(Batch(at, (last,)), 1)
-            last, prob = _best(self.context.logits(0), top_k)
-            if prob < p_min:
-                break
-            tokens.append(last)
-            probs.append(prob)
-            if last in self.model.eog_ids:
-                break
-        # batches are only worth keeping where a text is to be computed again bit for bit
-        slot.history.clear()
-        return Draft.chain(tokens, probs, DraftSource.DRAFT_MODEL) if tokens else Draft.empty()
+    def _broken(self, job: Job, err: ModelError) -> None:
+        """Nobody knows what a failed batch left in the KV."""
+        job.error = err
+        self._clear(job.sequence)
 
-    def _measure(self) -> float:
-        """Seconds a drafted token takes, median of a few at the start."""
+    def _cut(self, sequence: KvSequence) -> None:
+        """Drop the KV behind the tokens that the book has; all of it where the model cannot drop a part
+        (recurrent ones), which is then read again."""
+        try:
+            self.context.cut(sequence.index, len(sequence.tokens))
+        except ModelError:
+            self._clear(sequence)
+
+    def _clear(self, sequence: KvSequence) -> None:
+        self.context.cut(sequence.index, 0)
+        sequence.tokens.clear()
+
+    def _measure(self, batch_width: int) -> BatchCosts:
+        """A few batches of each kind at the start. Of the wide ones the best counts, beside the best of one
+        session: what else the machine does must not look like a cost of width."""
+        alone = self._timed(1, _SPEED_STEPS)
+        typical = float(np.median(alone))
+        seconds = {1: typical}
+        width = 2
+        while width <= self._widest:
+            seconds[width] = typical * min(self._timed(width, _WIDE_STEPS)) / min(alone)
+            width *= 2
+        read = min(_READ_TOKENS, self._chunk)
+        before = time.perf_counter()
+        self.context.decode([0] * read, 0, 0, Outputs.NONE)
+        # what NONE has computed is complete only when something waits for it
+        self.context.decode((0,), read, 0, Outputs.ALL)
+        self.context.logits(0)
+        reading = max(0.0, time.perf_counter() - before - typical) / read
+        self.context.cut(0, 0)
+        return BatchCosts(seconds, reading, batch_width)
+
+    def _timed(self, width: int, steps: int) -> list[float]:
+        """Seconds of one token for each of ``width`` sequences, a few times."""
         samples = []
-        for at in range(_SPEED_TOKENS):
+        for at in range(steps):
             before = time.perf_counter()
-            self.context.decode((0,), at, 0, Outputs.ALL)
+            self.context.decode_each([0] * width, [at] * width, range(width))
             self.context.logits(0)
             samples.append(time.perf_counter() - before)
-        self.context.cut(0, 0)
-        return float(np.median(samples[2:]))
+        for index in range(width):
+            self.context.cut(index, 0)
+        return samples[min(2, steps - 1) :]
+
+
+def _last(job: Job) -> int:
+    """The token whose successor comes next."""
+    return job.token_ids[-1] if job.token_ids else job.context[-1]
 
 
 def _best(logits: FloatArray, top_k: int) -> tuple[int, float]:

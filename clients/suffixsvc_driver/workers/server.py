@@ -1,13 +1,9 @@
-"""gRPC in front of a :class:`DraftEngine`.
-
-One model computes one request at a time. A request that finds it busy waits a moment and is then told so
-with nothing done: a draft that comes late is worth nothing, and the driver goes on without it.
-"""
+"""gRPC in front of a :class:`DraftEngine`: what the wire says becomes requests to the scheduler."""
 
 from __future__ import annotations
 
+import math
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,31 +15,36 @@ import structlog
 from suffixsvc import wire
 from suffixsvc.errors import ListenError, SuffixError, UnknownSessionError
 from suffixsvc.lifecycle import SERVER_OPTIONS
-from suffixsvc.types import Draft
 from suffixsvc.v1 import draft_worker_pb2 as pb
 from suffixsvc.v1 import draft_worker_pb2_grpc as rpc
-from suffixsvc_driver.workers.engine import DraftEngine
+from suffixsvc_driver.workers.engine import DraftEngine, DraftRequest
+from suffixsvc_driver.workers.scheduler import Scheduler, Ticket
 
 __all__ = ["DraftWorkerServer"]
 
 _log = structlog.get_logger(__name__)
 _VOCAB_CHUNK: Final = 8192
-_THREADS: Final = 32
+#: threads beside those of the streams: for Describe and GetVocab
+_SPARE_THREADS: Final = 8
+#: no driver's patience binds a thread for longer
+_LONGEST_WAIT_SECONDS: Final = 10.0
 _STOP_GRACE_SECONDS: Final = 0.5
-_BUSY_AFTER_SECONDS: Final = 0.005
+#: the last answers need a moment to leave; streams without a question would stay for ever
+_LAST_WORD_SECONDS: Final = 0.1
 
 
 class _Servicer(rpc.DraftWorkerServicer):
-    def __init__(self, engine: DraftEngine, busy_after_seconds: float) -> None:
+    def __init__(self, engine: DraftEngine, scheduler: Scheduler, streams: int) -> None:
         self._engine = engine
-        self._busy_after = busy_after_seconds
-        self._model_lock = threading.Lock()
+        self._scheduler = scheduler
         self._vocabulary = engine.model.vocabulary
         self._instance_id = uuid.uuid4().hex
+        self._streams = threading.BoundedSemaphore(streams)
 
     def Describe(  # noqa: N802  # the generated base class names it
         self, request: pb.DescribeRequest, context: grpc.ServicerContext
     ) -> pb.DescribeReply:
+        self._require_running(context)
         engine, vocabulary = self._engine, self._vocabulary
         return pb.DescribeReply(
             model=engine.model.path.name,
@@ -58,6 +59,7 @@ class _Servicer(rpc.DraftWorkerServicer):
             seconds_per_token=engine.seconds_per_token,
             parameters=engine.model.parameters,
             instance_id=self._instance_id,
+            batch_width=min(engine.costs.lanes, engine.slots),
         )
 
     def GetVocab(  # noqa: N802  # the generated base class names it
@@ -72,39 +74,70 @@ class _Servicer(rpc.DraftWorkerServicer):
     def Draft(  # noqa: N802  # the generated base class names it
         self, request_iterator: Iterator[pb.WorkerDraftRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.WorkerDraftReply]:
-        for request in request_iterator:
-            reply = pb.WorkerDraftReply(seq=request.seq, session_id=request.session_id)
-            if self._model_lock.acquire(timeout=self._busy_after):
-                try:
-                    self._answer(request, reply)
-                finally:
-                    self._model_lock.release()
-            else:
-                reply.busy = True
-            yield reply
+        if not self._streams.acquire(blocking=False):
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "this worker has all the drivers it can serve")
+        try:
+            current: list[Ticket] = []
+            # a driver that went away must not keep the model busy
+            context.add_callback(lambda: self._cancel(current))
+            for request in request_iterator:
+                self._require_running(context)
+                yield self._answer(request, current)
+        finally:
+            self._streams.release()
 
-    def _answer(self, request: pb.WorkerDraftRequest, reply: pb.WorkerDraftReply) -> None:
-        before = time.perf_counter()
+    def _cancel(self, tickets: list[Ticket]) -> None:
+        for ticket in tickets:
+            self._scheduler.cancel(ticket)
+
+    def _require_running(self, context: grpc.ServicerContext) -> None:
+        if self._scheduler.stopped:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "this worker is stopping")
+
+    def _answer(self, request: pb.WorkerDraftRequest, current: list[Ticket]) -> pb.WorkerDraftReply:
+        reply = pb.WorkerDraftReply(
+            seq=request.seq, session_id=request.session_id, instance_id=self._instance_id
+        )
         try:
             if not request.session_id:
                 raise UnknownSessionError("a request without a session", expected="a session id", got="''")
             if request.forget:
-                self._engine.forget(request.session_id)
-                draft = Draft.empty()
-            else:
-                draft = self._engine.draft(
-                    request.session_id,
-                    request.keep,
-                    wire.unpack_tokens(request.new_token_ids),
-                    max(0, request.max_draft_tokens),
-                    p_min=request.p_min,
-                    top_k=max(0, request.top_k),
-                )
-            reply.draft.CopyFrom(wire.draft_to_proto(draft))
+                self._scheduler.forget(request.session_id)
+                return reply
+            ticket = self._scheduler.submit(
+                _request_from_proto(request),
+                _seconds(request.timeout_seconds),
+                min(_seconds(request.wait_seconds), _LONGEST_WAIT_SECONDS),
+            )
+            current[:] = [ticket]
+            self._scheduler.wait(ticket)
+            current.clear()
+            reply.busy = ticket.busy
+            reply.length = ticket.length
+            reply.compute_seconds = ticket.seconds
+            if ticket.error is not None:
+                raise ticket.error
+            reply.draft.CopyFrom(wire.draft_to_proto(ticket.draft))
         except SuffixError as err:
             reply.error.CopyFrom(wire.detail_from_error(err))
-        reply.length = self._engine.length(request.session_id)
-        reply.compute_seconds = time.perf_counter() - before
+        return reply
+
+
+def _seconds(value: float) -> float:
+    """0 where it is no time."""
+    return value if 0.0 < value < math.inf else 0.0
+
+
+def _request_from_proto(request: pb.WorkerDraftRequest) -> DraftRequest:
+    """InvalidTokensError for a torn id."""
+    return DraftRequest(
+        request.session_id,
+        request.keep,
+        wire.unpack_tokens(request.new_token_ids),
+        max(0, request.max_draft_tokens),
+        request.p_min,
+        max(0, request.top_k),
+    )
 
 
 class DraftWorkerServer:
@@ -112,18 +145,27 @@ class DraftWorkerServer:
 
     Args:
         address: ``unix:PATH`` or ``HOST:PORT``, checked by the caller; port 0 takes a free one.
-        busy_after_seconds: how long a request waits for the model before it is told "busy".
+        queue, busy_after_seconds: see :class:`~suffixsvc_driver.workers.scheduler.Scheduler`.
+        drivers: streams served at a time, a session having one; further ones are refused.
     """
 
     def __init__(
-        self, engine: DraftEngine, address: str, *, busy_after_seconds: float = _BUSY_AFTER_SECONDS
+        self,
+        engine: DraftEngine,
+        address: str,
+        *,
+        queue: int = 8,
+        busy_after_seconds: float | None = None,
+        drivers: int = 64,
     ) -> None:
+        self._scheduler = Scheduler(engine, queue=queue, busy_after_seconds=busy_after_seconds)
+        threads = drivers + _SPARE_THREADS
         self._server = grpc.server(
-            ThreadPoolExecutor(_THREADS, thread_name_prefix="worker"),
-            maximum_concurrent_rpcs=_THREADS,
+            ThreadPoolExecutor(threads, thread_name_prefix="worker"),
+            maximum_concurrent_rpcs=threads,
             options=SERVER_OPTIONS,
         )
-        rpc.add_DraftWorkerServicer_to_server(_Servicer(engine, busy_after_seconds), self._server)
+        rpc.add_DraftWorkerServicer_to_server(_Servicer(engine, self._scheduler, drivers), self._server)
         try:
             port = self._server.add_insecure_port(address)
         except RuntimeError as err:
@@ -132,11 +174,18 @@ class DraftWorkerServer:
         #: as clients connect to it
         self.address = address if address.startswith("unix:") else f"{host}:{port}"
 
+    @property
+    def busy_after_seconds(self) -> float:
+        """How long a request waits for its start before it is told "busy"."""
+        return self._scheduler.busy_after_seconds
+
     def start(self) -> None:
         """Answer from now on."""
+        self._scheduler.start()
         self._server.start()
         _log.info("draft worker ready", address=self.address)
 
     def stop(self) -> None:
         """Finish what runs, refuse the rest."""
-        self._server.stop(_STOP_GRACE_SECONDS).wait()
+        self._scheduler.stop(_STOP_GRACE_SECONDS)
+        self._server.stop(_LAST_WORD_SECONDS).wait()

@@ -1,92 +1,98 @@
-"""A long-lived Draft stream with a timer of its own.
-
-A gRPC deadline covers a whole stream, so it cannot bound one answer. Here one request is outstanding at a
-time; whoever asks waits on a condition, gives up after its own time and goes on. The late answer still
-arrives, frees the stream for the next request, and its draft is dropped.
-"""
+"""A conversation with our own worker: one long-lived Draft stream."""
 
 from __future__ import annotations
 
-import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import grpc
+import numpy as np
 
+from suffixsvc import wire
+from suffixsvc.errors import ServiceUnavailableError, SuffixError
+from suffixsvc.types import Draft
 from suffixsvc.v1 import draft_worker_pb2 as pb
 from suffixsvc.v1 import draft_worker_pb2_grpc as rpc
+from suffixsvc_driver.workers.exchange import Answer, Exchange, Question
 
 __all__ = ["DraftStream"]
 
 
-class DraftStream:
-    """One stream. Used by one thread at a time; answers arrive on a thread of its own.
+class DraftStream(Exchange):
+    """One stream.
 
-    Attributes:
-        failed: the stream ended; make a new one.
+    Args:
+        admitted: makes sure that the worker's vocabulary fits and answers its instance id; "" where nobody
+            has asked for that. Called on the stream's own thread.
     """
 
-    def __init__(self, stub: rpc.DraftWorkerStub) -> None:
-        self._requests: queue.SimpleQueue[pb.WorkerDraftRequest | None] = queue.SimpleQueue()
-        self._changed = threading.Condition()
-        self._sent_seq = 0
-        self._answered: pb.WorkerDraftReply | None = None
-        self.failed = False
-        self._call = stub.Draft(self._outgoing())
-        self._reader = threading.Thread(target=self._read, name="draft-stream", daemon=True)
-        self._reader.start()
+    def __init__(self, stub: rpc.DraftWorkerStub, admitted: Callable[[], str]) -> None:
+        super().__init__("draft-stream")
+        self._stub = stub
+        self._admitted = admitted
+        self._lock = threading.Lock()
+        self._call: Any = None  # grpc's calls have no public type that says what they can
+        self._ended = False
 
-    @property
-    def outstanding(self) -> bool:
-        """The last request was not answered yet."""
-        with self._changed:
-            return self._sent_seq > 0 and not self._has_answer()
+    def give_up(self) -> None:
+        """Nothing: our worker was told how long its driver waits, and has stopped drafting by itself."""
 
-    def take_answer(self) -> pb.WorkerDraftReply | None:
-        """The answer to the last request, if it has come; once."""
-        with self._changed:
-            if not self._has_answer():
-                return None
-            answer, self._answered, self._sent_seq = self._answered, None, 0
-            return answer
-
-    def send(self, request: pb.WorkerDraftRequest) -> None:
-        """Send a request; only when none is outstanding and the last answer was taken."""
-        with self._changed:
-            self._sent_seq = request.seq
-            self._answered = None
-        self._requests.put(request)
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for the answer to the last request, no longer than this. Whether it came."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.failed or self._has_answer(), timeout=seconds)
-            return self._has_answer()
-
-    def close(self) -> None:
-        """End the stream and its thread."""
-        self._requests.put(None)
-        self._call.cancel()
-        self._reader.join(timeout=5.0)
-
-    def _has_answer(self) -> bool:
-        return self._answered is not None and self._answered.seq == self._sent_seq
+    def _converse(self) -> None:
+        instance_id = self._admitted()
+        try:
+            with self._lock:
+                if self._ended:
+                    return
+                self._call = self._stub.Draft(self._outgoing())
+            for reply in self._call:
+                if instance_id and reply.instance_id not in ("", instance_id):
+                    raise ServiceUnavailableError(
+                        "the draft worker restarted", expected=instance_id, got=reply.instance_id
+                    )
+                self._deliver(reply.seq, _answer_from_proto(reply))
+        except grpc.RpcError as err:
+            code = err.code().name if isinstance(err, grpc.Call) else "no status"
+            raise ServiceUnavailableError("the stream to the draft worker broke", got=code) from None
+        except ValueError as err:  # a channel that was closed
+            raise ServiceUnavailableError("the connection was closed", got=err) from None
+        finally:
+            self._questions.put(None)  # ends what gRPC reads requests from
+            self._hang_up()
 
     def _outgoing(self) -> Iterator[pb.WorkerDraftRequest]:
-        while (request := self._requests.get()) is not None:
-            yield request
+        while (question := self._next_question()) is not None:
+            yield _request_to_proto(question)
 
-    def _read(self) -> None:
-        try:
-            for reply in self._call:
-                with self._changed:
-                    if reply.seq == self._sent_seq:
-                        self._answered = reply
-                        self._changed.notify_all()
-        except grpc.RpcError:
-            pass  # the worker went away; `failed` says so
-        finally:
-            with self._changed:
-                self.failed = True
-                self._changed.notify_all()
-            self._requests.put(None)
+    def _hang_up(self) -> None:
+        with self._lock:
+            self._ended = True
+            if self._call is not None:
+                self._call.cancel()
+
+
+def _request_to_proto(question: Question) -> pb.WorkerDraftRequest:
+    if question.forget:
+        return pb.WorkerDraftRequest(seq=question.number, session_id=question.session_id, forget=True)
+    return pb.WorkerDraftRequest(
+        seq=question.number,
+        session_id=question.session_id,
+        keep=question.keep,
+        new_token_ids=wire.pack_tokens(np.array(question.context[question.keep :], np.int32)),
+        max_draft_tokens=question.max_draft_tokens,
+        p_min=question.p_min,
+        top_k=question.top_k,
+        wait_seconds=question.wait_seconds,
+        timeout_seconds=question.timeout_seconds,
+    )
+
+
+def _answer_from_proto(reply: pb.WorkerDraftReply) -> Answer:
+    """Hostile until it went through here."""
+    if reply.HasField("error"):
+        return Answer(Draft.empty(), error=wire.error_from_detail(reply.error))
+    try:
+        draft = wire.draft_from_proto(reply.draft)
+    except SuffixError as err:
+        return Answer(Draft.empty(), reply.length, error=err)
+    return Answer(draft, reply.length, reply.busy)

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from suffixsvc_bench.demo.parts import Child
+
+from suffixsvc.children import Child
 
 
 def child(tmp_path: Path) -> Child:

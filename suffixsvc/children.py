@@ -1,8 +1,8 @@
-"""The service and the draft worker as child processes that never outlive the demo.
+"""Verbs of ours (the service, a draft worker) as child processes that never outlive their parent.
 
-Each child leads a process group of its own, so a Ctrl-C in the terminal reaches only the demo, which
+Each child leads a process group of its own, so a Ctrl-C in the terminal reaches only the parent, which
 then stops its children in order: asked (SIGTERM), waited for, killed. Three nets lie below each other:
-the `with` block, `atexit`, and the leash (leash.py) for a demo that is killed itself.
+the `with` block, `atexit`, and the leash (leash.py) for a parent that is killed itself.
 """
 
 from __future__ import annotations
@@ -72,7 +72,11 @@ class Child:
 
 
 class Children:
-    """All children of the demo; leaving the `with` block stops them, the last started first."""
+    """All children of a program; leaving the `with` block stops them, the last started first.
+
+    Args:
+        folder: where what they say goes, a file each.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -97,9 +101,9 @@ class Children:
             ServiceUnavailableError: it ended, or was not ready in time; the message ends with what it said.
         """
         log = self._folder / f"{name}.log"
-        line = [sys.executable, "-m", "suffixsvc_bench.demo.leash", str(os.getpid())]
+        line = [sys.executable, "-m", "suffixsvc.leash", str(os.getpid())]
         with log.open("ab") as output:
-            process = subprocess.Popen(  # our own interpreter and verbs
+            process = subprocess.Popen(  # noqa: S603  # our own interpreter and verbs
                 [*line, sys.executable, "-m", "suffixsvc.cli", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -1,0 +1,231 @@
+"""Hugging Face transformers: drafts for ``model.generate``.
+
+    with SuffixCache("cache") as cache, SuffixDecoding(cache.namespace("acme/my-model")) as decoding:
+        model.generate(input_ids, custom_generate=decoding, max_new_tokens=256)
+
+``custom_generate`` takes a callable that runs the decoding loop after generate()'s own preparation; this one
+runs transformers' own assisted decoding, with :class:`SuffixCandidates` as the candidate generator. The loop,
+the cache and what is accepted stay transformers'. One sequence at a time: it assists no others.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+
+from suffixsvc.errors import InvalidConfigError, InvalidInputError, MissingExtraError
+from suffixsvc.types import BackendNamespace, Draft, TokenArray
+from suffixsvc_driver.adapters.session_tracker import SessionTracker
+from suffixsvc_driver.adapters.tracker_types import TrackerConfig, TrackerStats
+
+try:
+    import torch
+    import transformers
+    from transformers.generation.candidate_generator import CandidateGenerator
+except ImportError as error:
+    raise MissingExtraError("huggingface", error.name or "transformers") from error
+
+__all__ = ["SuffixCandidates", "SuffixDecoding"]
+
+
+class SuffixCandidates(CandidateGenerator):  # type: ignore[misc]  # transformers is not installed where mypy runs
+    """The candidates of one generation.
+
+    Args:
+        tracker: what drafts.
+        max_length: of the whole sequence; no candidate goes beyond what can still be written.
+        eos_token_ids: candidates end before any of them, so that the model itself ends its text; a model may
+            have none.
+        vocab_size: of the model.
+    """
+
+    requires_model_outputs = False
+
+    def __init__(
+        self,
+        tracker: SessionTracker,
+        max_length: int | None = None,
+        eos_token_ids: frozenset[int] = frozenset(),
+        vocab_size: int | None = None,
+    ) -> None:
+        self._tracker = tracker
+        self._max_length = max_length
+        self._eos_token_ids = eos_token_ids
+        self._vocab_size = vocab_size
+        self._told = 0  # tokens
+        self._newest: torch.LongTensor | None = None
+
+    def get_candidates(self, input_ids: torch.LongTensor, **_: Any) -> tuple[torch.LongTensor, None]:
+        """The sequence with what may follow it.
+
+        Args:
+            input_ids: int64[1, n].
+
+        Returns:
+            int64[1, n + m], and None: candidates come without logits, so that what is accepted is compared
+            token by token, with greedy decoding and with sampling.
+
+        Raises:
+            InvalidInputError: more than one sequence. Nothing for the cache's sake.
+        """
+        tokens = _only_sequence(input_ids)
+        # one token is always the model's own
+        room = None if self._max_length is None else max(0, self._max_length - len(tokens) - 1)
+        drafted: list[int] = self._ask(tokens, room).token_ids.tolist()
+        if not drafted:
+            return input_ids, None
+        more = torch.tensor([drafted], dtype=input_ids.dtype, device=input_ids.device)
+        return torch.cat((input_ids, more), dim=1), None
+
+    def update_candidate_strategy(
+        self, input_ids: torch.LongTensor, scores: torch.FloatTensor, num_matches: int
+    ) -> None:
+        """Called after every step: only the last one of a generation is not followed by a question."""
+        self._newest = input_ids
+
+    def end(self) -> None:
+        """The generation is over: what it wrote is kept."""
+        if self._newest is not None and self._newest.shape[1] > self._told:
+            self._ask(_only_sequence(self._newest), 0)
+        self._tracker.end(self)
+
+    def _ask(self, tokens: TokenArray, room: int | None) -> Draft:
+        written = len(tokens) - self._told if self._told else 0
+        self._told = len(tokens)
+        return self._tracker.draft(
+            tokens,
+            hint=self,
+            written=written,
+            max_draft_tokens=room,
+            vocab_size=self._vocab_size,
+            stop_before=self._eos_token_ids,
+        )
+
+
+class SuffixDecoding:
+    """``generate(custom_generate=...)``: any number of generations, one after another or in several threads.
+
+    Args:
+        namespace: of the embedded engine or of a client; bind it to the tokenizer.
+        config: how to draft.
+    """
+
+    def __init__(self, namespace: BackendNamespace, config: TrackerConfig | None = None) -> None:
+        self.tracker = SessionTracker(namespace, config)
+
+    def __call__(
+        self,
+        model: Any,
+        input_ids: torch.LongTensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        **model_kwargs: Any,
+    ) -> Any:
+        """Called by generate() in the place of its own decoding loop; returns what that would.
+
+        Raises:
+            InvalidInputError: a batch, beams, several sequences of one prompt, or a model whose state cannot
+            take rejected tokens back. InvalidConfigError: this release of transformers is built differently.
+        """
+        _require_assistable(model, input_ids, generation_config)
+        ends = getattr(generation_config, "_eos_token_tensor", None)
+        eos_token_ids = frozenset() if ends is None else frozenset(ends.flatten().tolist())
+        vocab_size = model.config.get_text_config().vocab_size
+        candidates = SuffixCandidates(self.tracker, generation_config.max_length, eos_token_ids, vocab_size)
+        token = _CANDIDATES.set(candidates)
+        try:
+            return _assisted_decoding(model)(
+                _with_candidates(model),
+                input_ids,
+                logits_processor=logits_processor,
+                stopping_criteria=stopping_criteria,
+                generation_config=generation_config,
+                **model_kwargs,
+            )
+        finally:
+            _CANDIDATES.reset(token)
+            candidates.end()
+
+    @property
+    def stats(self) -> TrackerStats:
+        """What was drafted, and what came true."""
+        return self.tracker.stats
+
+    def close(self) -> None:
+        """Wait until what was written is kept. Generations decode plainly from now on."""
+        self.tracker.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+#: of the generation under way in this thread
+_CANDIDATES: ContextVar[SuffixCandidates] = ContextVar("candidates")
+
+
+#: of a model's class: the same, but that it takes its candidates from here
+_KINDS: Final[dict[type[Any], type[Any]]] = {}
+
+
+def _kind_with_candidates(kind: type[Any]) -> type[Any]:
+    def _get_candidate_generator(_self: Any, *_: Any, **__: Any) -> SuffixCandidates:
+        return _CANDIDATES.get()
+
+    if kind not in _KINDS:
+        _KINDS[kind] = type(kind.__name__, (kind,), {"_get_candidate_generator": _get_candidate_generator})
+    return _KINDS[kind]
+
+
+def _with_candidates(model: Any) -> Any:
+    """The same model, weights and state, seen as :func:`_kind_with_candidates`; it is not touched."""
+    view: Any = object.__new__(_kind_with_candidates(type(model)))
+    object.__setattr__(view, "__dict__", model.__dict__)
+    return view
+
+
+def _assisted_decoding(model: Any) -> Any:
+    loop = getattr(type(model), "_assisted_decoding", None)
+    if loop is None or not hasattr(type(model), "_get_candidate_generator"):
+        raise InvalidConfigError(
+            "this release of transformers has no assisted decoding that is known here",
+            expected="GenerationMixin._assisted_decoding and ._get_candidate_generator",
+            got=f"transformers {transformers.__version__}",
+            remedy="Install the release that `make adapters` installs.",
+        )
+    return loop
+
+
+def _require_assistable(model: Any, input_ids: torch.LongTensor, generation_config: Any) -> None:
+    for name in ("num_beams", "num_return_sequences"):
+        number = getattr(generation_config, name, None) or 1
+        if number != 1:
+            raise InvalidInputError(
+                "assisted generation writes one sequence at a time", expected=f"{name}=1", got=number
+            )
+    _only_sequence(input_ids)
+    if getattr(model, "_is_stateful", False):
+        raise InvalidInputError(
+            "assisted generation cannot take rejected tokens out of this model's state",
+            expected="a model whose cache can be cropped",
+            got=type(model).__name__,
+        )
+
+
+def _only_sequence(input_ids: torch.LongTensor) -> TokenArray:
+    if input_ids.ndim != 2 or input_ids.shape[0] != 1:
+        raise InvalidInputError(
+            "assisted generation writes one sequence at a time",
+            expected="input_ids of shape (1, n)",
+            got=f"shape {tuple(input_ids.shape)}",
+            remedy="Call generate() for each prompt; several threads may.",
+        )
+    return np.asarray(input_ids[0].cpu().numpy(), np.int32)

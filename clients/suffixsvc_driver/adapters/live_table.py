@@ -1,0 +1,117 @@
+"""Which sequences are alive, and which of them a view continues."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+
+from suffixsvc.types import BackendSession
+from suffixsvc_driver.adapters.live_sequence import LiveSequence, View
+
+__all__ = ["LiveTable"]
+
+
+class LiveTable:
+    """A bounded number of sequences, the least recently used first out. Thread-safe.
+
+    A claimed sequence belongs to the caller until it is released: nobody else finds it, and it is not
+    dropped. Whatever drops sequences returns their sessions, to be closed without any lock held.
+
+    Args:
+        most: sequences; more only while more are claimed at once.
+        idle_seconds: sequences unused for so long are dropped by :meth:`drop_idle`.
+    """
+
+    def __init__(self, most: int, idle_seconds: float, clock: Callable[[], float]) -> None:
+        self._most = most
+        self._idle_seconds = idle_seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._sealed = False
+        self._by_use: OrderedDict[int, LiveSequence] = OrderedDict()
+        self._by_hint: dict[Hashable, LiveSequence] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_use)
+
+    def claim(self, view: View, hint: Hashable) -> LiveSequence | None:
+        """The sequence that this view continues: the one of that name if it does, else the one of which most
+        is known, of equals the last used. None: there is none, or others are working with it."""
+        with self._lock:
+            found = None if hint is None else self._by_hint.get(hint)
+            if found is None or found.busy or not found.is_continued_by(view):
+                found = self._look_for(view)
+            if found is not None:
+                found.busy = True
+                self._use(found, hint)
+            return found
+
+    def enter(self, sequence: LiveSequence, hint: Hashable) -> list[BackendSession]:
+        """Take in a new one, claimed; returns the sessions of those that made room."""
+        with self._lock:
+            self._by_use[id(sequence)] = sequence
+            self._use(sequence, hint)
+            surplus = max(0, len(self._by_use) - self._most)
+            free = [other for other in self._by_use.values() if not other.busy]
+            return self._drop(*free[:surplus])
+
+    def release(self, sequence: LiveSequence) -> list[BackendSession]:
+        """The caller is done with it; returns its session if :meth:`seal` was called meanwhile."""
+        with self._lock:
+            sequence.busy = False
+            return self._drop(sequence) if self._sealed else []
+
+    def drop(self, hint: Hashable) -> list[BackendSession]:
+        """The sequence of that name, if there is one and nobody works with it."""
+        with self._lock:
+            sequence = self._by_hint.get(hint)
+            return [] if sequence is None or sequence.busy else self._drop(sequence)
+
+    def drop_idle(self) -> list[BackendSession]:
+        with self._lock:
+            since = self._clock() - self._idle_seconds
+            return self._drop(*(s for s in self._by_use.values() if s.used_at <= since and not s.busy))
+
+    def drop_all(self) -> list[BackendSession]:
+        """All that nobody works with."""
+        with self._lock:
+            return self._drop(*(s for s in self._by_use.values() if not s.busy))
+
+    def seal(self) -> list[BackendSession]:
+        """Drop all, those that are being worked with when they are released."""
+        with self._lock:
+            self._sealed = True
+        return self.drop_all()
+
+    def _look_for(self, view: View) -> LiveSequence | None:
+        if view.start:  # a tail alone tells nobody whose it is
+            return None
+        best: LiveSequence | None = None
+        for sequence in reversed(self._by_use.values()):
+            longer = best is None or sequence.end > best.end
+            if longer and not sequence.busy and not sequence.origin and sequence.is_continued_by(view):
+                best = sequence
+        return best
+
+    def _use(self, sequence: LiveSequence, hint: Hashable) -> None:
+        sequence.used_at = self._clock()
+        self._by_use.move_to_end(id(sequence))
+        if hint is not None:
+            before = self._by_hint.get(hint)
+            if before is not None:
+                before.hints.discard(hint)
+            self._by_hint[hint] = sequence
+            sequence.hints.add(hint)
+
+    def _drop(self, *sequences: LiveSequence) -> list[BackendSession]:
+        sessions = []
+        for sequence in sequences:
+            del self._by_use[id(sequence)]
+            for hint in sequence.hints:
+                del self._by_hint[hint]
+            sequence.hints.clear()
+            if sequence.session is not None:
+                sessions.append(sequence.session)
+                sequence.session = None
+        return sessions

@@ -1,0 +1,191 @@
+"""What is asked of a llama-server and what its answers mean. Pure: JSON in, our types out.
+
+Written for b11434. Greedy drafts come from one sampler that leaves one token; the probabilities beside them
+are those of the model before any sampler, from which the share among the best few is computed, as our own
+worker does. Every answer is hostile until it went through here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
+
+from suffixsvc.errors import (
+    InvalidInputError,
+    LimitExceededError,
+    ProtocolError,
+    ServiceUnavailableError,
+    SuffixError,
+)
+from suffixsvc.types import Draft, DraftSource
+
+__all__ = [
+    "completion_request",
+    "error_from_reply",
+    "instance_of",
+    "number",
+    "parse_completion",
+    "parse_pieces",
+    "seconds_per_token",
+    "vocabulary_kind",
+]
+
+_KINDS: Final = ("NONE", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLAMO2")
+_FIELDS: Final = ["tokens", "completion_probabilities", "timings/predicted_per_token_ms"]
+_SPEED_FIELD: Final = _FIELDS[-1]
+#: what of /props tells one server process from another, or one model from another
+_IDENTITY: Final = ("model_path", "model_alias", "model_ftype", "build_info", "media_marker")
+
+
+def completion_request(context: Sequence[int], count: int, top_k: int) -> dict[str, Any]:
+    """Body of POST /completion for a greedy draft of ``count`` tokens behind ``context``; 0 only reads."""
+    return {
+        "prompt": list(context),
+        "n_predict": count,
+        "temperature": 0,
+        "samplers": ["top_k"],
+        "top_k": 1,
+        "n_probs": top_k if count else 0,
+        "return_tokens": True,
+        "cache_prompt": True,
+        "response_fields": _FIELDS,
+    }
+
+
+def parse_completion(reply: object, count: int, p_min: float, vocab_size: int) -> Draft:
+    """The draft in an answer, cut before the first token that is less likely than ``p_min``.
+
+    A token whose bytes end inside a character comes without a probability (the server sends those with the
+    character's last token only): the draft ends before it.
+
+    Raises:
+        ProtocolError: it holds what no answer can.
+    """
+    tokens = _list(reply, "tokens")
+    entries = iter(_list(reply, "completion_probabilities", []))
+    entry = next(entries, None)
+    ids: list[int] = []
+    probs: list[float] = []
+    for token in tokens[:count]:
+        if not _is_id(token, vocab_size):
+            _malformed(f"token ids in 0 .. {vocab_size - 1}", token)
+        if entry is None or _field(entry, "id") != token:
+            break
+        prob = _share(entry)
+        if prob < p_min:
+            break
+        ids.append(token)
+        probs.append(prob)
+        entry = next(entries, None)
+    return Draft.chain(ids, probs, DraftSource.DRAFT_MODEL) if ids else Draft.empty()
+
+
+def seconds_per_token(reply: object) -> float:
+    """What the server says a drafted token took; 0 where it says nothing of use."""
+    value = _field(reply, _SPEED_FIELD)
+    return float(value) / 1e3 if _is_number(value) and value > 0 else 0.0
+
+
+def parse_pieces(reply: object, first_id: int, count: int) -> list[bytes]:
+    """Texts of so many ids in a row, from an answer of POST /tokenize ``with_pieces``.
+
+    Raises:
+        ProtocolError: others were answered, or something else.
+    """
+    found = _list(reply, "tokens")
+    if len(found) != count:
+        _malformed(f"{count} token texts", len(found))
+    texts = []
+    for token, entry in enumerate(found, start=first_id):
+        if not isinstance(entry, dict):
+            raise ProtocolError(
+                "this server does not tell the texts of its tokens",
+                expected="POST /tokenize to answer pieces",
+                got=repr(entry)[:80],
+                remedy="Use a llama-server of September 2024 or later.",
+            )
+        if entry.get("id") != token:
+            _malformed(f"token {token}", entry.get("id"))
+        texts.append(_piece(entry.get("piece")))
+    return texts
+
+
+def vocabulary_kind(value: object) -> str:
+    """llama.cpp's number of a kind of vocabulary -> its name."""
+    known = isinstance(value, int) and 0 <= value < len(_KINDS)
+    return _KINDS[value] if isinstance(value, int) and known else f"type {value}"
+
+
+def instance_of(props: object) -> str:
+    """From an answer of GET /props: who it is that answers. Recent servers begin with a marker of their own
+    every time; of older ones this tells the model apart."""
+    return "|".join(str(_field(props, name))[:200] for name in _IDENTITY)
+
+
+def number(reply: object, *path: str) -> int:
+    """An integer somewhere in an answer; 0 where it is not."""
+    for name in path:
+        reply = reply.get(name) if isinstance(reply, dict) else None
+    return reply if isinstance(reply, int) and not isinstance(reply, bool) and reply > 0 else 0
+
+
+def error_from_reply(status: int, reply: object, address: object) -> SuffixError:
+    """What an answer other than 200 means."""
+    told = _field(reply, "error")
+    kind, message = _field(told, "type"), str(_field(told, "message") or told)[:300]
+    if kind == "exceed_context_size_error":
+        return LimitExceededError("the context is longer than the draft model's", got=message)
+    if status in (401, 403):
+        return ServiceUnavailableError(
+            f"the llama-server at {address} wants a key",
+            got=f"{status} {message}",
+            remedy="Start the one that drafts without --api-key, on an address that only you can reach.",
+        )
+    if 400 <= status < 500 and status != 429:
+        return InvalidInputError(
+            f"the llama-server at {address} refuses a question", got=f"{status} {message}"
+        )
+    return ServiceUnavailableError(f"the llama-server at {address} cannot answer", got=f"{status} {message}")
+
+
+def _share(entry: object) -> float:
+    """A token's probability among the best few."""
+    own = _field(entry, "logprob")
+    best = [_field(other, "logprob") for other in _list(entry, "top_logprobs", [])]
+    if not all(_is_number(value) and value <= 1e-3 for value in (own, *best)):
+        _malformed("logarithms of probabilities", [own, *best])
+    whole = math.fsum(math.exp(value) for value in best) or 1.0
+    return min(1.0, math.exp(own) / whole)
+
+
+def _piece(piece: object) -> bytes:
+    """A text, or a list of bytes where it is none."""
+    if isinstance(piece, str):
+        return piece.encode("utf-8", "surrogatepass")
+    if not isinstance(piece, list) or not all(_is_id(value, 256) for value in piece):
+        _malformed("a text or bytes", piece)
+    return bytes(piece)
+
+
+def _list(reply: object, name: str, default: list[Any] | None = None) -> list[Any]:
+    value = reply.get(name, default) if isinstance(reply, dict) else None
+    if not isinstance(value, list):
+        _malformed(f"a list {name!r}", reply)
+    return value
+
+
+def _field(reply: object, name: str) -> Any:
+    return reply.get(name) if isinstance(reply, dict) else None
+
+
+def _is_id(value: object, size: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < size
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _malformed(expected: str, got: object) -> NoReturn:
+    raise ProtocolError("a llama-server's answer is malformed", expected=expected, got=repr(got)[:200])

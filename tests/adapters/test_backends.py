@@ -1,0 +1,112 @@
+"""What an engine's configuration and the environment say of the cache to draft from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from suffixsvc_driver.adapters import TrackerConfig
+from suffixsvc_driver.adapters.backends import AdapterSettings, open_tracker, read_settings
+from support.serving import serving, socket_dir
+
+from suffixsvc import SuffixCache
+from suffixsvc.errors import InvalidConfigError, InvalidNamespaceError, StoreLockedError
+
+TEXT = [11, 12, 13, 14, 15, 16, 17, 18]
+
+
+def test_the_environment_and_over_it_the_configuration() -> None:
+    environ = {
+        "SUFFIXSVC_ADAPTER_NAMESPACE": "acme/a",
+        "SUFFIXSVC_ADAPTER_DATA": "/somewhere",
+        "SUFFIXSVC_ADAPTER_READS": "acme/b, acme/c",
+        "SUFFIXSVC_ADAPTER_VERIFY_COST": "0.5",
+        "SUFFIXSVC_ADAPTER_MAX_SEQUENCES": "7",
+        "SUFFIXSVC_HOME": "not ours",
+    }
+    settings = read_settings({"namespace": "acme/x", "idle_seconds": 5}, environ)
+    assert settings == AdapterSettings(
+        data="/somewhere",
+        namespace="acme/x",
+        reads=("acme/b", "acme/c"),
+        verify_cost=0.5,
+        max_sequences=7,
+        idle_seconds=5,
+    )
+    config = settings.over(TrackerConfig(max_draft_tokens=9, max_sequences=1, tree=True))
+    assert (config.max_draft_tokens, config.max_sequences, config.verify_cost, config.tree) == (
+        9,
+        7,
+        0.5,
+        True,
+    )
+    assert config.reads == ("acme/b", "acme/c")
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "says"),
+    [
+        ({"namspace": "a"}, {}, "there is no setting 'namspace'"),
+        ({}, {"SUFFIXSVC_ADAPTER_TRAGET": "unix:/x"}, "there is no setting 'traget'"),
+        ({"verify_cost": "0.1"}, {}, "verify_cost makes no sense"),
+        ({"max_sequences": True}, {}, "max_sequences makes no sense"),
+        ({"reads": "a,b"}, {}, "reads makes no sense"),
+        ({"namespace": 3}, {}, "namespace makes no sense"),
+        ({}, {"SUFFIXSVC_ADAPTER_MAX_SEQUENCES": "many"}, "SUFFIXSVC_ADAPTER_MAX_SEQUENCES makes no sense"),
+        ({"target": "unix:/x", "data": "/y"}, {}, "cannot both be drafted from"),
+        ({"step_timeout_s": 0.1}, {}, "step_timeout_s is of a service"),
+        ([1], {}, "no mapping"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given: Any, environ: dict[str, str], says: str) -> None:
+    with pytest.raises(InvalidConfigError, match=says):
+        read_settings(given, environ)
+
+
+def test_a_namespace_is_checked_at_the_start() -> None:
+    with pytest.raises(InvalidNamespaceError):
+        read_settings({"namespace": "//"}, {})
+
+
+def test_a_folder_remembers_and_is_taken_by_one_process_at_a_time(tmp_path: Path) -> None:
+    settings = AdapterSettings(data=str(tmp_path / "cache"))
+    with open_tracker(settings, TrackerConfig()) as tracker:
+        tracker.draft([1, *TEXT], written=len(TEXT))
+        with pytest.raises(StoreLockedError):
+            open_tracker(settings, TrackerConfig())
+    with open_tracker(settings, TrackerConfig()) as tracker:
+        assert tracker.draft([2, *TEXT[:3]], written=3).token_ids.tolist() == TEXT[3:]
+
+
+def test_a_service_gets_the_steps_of_many_sequences_in_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows over a real socket; and a service that is gone empties drafts and raises nothing."""
+    from suffixsvc_client import SuffixClient
+    from suffixsvc_driver.adapters import Asked
+
+    messages: list[int] = []
+    real = SuffixClient.step_many
+
+    def counted(client: SuffixClient, steps: Any) -> Any:
+        messages.append(len(steps))
+        return real(client, steps)
+
+    monkeypatch.setattr(SuffixClient, "step_many", counted)
+    with socket_dir() as folder, SuffixCache() as cache:
+        address = f"unix:{folder}/s.sock"
+        settings = AdapterSettings(target=address, step_timeout_s=20.0)
+        with serving(cache, address) as (_, bound):
+            assert bound == address
+            with open_tracker(settings, TrackerConfig()) as tracker:
+                tracker.draft([1, *TEXT], written=len(TEXT))
+                tracker.end_all()
+                tracker.draft([3, *TEXT], hint="gone", written=1)
+                rows = [Asked([2, *TEXT[:3]], hint=0, written=3), Asked([9, *TEXT[:5]], hint=1, written=5)]
+                first, second = tracker.draft_many(rows)
+                assert first.token_ids.tolist() == TEXT[3:]
+                assert second.token_ids.tolist() == TEXT[5:]
+                assert tracker.stats.failures == 0
+                assert messages == [2]
+        hasty = AdapterSettings(target=address, step_timeout_s=0.05)
+        with open_tracker(hasty, TrackerConfig()) as tracker:
+            assert [len(draft) for draft in tracker.draft_many(rows)] == [0, 0]

@@ -1,0 +1,107 @@
+"""Our proposer against the source of the released vLLM: how it is found, made and called, what it reads."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from suffixsvc_driver.adapters.vllm_proposer import SuffixProposer
+from support.engine_source import calls, class_of, fields, function_of, must_take, parsed
+
+pytestmark = pytest.mark.adapters
+
+RUNNER = "vllm/v1/worker/gpu_model_runner.py"
+
+
+def custom_class_branch(where: ast.AST) -> list[ast.stmt]:
+    """What is done where the speculative method is "custom_class"."""
+    for node in ast.walk(where):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("method == 'custom_class'"):
+            return node.body
+    raise AssertionError("vLLM has no branch for custom_class any more")
+
+
+def test_it_is_called_with_what_it_takes() -> None:
+    branch = custom_class_branch(function_of(parsed(RUNNER), "propose_draft_token_ids"))
+    (call,) = [c for part in branch for c in calls(part, "propose", "drafter)")]
+    given = must_take(SuffixProposer(_config()).propose, call)
+    assert given == [
+        "sampled_token_ids=sampled_token_ids",
+        "num_tokens_no_spec=self.input_batch.num_tokens_no_spec",
+        "token_ids_cpu=self.input_batch.token_ids_cpu",
+        "slot_mappings=slot_mappings",
+    ]
+
+
+def test_what_was_sampled_stands_in_the_buffer_before_it_is_asked() -> None:
+    """Drafting comes after the bookkeeping that writes the sampled tokens and counts them."""
+    bookkeeping = ast.unparse(function_of(parsed(RUNNER), "_bookkeeping_sync"))
+    assert "self.input_batch.token_ids_cpu[req_idx, start_idx:end_idx] = sampled_ids" in bookkeeping
+    assert "self.input_batch.num_tokens_no_spec[req_idx] = end_idx" in bookkeeping
+    whole = ast.unparse(parsed(RUNNER))
+    after = whole.index("if draft_after_bookkeeping:")
+    assert whole.index("self._bookkeeping_sync(") < after
+    assert "propose_draft_token_ids(valid_sampled_token_ids)" in whole[after : after + 200]
+
+
+def test_it_is_made_from_the_configuration_alone() -> None:
+    make = function_of(parsed("vllm/v1/spec_decode/custom_class_proposer.py"), "create_custom_proposer")
+    (call,) = [c for c in ast.walk(make) if isinstance(c, ast.Call) and ast.unparse(c.func) == "user_class"]
+    assert must_take(SuffixProposer, call) == ["vllm_config=vllm_config"]
+    assert "'propose'" in ast.unparse(make)
+
+
+def test_loading_a_model_is_asked_of_it() -> None:
+    (call,) = list(calls(parsed(RUNNER), "load_model", "self.drafter"))
+    must_take(SuffixProposer(_config()).load_model, call)
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "read"),
+    [
+        ("vllm/config/speculative.py", "SpeculativeConfig", {"num_speculative_tokens", "method", "model"}),
+        ("vllm/config/model.py", "ModelConfig", {"max_model_len", "get_vocab_size"}),
+        ("vllm/config/scheduler.py", "SchedulerConfig", {"max_num_seqs"}),
+        (
+            "vllm/config/parallel.py",
+            "ParallelConfig",
+            {"rank", "tensor_parallel_size", "prefill_context_parallel_size"},
+        ),
+        (
+            "vllm/config/vllm.py",
+            "VllmConfig",
+            {
+                "additional_config",
+                "speculative_config",
+                "model_config",
+                "scheduler_config",
+                "parallel_config",
+            },
+        ),
+    ],
+)
+def test_what_it_reads_of_the_configuration_is_there(path: str, name: str, read: set[str]) -> None:
+    assert read <= fields(class_of(path, name))
+
+
+def test_the_drafts_of_a_groups_first_rank_are_taken() -> None:
+    """Why the other ranks draft nothing."""
+    executor = class_of("vllm/v1/executor/multiproc_executor.py", "MultiprocExecutor")
+    assert "unique_reply_rank=self.output_rank" in ast.unparse(function_of(executor, "take_draft_token_ids"))
+    rank = ast.unparse(function_of(executor, "_get_output_rank").body[-1])
+    assert rank == (
+        "return self.world_size - self.parallel_config.tensor_parallel_size"
+        " * self.parallel_config.prefill_context_parallel_size"
+    )
+
+
+def _config() -> object:
+    from types import SimpleNamespace
+
+    return SimpleNamespace(
+        speculative_config=SimpleNamespace(num_speculative_tokens=8),
+        model_config=SimpleNamespace(max_model_len=64, get_vocab_size=lambda: 100),
+        scheduler_config=SimpleNamespace(max_num_seqs=2),
+        parallel_config=SimpleNamespace(rank=0, tensor_parallel_size=1, prefill_context_parallel_size=1),
+        additional_config={},
+    )

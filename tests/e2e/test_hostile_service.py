@@ -1,0 +1,62 @@
+"""10,000 hostile answers over a real socket never change what a model writes, bit for bit (form (c))."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from suffixsvc_client import ClientConfig, SuffixClient
+from suffixsvc_driver.config import DriverConfig
+from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.layers.suffix import SuffixLayer
+from suffixsvc_driver.loop import generate
+from suffixsvc_driver.sampling import GREEDY, Sampling
+from suffixsvc_driver.targets.llama import LlamaTarget
+from suffixsvc_driver.trust import Trust
+from support.hostile_service import hostile_service
+from support.targets import WIDTH_INDEPENDENT
+from support.tiny_kinds import KINDS
+
+ANSWERS = 10_000
+#: almost free drafts, so that as many as possible are sent
+CARELESS = CostCurve.linear(0.001, 32)
+SAMPLINGS = [GREEDY, Sampling(temperature=1.0, top_k=40, seed=2)]
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_nothing_it_says_changes_the_output(tmp_path: Path, kind: str) -> None:
+    seed = sum(map(ord, kind))
+    print(f"seed {seed}")
+    rng = np.random.default_rng(seed)
+    # no answer is a reason to stop asking: all of them are to be looked at
+    config = ClientConfig(step_timeout_s=0.25, breaker_failures=1_000_000)
+    accepted = generations = 0
+    with (
+        LlamaTarget(KINDS[kind](tmp_path / "tiny.gguf", seed=1), WIDTH_INDEPENDENT) as target,
+        hostile_service(seed, target.vocab_size) as (service, address),
+        SuffixClient(address, config=config) as client,
+    ):
+        while service.answers < ANSWERS / len(KINDS):
+            prompt = rng.integers(0, 256, int(rng.integers(1, 60))).tolist()
+            sampling = SAMPLINGS[generations % 2]
+            plain = generate(target, prompt, max_tokens=150, sampling=sampling)
+            service.truth = [*prompt, *plain.token_ids]
+            for policy in ("expected-gain", "first-match"):
+                session = client.namespace("tests/tiny").open_session(prompt)
+                drafted = generate(
+                    target,
+                    prompt,
+                    DriverConfig(policy=policy),
+                    [SuffixLayer(session)],
+                    150,
+                    sampling=sampling,
+                    curve=CARELESS,
+                    trust=Trust(),
+                )
+                session.close(commit=False)
+                assert drafted.token_ids == plain.token_ids
+                assert drafted.finish == plain.finish
+                accepted += drafted.stats.accepted
+            generations += 1
+    assert accepted > service.answers / 10, "hardly a draft was looked at"
