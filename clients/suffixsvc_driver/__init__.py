@@ -4,6 +4,7 @@
     policy    what pays: expected gain over a measured cost curve, or first-match
     trust     what each layer's probabilities turned out to be worth
     layers/   prompt lookup (in process), suffix (any backend session), draft model (a worker)
+    retokenizing/  text between two vocabularies, for a draft model that has not the target's
     loop      ``generate``: asks the layers, runs the target, keeps the book
     sampling  how a token is picked from logits; chooser: with the text before it, penalties and a grammar
     targets/  llama.cpp through llama-cpp-python's low-level API
