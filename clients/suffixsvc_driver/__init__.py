@@ -5,6 +5,7 @@
               ``sharing`` of a batch that several generations share
     trust     what each layer's probabilities turned out to be worth
     layers/   prompt lookup (in process), suffix (any backend session), draft model (a worker)
+    retokenizing/  text between two vocabularies, for a draft model that has not the target's
     loop      ``generate``: asks the layers, runs the target, keeps the book
     parallel  ``generate_many``: several generations at once, in shared batches
     sampling  how a token is picked from logits; chooser: with the text before it, penalties and a grammar

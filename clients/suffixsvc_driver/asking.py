@@ -26,6 +26,10 @@ _PRIOR: Final = 12.0
 _CAP: Final = 256.0
 #: weight of the newest measurement of what a question costs, the last one being of the step before
 _COST_STEP: Final = 0.2
+#: from so many measurements on, one that is so many times the price so far counts as no more than that: the
+#: answer that somebody else's work fell into must not shut a layer out
+_KNOWN_AFTER: Final = 4
+_OUTLIER: Final = 4.0
 #: share of the time that may go into trying layers that have not been worth asking
 _TRYING_SHARE: Final = 0.02
 
@@ -41,6 +45,7 @@ class Asking:
         self.seconds = guess_seconds
         self._steps_unasked = 0
         self._waited = 0
+        self._measured = 0
         self._all = Tally(_CAP)
         self._cells: dict[tuple[int, int], Tally] = {}
 
@@ -83,6 +88,9 @@ class Asking:
         """The question took so long; 0 is no measurement. The longer the pause before it, the less the
         price from before counts: one slow answer must not shut a layer out for good."""
         if seconds > 0.0:
+            self._measured += 1
+            if self._measured > _KNOWN_AFTER:
+                seconds = min(seconds, _OUTLIER * self.seconds)
             weight = 1.0 - (1.0 - _COST_STEP) ** (1 + self._waited)
             self.seconds += weight * (seconds - self.seconds)
 

@@ -44,8 +44,15 @@ class CleanDraft:
         return len(self.token_ids)
 
 
-def clean_chain(draft: Any, budget: int, vocab_size: int, default_source: DraftSource) -> CleanDraft:
-    """The most probable path of ``draft``, at most ``budget`` tokens of it."""
+def clean_chain(
+    draft: Any,
+    budget: int,
+    vocab_size: int,
+    default_source: DraftSource,
+    ends: frozenset[int] = frozenset(),
+) -> CleanDraft:
+    """The most probable path of ``draft``, at most ``budget`` tokens of it, and nothing behind one of
+    ``ends``: a generation is over there."""
     columns = _columns(draft)
     if columns is None:
         return CleanDraft(junk=True)
@@ -63,12 +70,20 @@ def clean_chain(draft: Any, budget: int, vocab_size: int, default_source: DraftS
         out_tokens.append(tokens[i])
         out_claims.append(min(1.0, max(0.0, float(probs[i]))))
         out_sources.append(_source(sources[i], default_source))
+        if tokens[i] in ends:
+            break
     return CleanDraft(tuple(out_tokens), tuple(out_claims), tuple(out_sources), junk)
 
 
-def clean_tree(draft: Any, budget: int, vocab_size: int, default_source: DraftSource) -> CleanDraft:
-    """The first ``budget`` tokens of ``draft`` that make sense and whose parents do; of siblings that are the
-    same token, the first."""
+def clean_tree(
+    draft: Any,
+    budget: int,
+    vocab_size: int,
+    default_source: DraftSource,
+    ends: frozenset[int] = frozenset(),
+) -> CleanDraft:
+    """The first ``budget`` tokens of ``draft`` that make sense and whose parents do, nothing behind one of
+    ``ends``; of siblings that are the same token, the first."""
     columns = _columns(draft)
     if columns is None:
         return CleanDraft(junk=True)
@@ -86,6 +101,8 @@ def clean_tree(draft: Any, budget: int, vocab_size: int, default_source: DraftSo
             junk = True
             continue
         seen.add((at, token))
+        if at >= 0 and out[at][0] in ends:
+            continue
         kept[i] = len(out)
         out.append((token, min(1.0, max(0.0, float(claim))), _source(sources[i], default_source), at))
     if not out:

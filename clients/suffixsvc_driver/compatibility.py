@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from suffixsvc_driver.models.known_pairs import KnownPair, find_known
+from suffixsvc_driver.retokenizing import TextFit, compare_texts
 from suffixsvc_driver.targets.gguf_header import GgufHeader
 from suffixsvc_driver.targets.llama_model import LlamaModel
+from suffixsvc_driver.targets.llama_tokenizer import LlamaTokenizer
 from suffixsvc_driver.vocabulary import RuleOutcome, Vocabulary, compare_vocabularies
 
-__all__ = ["Compatibility", "ModelFacts", "compare_models", "read_facts"]
+__all__ = ["Compatibility", "ModelFacts", "compare_files", "compare_models", "read_facts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class Compatibility:
         rules: the vocabulary rules, in order.
         known: what became of a pair like this elsewhere.
         cost_ratio: of a drafted token to a plain step of the target, by the bytes each reads.
+        through_text: where they do not fit: what drafting through text would lose; None if nobody looked.
     """
 
     target: ModelFacts
@@ -59,11 +62,22 @@ class Compatibility:
     rules: tuple[RuleOutcome, ...]
     known: KnownPair | None
     cost_ratio: float
+    through_text: TextFit | None = None
 
     @property
     def fits(self) -> bool:
         """Whether the draft model's ids can be verified by the target."""
         return all(rule.passed for rule in self.rules)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can draft, if only through text."""
+        return self.fits or (self.through_text is not None and self.through_text.works)
+
+    @property
+    def token_ratio(self) -> float:
+        """Tokens of the draft model for a token of the target."""
+        return 1.0 if self.fits or self.through_text is None else self.through_text.token_ratio
 
 
 def read_facts(path: Path) -> ModelFacts:
@@ -74,7 +88,24 @@ def read_facts(path: Path) -> ModelFacts:
         no check finds: whoever reads files of others does it in a process of its own.
     """
     with LlamaModel(path, vocab_only=True) as model:
-        return ModelFacts(path, path.stat().st_size, model.header, model.vocabulary)
+        return _facts(model)
+
+
+def _facts(model: LlamaModel) -> ModelFacts:
+    return ModelFacts(model.path, model.path.stat().st_size, model.header, model.vocabulary)
+
+
+def compare_files(target: Path, draft: Path) -> Compatibility:
+    """What is known of two GGUFs, drafting through text included where their vocabularies differ.
+
+    Raises:
+        As :func:`read_facts` does.
+    """
+    with LlamaModel(target, vocab_only=True) as ours, LlamaModel(draft, vocab_only=True) as theirs:
+        pair = compare_models(_facts(ours), _facts(theirs))
+        if pair.fits:
+            return pair
+        return replace(pair, through_text=compare_texts(LlamaTokenizer(ours), LlamaTokenizer(theirs)))
 
 
 def compare_models(target: ModelFacts, draft: ModelFacts) -> Compatibility:

@@ -8,7 +8,7 @@ from typing import Final
 from suffixsvc.types import DraftSource
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Considered, Propose, Verify
-from suffixsvc_driver.policy import Choice, Headroom, best_prefix
+from suffixsvc_driver.policy import LEAST_GAIN, Choice, Headroom, best_prefix
 
 __all__ = ["Offer", "StepDraft", "behind"]
 
@@ -104,7 +104,7 @@ class StepDraft:
         self._offers.append(offer)
         choice = best_prefix(offer.probs, self.curve, self.rate, self.headroom)
         self._note(offer, budget, why, choice)
-        if choice.gain > self.choice.gain:
+        if choice.gain > max(self.choice.gain, LEAST_GAIN):
             self.choice, self.offer = choice, offer
 
     def take(self, offer: Offer, length: int, budget: int) -> None:

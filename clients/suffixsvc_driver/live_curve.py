@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from dataclasses import replace
 from typing import Final
 
 from suffixsvc_driver.curve import CostCurve
@@ -57,6 +58,10 @@ class LiveCurve:
             self._plain.append(seconds)
             if len(self._plain) >= _MEASURED:
                 self._unit = statistics.median(self._plain)
+                known_unit = self.curve.seconds_per_step
+                if abs(self._unit - known_unit) > _WORTH_CHANGING * known_unit:
+                    # what questions cost in plain steps depends on it
+                    self.curve = replace(self.curve, seconds_per_step=self._unit)
             return
         if self._unit <= 0.0:
             return

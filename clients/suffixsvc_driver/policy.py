@@ -10,10 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from suffixsvc_driver.curve import CostCurve
 
-__all__ = ["Choice", "Headroom", "RunningRate", "Weighed", "best_ask", "best_prefix", "weigh_prefixes"]
+__all__ = [
+    "LEAST_GAIN",
+    "Choice",
+    "Headroom",
+    "RunningRate",
+    "Weighed",
+    "best_ask",
+    "best_prefix",
+    "weigh_prefixes",
+]
+
+#: tokens; what gains less than this gains nothing: probabilities and prices are not known that well
+LEAST_GAIN: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ class Questions:
         widest = curve.max_width - 1 - headroom.beside
         budget = min(limit, curve.widest_paying - 1, headroom.room - 1, widest)
         if budget < 1:
-            draft.leave_alone(layer.spec.name, _why_no_budget(limit, headroom))
+            draft.leave_alone(layer.spec.name, _why_no_budget(limit, headroom.room))
             return None
         # no question is worth more than a draft of which every token is right
         worth = float(budget) if due else layer.asking.worth(layer.dry_steps, draft.gain)
@@ -129,9 +129,9 @@ class Questions:
         return None
 
 
-def _why_no_budget(limit: int, headroom: Headroom) -> str:
+def _why_no_budget(limit: int, room: int) -> str:
     if limit < 1:
         return "only one more token is wanted"
-    if headroom.room < 2:
+    if room < 2:
         return "the context is full behind the next token"
     return "no wider batch pays, even if every token of it were right"

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.policy import LEAST_GAIN
 
 __all__ = ["Shares", "share_out"]
 
@@ -68,6 +69,8 @@ def share_out(
         taken.append(i)
         if at + 1 < len(proposals[i]):
             heapq.heappush(heads, (-proposals[i][at + 1], i, at + 1))
+    if best_gain <= LEAST_GAIN:
+        best, best_width, best_gain = 0, base, 0.0
     sent = taken[:best]
     lengths = tuple(sent.count(i) for i in range(len(proposals)))
     return Shares(lengths, best_width - base - best, best_gain)

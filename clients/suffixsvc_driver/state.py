@@ -270,7 +270,7 @@ class Driver:
         else:
             source = _SOURCE_OF[layer.spec.kind]
             clean = clean_tree if self._trees else clean_chain
-            answer = clean(event.draft, budget, self._begin.vocab_size, source)
+            answer = clean(event.draft, budget, self._begin.vocab_size, source, self._begin.eog_ids)
             layer.answer = answer
             counts.junk += answer.junk
             counts.answered += len(answer) > 0

@@ -11,13 +11,14 @@ by the target, to lie in one piece, so tokens beside it are worth less by what a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from suffixsvc.types import DraftSource
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.drafting import Offer, behind
 from suffixsvc_driver.events import Considered, Propose, Verify
-from suffixsvc_driver.policy import Choice, Headroom, best_prefix
+from suffixsvc_driver.policy import LEAST_GAIN, Choice, Headroom, best_prefix
 from suffixsvc_driver.tree import is_chain, walk
 from suffixsvc_driver.tree_policy import TreeChoice, best_tree, path_probs
 
@@ -102,6 +103,8 @@ class TreeDraft:
         self._chosen = chosen = best_tree(
             self._parents, worth, self.curve, self.rate, self.headroom, self._max_leaves
         )
+        if chosen.gain <= LEAST_GAIN:
+            self._chosen = chosen = replace(chosen, nodes=(), width=1, gain=0.0)
         self._looked_at.append(
             Considered(
                 offer.layer,

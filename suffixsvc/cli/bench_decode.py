@@ -71,6 +71,12 @@ def bench_decode(
             help="What the same drafts would bring at these prices: a file, or gpu, 96-cores.",
         ),
     ] = None,
+    best: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml", help="Write the best of the settings here, for generate and serve."
+        ),
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Write JSON with every pair to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
@@ -81,6 +87,7 @@ def bench_decode(
     interval over calls; what the replay of the same calls forecasts stands beside. Run nothing else then.
     """
     from rich.console import Console
+    from suffixsvc_bench.decode.best import best_of, write_best
     from suffixsvc_bench.decode.command import DecodeOptions, run_decode
     from suffixsvc_bench.decode.jobs import WORKLOADS
     from suffixsvc_bench.decode.llama_server import MODES
@@ -95,6 +102,7 @@ def bench_decode(
 
     require_place(report)
     require_place(prepared)
+    require_place(best)
     options = DecodeOptions(
         RigOptions(
             models.resolve(target),
@@ -123,6 +131,9 @@ def bench_decode(
     with stop_on_signals(), Told() as told:
         measured = run_decode(options, told.share)
     data = measured.as_dict()
+    winner = best_of(measured.rows, measured.settings)
+    if best is not None and winner is not None:
+        write_best(best, *winner, options.rig)
     if report is not None:
         report.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     if as_json:

@@ -11,18 +11,23 @@ from rich.table import Table
 from rich.text import Text
 from suffixsvc_driver.compatibility import Compatibility, ModelFacts
 from suffixsvc_driver.models.scanning import ScannedDraft
+from suffixsvc_driver.pair_cost import PairCost
+from suffixsvc_driver.retokenizing import TextFit
 
 __all__ = ["pair_as_plain", "print_pair", "print_scan"]
 
 
-def pair_as_plain(pair: Compatibility) -> dict[str, Any]:
+def pair_as_plain(pair: Compatibility, cost: PairCost | None) -> dict[str, Any]:
     """For machines."""
+    text = pair.through_text
     return {
         "target": _facts(pair.target),
         "draft": _facts(pair.draft),
         "fits": pair.fits,
         "rules": [asdict(rule) for rule in pair.rules],
         "cost_ratio": pair.cost_ratio,
+        "through_text": asdict(text) | {"works": text.works} if text else None,
+        "measured": asdict(cost) if cost else None,
         "known": asdict(pair.known) if pair.known else None,
     }
 
@@ -39,7 +44,7 @@ def _facts(facts: ModelFacts) -> dict[str, Any]:
     }
 
 
-def print_pair(pair: Compatibility) -> None:
+def print_pair(pair: Compatibility, cost: PairCost | None) -> None:
     """For people: a line a rule, then what it means."""
     console = Console()
     table = Table("rule", "target", "draft", "", box=None, pad_edge=False)
@@ -52,31 +57,82 @@ def print_pair(pair: Compatibility) -> None:
         console.print("They fit: every id means the same to both.")
     else:
         console.print("They do not fit: drafts would be tokens that mean something else to the target.")
+    if pair.through_text is not None:
+        console.print(_through_text(pair.through_text), markup=False)
     console.print(
-        f"A drafted token costs about {pair.cost_ratio:.2f} of a plain step, by the bytes each model reads;"
-        " what verifying it costs comes on top."
+        f"A drafted token costs about {pair.cost_ratio * pair.token_ratio:.2f} of a plain step, by the bytes"
+        " each model reads; what verifying it costs comes on top."
     )
+    if cost is not None:
+        console.print(_measured(cost), markup=False)
     if pair.known:
         console.print(f"Known of pairs like this: {pair.known.outcome}. {pair.known.figures}.", markup=False)
 
 
+def _through_text(fit: TextFit) -> str:
+    if not fit.works:
+        return (
+            f"Nor can it draft through text: {fit.whole:.0%} of {fit.texts} sample texts survive in both"
+            f" vocabularies, {fit.kept_tokens:.0%} of what is drafted comes back as the target writes it."
+        )
+    return (
+        f"It can draft through text: {fit.kept_texts:.0%} of {fit.texts} sample texts keep the boundaries of"
+        f" all tokens in drafts, and {fit.kept_tokens:.1%} of what is drafted comes back as the target writes"
+        f" it. It takes {fit.token_ratio:.2f} tokens of the draft model for one of the target."
+    )
+
+
+def _measured(cost: PairCost) -> str:
+    told = (
+        f"Measured on {cost.threads} threads: a token of the draft model takes {_ms(cost.draft_seconds)}, a"
+        f" plain step {_ms(cost.step_seconds)}: {cost.cost_ratio:.2f} of a step for a token of the target. "
+    )
+    if cost.pays_from is None:
+        return f"{told}It cannot pay at any acceptance."
+    return (
+        f"{told}It pays from an acceptance of {cost.pays_from:.0%} on; were everything accepted, it would be"
+        f" {cost.best:.2f} times as fast."
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
+
+
 def print_scan(target: str, scanned: Sequence[ScannedDraft]) -> None:
-    """For people: what fits, then why the others do not."""
+    """For people: what fits, what could draft through text, then why the others do not."""
     console = Console()
     fitting = [each for each in scanned if each.fits]
     if fitting:
-        table = Table("draft", "cost of a token", "known", box=None, pad_edge=False)
-        for each in fitting:
-            known = f"{each.known}: {each.figures}" if each.known else ""
-            table.add_row(Text(each.name), f"{each.cost_ratio:.2f} of a step", Text(known))
-        console.print(f"Can draft for {target}, the cheapest first:", markup=False)
-        console.print(table)
+        console.print(f"Can draft for {target}, the best first:", markup=False)
+        console.print(_costs("draft", fitting))
     else:
         console.print(f"Nothing here can draft for {target}.", markup=False)
-    others = [each for each in scanned if not each.fits]
+    through_text = [each for each in scanned if each.through_text]
+    if through_text:
+        console.print()
+        console.print(_costs("through text", through_text, text=True))
+    others = [each for each in scanned if not each.fits and not each.through_text]
     if others:
         table = Table("does not fit", "rule", "why", box=None, pad_edge=False)
         for each in others:
             table.add_row(Text(each.name), each.failed_rule, Text(each.reason))
         console.print()
         console.print(table)
+
+
+def _costs(title: str, drafts: Sequence[ScannedDraft], *, text: bool = False) -> Table:
+    measured = any(each.measured_ratio is not None for each in drafts)
+    heads = [title, "cost of a token, by size", *(["measured", "pays from"] if measured else [])]
+    heads += ["comes back", "tokens for one"] if text else []
+    table = Table(*heads, "known", box=None, pad_edge=False)
+    for each in drafts:
+        row = [Text(each.name), Text(f"{each.cost_ratio * each.token_ratio:.2f} of a step")]
+        if measured:
+            ratio, pays = each.measured_ratio, each.pays_from
+            row.append(Text("" if ratio is None else f"{ratio:.2f} of a step"))
+            row.append(Text("" if ratio is None else "never" if pays is None else f"{pays:.0%} accepted"))
+        if text:
+            row += [Text(f"{each.kept_tokens:.1%}"), Text(f"{each.token_ratio:.2f}")]
+        table.add_row(*row, Text(f"{each.known}: {each.figures}" if each.known else ""))
+    return table

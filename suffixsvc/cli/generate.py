@@ -153,8 +153,48 @@ def generate(
             rich_help_panel=_CHOOSING,
         ),
     ] = None,
+    min_p: Annotated[
+        float | None,
+        typer.Option(
+            help="Leave out what is less likely than this share of the likeliest.",
+            show_default="0",
+            rich_help_panel=_CHOOSING,
+        ),
+    ] = None,
+    repeat_penalty: Annotated[
+        float | None,
+        typer.Option(
+            help="Make tokens of the last --penalty-last-n less likely, by a factor.",
+            show_default="1",
+            rich_help_panel=_CHOOSING,
+        ),
+    ] = None,
+    frequency_penalty: Annotated[
+        float | None,
+        typer.Option(help="... by so much each time.", show_default="0", rich_help_panel=_CHOOSING),
+    ] = None,
+    presence_penalty: Annotated[
+        float | None,
+        typer.Option(help="... by so much once.", show_default="0", rich_help_panel=_CHOOSING),
+    ] = None,
+    penalty_last_n: Annotated[
+        int | None,
+        typer.Option(help="How far penalties look back.", rich_help_panel=_CHOOSING),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Of the random numbers.", show_default="0", rich_help_panel=_CHOOSING)
+    ] = None,
+    grammar: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.gbnf", help="Write only what this grammar permits.", rich_help_panel=_CHOOSING
+        ),
+    ] = None,
+    json_schema: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json", help="Write JSON that fits this schema.", rich_help_panel=_CHOOSING
+        ),
     ] = None,
     explain: Annotated[
         bool,
@@ -185,7 +225,7 @@ def generate(
     here. Ctrl-C ends the text, with statistics.
     """
     # heavy parts load only when the verb runs, so that --help answers at once
-    from suffixsvc.cli.generate_options import Options
+    from suffixsvc.cli.generate_options import Options, grammar_text
     from suffixsvc.cli.generate_run import run
 
     run(
@@ -210,7 +250,18 @@ def generate(
             k=k,
             settings_file=settings,
             measure=not no_measure,
-            sampling={"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed},
+            sampling={
+                "temperature": temperature,
+                "top_k": top_k,
+                "top_p": top_p,
+                "min_p": min_p,
+                "repeat_penalty": repeat_penalty,
+                "frequency_penalty": frequency_penalty,
+                "presence_penalty": presence_penalty,
+                "penalty_last_n": penalty_last_n,
+                "seed": seed,
+                "grammar": grammar_text(grammar, json_schema),
+            },
             explain=explain,
             as_json=as_json,
             colour=colour,

@@ -12,10 +12,11 @@ from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
 from suffixsvc_driver.settings_file import DraftModelSettings
 from suffixsvc_driver.vocabulary import Vocabulary
-from suffixsvc_driver.workers.client import DraftWorkerClient
+from suffixsvc_driver.workers.connecting import connect
+from suffixsvc_driver.workers.pool import WorkerPool
 
 from suffixsvc.children import Children
-from suffixsvc.cli.generate_options import checked_address, is_address
+from suffixsvc.cli.generate_options import is_address
 
 __all__ = ["check_draft", "draft_model"]
 
@@ -27,7 +28,8 @@ def check_draft(draft: str) -> None:
         InvalidConfigError, ModelError.
     """
     if is_address(draft):
-        checked_address(draft)
+        for address in draft.split(","):
+            connect(address).close()
     else:
         models.resolve(draft)
 
@@ -39,7 +41,7 @@ def draft_model(
     """The layer that asks it. A model gets a worker of its own, which is gone when the block is left.
 
     Args:
-        draft: a model, or the address of a worker.
+        draft: a model, or addresses of workers, by commas: several share the work as a pool.
         threads, context_size: of the worker that is started.
 
     Raises:
@@ -47,7 +49,7 @@ def draft_model(
         ServiceUnavailableError: nobody answers, or the worker did not start.
     """
     if is_address(draft):
-        with _layer(checked_address(draft), target, settings) as layer:
+        with _layer(draft, target, settings) as layer:
             yield layer
         return
     model = models.resolve(draft)
@@ -63,7 +65,9 @@ def draft_model(
 
 @contextmanager
 def _layer(address: str, target: Vocabulary, settings: DraftModelSettings) -> Iterator[Layer]:
-    with DraftWorkerClient(address) as client:
+    addresses = address.split(",")
+    worker = connect(address) if len(addresses) == 1 else WorkerPool(addresses)
+    with worker as client:
         layer = DraftModelLayer(
             client,
             target,

@@ -13,7 +13,7 @@ from suffixsvc_driver.settings_file import Settings, read_settings
 
 from suffixsvc.errors import InvalidConfigError, ListenError
 
-__all__ = ["Options", "checked_address", "checked_text", "is_address"]
+__all__ = ["Options", "checked_address", "checked_text", "grammar_text", "is_address"]
 
 #: how the ways to give a prompt are called
 _WAYS: Final = ("PROMPT", "--prompt", "--prompt-file")
@@ -192,6 +192,23 @@ def checked_text(text: str, what: str) -> str:
     return text
 
 
+def grammar_text(grammar: Path | None, json_schema: Path | None) -> str | None:
+    """The grammar of a file, or one made of a JSON schema.
+
+    Raises:
+        InvalidConfigError: both, a file that cannot be read, or a schema that cannot be a grammar.
+    """
+    both = grammar is not None and json_schema is not None
+    _never_both("--grammar", both, "--json-schema", both, "a schema is made into a grammar")
+    if grammar is not None:
+        return _read(str(grammar), "grammar")
+    if json_schema is None:
+        return None
+    from suffixsvc_driver.targets.json_schema import grammar_of_schema
+
+    return grammar_of_schema(_read(str(json_schema), "schema"))
+
+
 def _never_both(one: str, has_one: bool, other: str, has_other: bool, why: str) -> None:
     if has_one and has_other:
         raise InvalidConfigError(f"{one} and {other} at the same time", expected="one of them", got=why)
@@ -213,16 +230,16 @@ def _told(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _read(file: str) -> str:
+def _read(file: str, kind: str = "prompt") -> str:
     what = "stdin" if file == "-" else file
     try:
         raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         return raw.decode().removesuffix("\n").removesuffix("\r")
     except OSError as error:
         raise InvalidConfigError(
-            "the prompt cannot be read", expected="a text file", got=f"{what}: {error.strerror}"
+            f"the {kind} cannot be read", expected="a text file", got=f"{what}: {error.strerror}"
         ) from None
     except UnicodeDecodeError as error:
         raise InvalidConfigError(
-            "the prompt is no text", expected="UTF-8", got=f"{what}, byte {error.start}"
+            f"the {kind} is no text", expected="UTF-8", got=f"{what}, byte {error.start}"
         ) from None

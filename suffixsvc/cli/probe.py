@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+if TYPE_CHECKING:
+    from suffixsvc.cli.probe_show import Asked
+
 __all__ = ["probe"]
+
+_CALLS_A_ROUND: Final = 60
 
 
 def probe(
@@ -26,6 +31,14 @@ def probe(
     draft: Annotated[
         str, typer.Option(metavar="DRAFT", help="A draft model: what would it have to reach?")
     ] = "",
+    rpc: Annotated[
+        bool,
+        typer.Option(
+            "--rpc/--no-rpc",
+            help="Start a service and, with --draft, a draft worker for a moment, and measure what asking "
+            "them costs.",
+        ),
+    ] = True,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Write a picture of curve and speedups.")
     ] = None,
@@ -36,10 +49,12 @@ def probe(
     Verifying w tokens in one step costs less than w steps, but how much less is the machine's affair: on two
     cores hardly at all, on a GPU nearly everything. This measures it (run nothing beside it; a minute or
     two), keeps it for the driver under $SUFFIXSVC_HOME/cost, and tells which speedup is possible for which
-    acceptance, and what of the machine slows it down.
+    acceptance, and what of the machine slows it down. It also measures what asking for drafts costs: the
+    cache in the same process, the cache as a service over a unix socket, a draft model on a worker; and
+    says from which step time the service pays.
     """
     from suffixsvc_driver import models
-    from suffixsvc_driver.cost import measured_curve, seconds_per_token
+    from suffixsvc_driver.cost import measured_curve
     from suffixsvc_driver.machine import look_at_machine, physical_cores
     from suffixsvc_driver.prospects import prospects
     from suffixsvc_driver.targets.llama import LlamaTarget
@@ -53,13 +68,8 @@ def probe(
     settings = ContextSettings(context_size=1024, threads=threads, max_width=max_width)
     with LlamaTarget(path, settings) as target, progress_bar("measuring what a step costs") as bar:
         curve = measured_curve(target, rounds=rounds, again=again, progress=bar)
-    draft_seconds = None
-    if draft_path is not None:
-        with LlamaTarget(
-            draft_path, ContextSettings(context_size=1024, threads=threads, max_width=1)
-        ) as small:
-            draft_seconds = seconds_per_token(small)
-    draft_cost = None if draft_seconds is None else draft_seconds / curve.seconds_per_step
+    asked = _ask(draft_path, threads, rounds, rpc=rpc, again=again)
+    draft_cost = None if asked.draft_seconds is None else asked.draft_seconds / curve.seconds_per_step
     found = Probe(
         path.name,
         threads,
@@ -68,6 +78,7 @@ def probe(
         draft_cost,
         tuple(prospects(curve, draft_cost=draft_cost)),
         tuple(look_at_machine(threads)),
+        asked,
     )
     if plot is not None:
         write_plot(plot, found)
@@ -75,3 +86,34 @@ def probe(
         typer.echo(json.dumps(found.as_plain(), indent=2))
     else:
         found.show()
+
+
+def _ask(draft: Path | None, threads: int, rounds: int, *, rpc: bool, again: bool) -> Asked:
+    """Whatever of it does not start is said, and left out: the curve was measured already."""
+    from suffixsvc_bench.rpc_bench.asking import measure_asking, measure_worker
+    from suffixsvc_bench.stopping import stop_on_signals
+    from suffixsvc_driver.pair_cost import measured_seconds_per_token
+
+    from suffixsvc.cli.bars import progress_bar
+    from suffixsvc.cli.probe_show import Asked
+    from suffixsvc.errors import ServiceError
+
+    calls = _CALLS_A_ROUND * rounds
+    cache = worker = seconds = None
+    failures = []
+    with stop_on_signals(), progress_bar("measuring what asking costs") as bar:
+        if rpc:
+            try:
+                cache = measure_asking(rpc=True, calls=calls, progress=bar)
+            except ServiceError as error:
+                failures.append(str(error))
+        cache = cache or measure_asking(rpc=False, calls=calls, progress=bar)
+        if draft is not None and rpc:
+            try:
+                worker = measure_worker(draft, threads=threads)
+                seconds = worker.seconds_per_token
+            except ServiceError as error:
+                failures.append(str(error))
+    if draft is not None and seconds is None:
+        seconds = measured_seconds_per_token(draft, threads, again=again)
+    return Asked(cache, worker, seconds, tuple(failures))

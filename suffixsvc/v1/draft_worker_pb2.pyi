@@ -55,7 +55,7 @@ class GetVocabReply(_message.Message):
     def __init__(self, first_id: _Optional[int] = ..., texts: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class WorkerDraftRequest(_message.Message):
-    __slots__ = ("seq", "session_id", "keep", "new_token_ids", "max_draft_tokens", "p_min", "top_k", "forget", "timeout_seconds")
+    __slots__ = ("seq", "session_id", "keep", "new_token_ids", "max_draft_tokens", "p_min", "top_k", "forget", "timeout_seconds", "wait_seconds")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,7 @@ class WorkerDraftRequest(_message.Message):
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     seq: int
     session_id: str
     keep: int
@@ -74,7 +75,8 @@ class WorkerDraftRequest(_message.Message):
     top_k: int
     forget: bool
     timeout_seconds: float
-    def __init__(self, seq: _Optional[int] = ..., session_id: _Optional[str] = ..., keep: _Optional[int] = ..., new_token_ids: _Optional[bytes] = ..., max_draft_tokens: _Optional[int] = ..., p_min: _Optional[float] = ..., top_k: _Optional[int] = ..., forget: bool = ..., timeout_seconds: _Optional[float] = ...) -> None: ...
+    wait_seconds: float
+    def __init__(self, seq: _Optional[int] = ..., session_id: _Optional[str] = ..., keep: _Optional[int] = ..., new_token_ids: _Optional[bytes] = ..., max_draft_tokens: _Optional[int] = ..., p_min: _Optional[float] = ..., top_k: _Optional[int] = ..., forget: bool = ..., timeout_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
 
 class WorkerDraftReply(_message.Message):
     __slots__ = ("seq", "session_id", "draft", "error", "length", "compute_seconds", "busy", "instance_id")

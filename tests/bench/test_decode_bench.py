@@ -9,17 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from suffixsvc_bench.decode.best import best_of, write_best
 from suffixsvc_bench.decode.figures import Pair, against, ratio_of, row_of
 from suffixsvc_bench.decode.jobs import Job, Workload, Written
 from suffixsvc_bench.decode.prepared import Prepared
 from suffixsvc_bench.decode.priced import PRICES, price_calls, read_prices
 from suffixsvc_bench.decode.programs import parse_statistics
+from suffixsvc_bench.decode.rig import RigOptions
 from suffixsvc_bench.decode.run import run_workload
 from suffixsvc_bench.decode.tables import against_grid, decode_grid, forecast_grid, priced_grid
 from suffixsvc_bench.decode.variants import Outcome, settings_for
 from suffixsvc_driver.config import Controller, LayerKind, Policy
 from suffixsvc_driver.model_class import ModelClass
 from suffixsvc_driver.sampling import GREEDY
+from suffixsvc_driver.settings_file import read_settings
 
 from suffixsvc.errors import InvalidCostError, InvalidInputError, ModelError
 
@@ -210,6 +213,36 @@ def test_a_text_that_is_known_costs_what_the_curve_says() -> None:
     assert warm[0].by_layer["suffix"] > 50
     grid = priced_grid([{name: getattr(warm[0], name) for name in warm[0].__dataclass_fields__}])
     assert grid.rows[0][1] == "expected-gain"
+
+
+# -- the best of them
+
+
+def test_the_best_setting_is_written_and_can_be_read(tmp_path: Path) -> None:
+    made = settings_for(
+        policies=["expected-gain", "fixed-k"], ks=[8], layers=["all"], sampling=GREEDY, model_class=None
+    )
+    settings = {setting.name: setting for setting in made}
+    rows = [
+        row_of("sql", "expected-gain", [pair((10, 1.0), (10, 1.2))]),
+        row_of("sql", "K = 8", [pair((10, 1.0), (10, 2.0))]),
+        row_of("chat", "expected-gain", [pair((10, 1.0), (10, 1.0))]),
+        row_of("chat", "K = 8", [pair((10, 2.0), (10, 1.0))]),
+        row_of("chat", "llama-server plain", [pair((10, 1.0), (10, 9.0))]),
+    ]
+    found = best_of(rows, settings)
+    assert found is not None
+    setting, mean = found
+    assert setting.name == "expected-gain"
+    assert mean == pytest.approx(1.2**0.5)
+    path = tmp_path / "best.toml"
+    rig = RigOptions(Path("target.gguf"), None, 2, 1024, 16)
+    write_best(path, made[1], 1.0, rig)
+    kept = read_settings(path)
+    assert kept.driver.controller is Controller.FIXED
+    assert (kept.driver.k_start, kept.target.threads, kept.target.max_width) == (8, 2, 16)
+    assert not kept.draft_model.enabled
+    assert best_of(rows[-1:], settings) is None
 
 
 # -- what was prepared

@@ -384,3 +384,55 @@ def test_prompts_that_are_no_text(generate: Generating, cycle: Path) -> None:
     ran = generate(cycle, "--chat", "--max-tokens", 3, stdin=b"hello\nab\xff\n")
     assert ran.code == 2
     assert "a turn is no text; expected UTF-8" in ran.err
+
+
+# -- choosing
+
+
+def test_a_grammar_is_kept_to_whatever_is_drafted(generate: Generating, cycle: Path, tmp_path: Path) -> None:
+    grammar = tmp_path / "digits.gbnf"
+    grammar.write_text('root ::= [cde]+ "x" [0-9] [0-9]')
+    ran = generate(cycle, *PROMPT, "--grammar", grammar)
+    assert ran.code == 0
+    assert re.fullmatch(r"cde[cde]*x?\d{0,2}", ran.out.strip())
+    plain = generate(cycle, *PROMPT, "--grammar", grammar, "--layers", "none")
+    assert ran.out == plain.out
+
+
+def test_json_that_fits_a_schema(generate: Generating, cycle: Path, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}')
+    ran = generate(cycle, *PROMPT, "--json-schema", schema)
+    assert ran.code == 0
+    assert ran.out.strip().startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--min-p", "2"), "min_p makes no sense"),
+        (("--repeat-penalty", "-1"), "repeat_penalty makes no sense"),
+        (("--grammar", "missing.gbnf"), "the grammar cannot be read"),
+        (("--json-schema", "missing.json"), "the schema cannot be read"),
+    ],
+)
+def test_choices_that_make_no_sense(
+    generate: Generating, cycle: Path, options: tuple[str, ...], said: str
+) -> None:
+    ran = generate(cycle, *PROMPT, *options)
+    assert ran.code == 2
+    assert said in ran.err
+
+
+def test_a_malformed_grammar_says_where(generate: Generating, cycle: Path, tmp_path: Path) -> None:
+    grammar = tmp_path / "bad.gbnf"
+    grammar.write_text('root ::= "a" (\n')
+    ran = generate(cycle, *PROMPT, "--grammar", grammar)
+    assert ran.code == 2
+    assert "line" in ran.err
+
+
+def test_addresses_that_are_none_are_said(generate: Generating, cycle: Path) -> None:
+    ran = generate(cycle, *PROMPT, "--draft", "http://")
+    assert ran.code == 2
+    assert "not the address of a llama-server" in ran.err

@@ -8,12 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.models.finding import find_in_folders, find_in_ollama
 from suffixsvc_driver.models.known_pairs import find_known, known_pairs
+from suffixsvc_driver.models.scanning import ScannedDraft
+from suffixsvc_driver.prospects import pays_from
 from suffixsvc_driver.targets.gguf_header import read_gguf_header
 from support.tiny_gguf import SPECIAL, byte_texts, write_tiny_llama
+from support.word_vocabulary import write_word_vocabulary
 
 from suffixsvc import cli
+from suffixsvc.cli.compat_show import print_scan
 from suffixsvc.errors import InvalidConfigError, ModelCorruptError
 
 Run = Callable[..., tuple[int, str, str]]
@@ -65,6 +70,77 @@ def test_the_first_token_that_differs_is_named(run: Run, target: Path, tmp_path:
     assert re.search(r"token-text +b'A' +b'B' +fails: token 65", told)
     assert told.count("passes") == 4
     assert "do not fit" in told
+    assert "It can draft through text: 86% of 7" in " ".join(told.split())
+    code, told, _ = run(target, tmp_path / "draft.gguf", "--json")
+    plain = json.loads(told)
+    assert (code, plain["fits"]) == (1, False)
+    text = plain["through_text"]
+    assert (text["works"], text["whole"], text["token_ratio"]) == (True, 1.0, 1.0)
+    assert text["kept_tokens"] > 0.99
+
+
+def test_not_even_through_text(run: Run, target: Path, tmp_path: Path) -> None:
+    """A vocabulary without digits."""
+    texts = [*byte_texts(), *SPECIAL]
+    for digit in range(48, 58):
+        texts[digit] = f"number {digit}"
+    code, told, _ = run(target, write_tiny_llama(tmp_path / "draft.gguf", texts=texts))
+    assert code == 1
+    assert "Nor can it draft through text" in " ".join(told.split())
+
+
+def test_measured(run: Run, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, and kept. What is measured is the machine's; what follows from it is not."""
+    monkeypatch.setenv("SUFFIXSVC_HOME", str(tmp_path / "home"))
+    draft = write_other(tmp_path / "draft.gguf")
+    code, told, wrong = run(target, draft, "--measure", "--threads", 1, "--json")
+    assert code == 1, wrong
+    cost = json.loads(told)["measured"]
+    assert cost["threads"] == 1
+    assert cost["cost_ratio"] == pytest.approx(cost["draft_seconds"] / cost["step_seconds"])
+    kept = sorted((tmp_path / "home" / "cost").iterdir())
+    assert [path.name.split("-t1-")[0] for path in kept] == ["draft", "target"]
+    curve = CostCurve.from_json(json.loads(kept[1].read_text())["curve"])
+    assert cost["pays_from"] == pays_from(curve, token_cost=cost["cost_ratio"])
+    code, told, _ = run(target, draft, "--measure", "--threads", 1)
+    assert "Measured on 1 threads" in told
+    assert sorted((tmp_path / "home" / "cost").iterdir()) == kept
+    folder = tmp_path / "models"
+    folder.mkdir()
+    write_tiny_llama(folder / "fits.gguf")
+    write_word_vocabulary(folder / "alone.gguf", "gpt-2")
+    code, told, wrong = run(target, "--scan", folder, "--measure", "--threads", 1, "--json")
+    assert code == 0, wrong
+    fits, alone = json.loads(told)
+    assert (fits["name"], alone["name"]) == ("fits.gguf", "alone.gguf")
+    assert fits["pays_from"] == pays_from(curve, token_cost=fits["measured_ratio"])
+    assert (alone["reason"], alone["measured_ratio"]) == ("a vocabulary without weights", None)
+    assert len(list((tmp_path / "home" / "cost").iterdir())) == 3, "the target was not measured again"
+    code, told, _ = run(target, folder / "alone.gguf", "--measure", "--json")
+    assert json.loads(told)["measured"] is None
+
+
+def test_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    """What fits, what can through text, what cannot; by what it is known for; by when it pays; by cost."""
+    found = [
+        ScannedDraft("never", "", True, cost_ratio=0.01, measured_ratio=0.9),
+        ScannedDraft("early", "", True, cost_ratio=0.5, measured_ratio=0.3, pays_from=0.4),
+        ScannedDraft("late", "", True, cost_ratio=0.1, measured_ratio=0.1, pays_from=0.6),
+        ScannedDraft("slower", "", True, cost_ratio=0.1, measured_ratio=0.1, pays_from=0.1, known="slower"),
+        ScannedDraft("text", "", False, "size", through_text=True, cost_ratio=0.1, token_ratio=3.0),
+        ScannedDraft("shorter text", "", False, "size", through_text=True, cost_ratio=0.2),
+        ScannedDraft("other", "", False, "size", cost_ratio=0.001),
+    ]
+    ranked = sorted(found, key=lambda each: each.rank)
+    names = ["early", "late", "never", "slower", "shorter text", "text", "other"]
+    assert [each.name for each in ranked] == names
+    print_scan("the target", ranked)
+    told = capsys.readouterr().out
+    positions = [re.search(rf"^{name} ", told, re.MULTILINE).start() for name in names]  # type: ignore[union-attr] # it is there
+    assert positions == sorted(positions)
+    assert "40% accepted" in told
+    assert "0.30 of a step" in told
+    assert re.search(r"^never .* never", told, re.MULTILINE)
 
 
 def test_a_scan_looks_at_everything_and_ends_with_nothing(run: Run, target: Path, tmp_path: Path) -> None:
@@ -83,15 +159,13 @@ def test_a_scan_looks_at_everything_and_ends_with_nothing(run: Run, target: Path
     assert [(each["name"], each["fits"], each["failed_rule"]) for each in scanned] == [
         ("below/small.gguf", True, ""),
         ("larger.gguf", True, ""),
+        ("other.gguf", False, "token-text"),
         ("aborting.gguf", False, "unreadable"),
         ("torn.gguf", False, "unreadable"),
-        ("other.gguf", False, "token-text"),
     ]
-    assert "signal" in scanned[2]["reason"]
-    assert "torn.gguf ends inside its header" in scanned[3]["reason"]
-    code, told, _ = run(target, "--scan", folder)
-    assert code == 0
-    assert told.index("small.gguf") < told.index("larger.gguf") < told.index("does not fit")
+    assert [each["through_text"] for each in scanned] == [False, False, True, False, False]
+    assert "signal" in scanned[3]["reason"]
+    assert "torn.gguf ends inside its header" in scanned[4]["reason"]
 
 
 def test_a_scan_of_ollamas_store(
@@ -111,9 +185,9 @@ def test_a_scan_of_ollamas_store(
         (manifests / name).write_text(json.dumps({"layers": layers}))
     (manifests / "torn").write_text("{")
     monkeypatch.setenv("OLLAMA_MODELS", str(store))
-    code, told, wrong = run(target, "--ollama", "--json")
+    code, told, wrong = run(target, "--ollama")
     assert code == 0, wrong
-    assert [each["name"] for each in json.loads(told)] == ["small:1b"]
+    assert re.search(r"^small:1b ", told, re.MULTILINE)
     with pytest.raises(InvalidConfigError, match="Ollama"):
         find_in_ollama(tmp_path)
 
@@ -123,6 +197,7 @@ def test_what_cannot_be_compared(run: Run, target: Path, tmp_path: Path) -> None
     for args, said in (
         ([target], "nothing to compare"),
         ([target, target, "--scan", tmp_path], "at the same time"),
+        ([target, target, "--threads", 1], "threads for nothing"),
         ([target, tmp_path / "none.gguf"], "none.gguf"),
         ([target, "--scan", tmp_path / "none"], "no such folder"),
     ):

@@ -14,6 +14,7 @@ import pytest
         ("suffixsvc_driver", ["llama_cpp", "grpc", "lmdb", "suffixsvc.core", "suffixsvc.engine"]),
         ("suffixsvc_driver.targets.llama", ["llama_cpp", "grpc", "lmdb", "suffixsvc.engine"]),
         ("suffixsvc_driver.layers.prompt_lookup", ["llama_cpp", "grpc", "lmdb", "suffixsvc.engine"]),
+        ("suffixsvc_driver.retokenizing", ["llama_cpp", "grpc", "lmdb", "suffixsvc.core"]),
         ("suffixsvc_driver.workers.client", ["llama_cpp", "lmdb", "suffixsvc.core"]),
         ("suffixsvc.cli.draft_worker", ["llama_cpp", "grpc", "lmdb", "suffixsvc.core"]),
     ],

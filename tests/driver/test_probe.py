@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.machine import look_at_machine, physical_cores
-from suffixsvc_driver.prospects import prospects
+from suffixsvc_driver.prospects import best_speedup, paying_step_seconds, pays_from, prospects
 from support.tiny_gguf import write_tiny_llama
 
 from suffixsvc import cli
@@ -41,6 +43,38 @@ def test_the_best_number_of_drafted_tokens(
         assert found.speedup_with_model is None
     else:
         assert found.speedup_with_model == pytest.approx(best(draft_cost))
+
+
+@given(COSTS, st.floats(0, 1), st.floats(0, 2), st.floats(0, 2))
+def test_where_drafting_pays(costs: list[float], acceptance: float, token_cost: float, ask: float) -> None:
+    """Against every number of drafted tokens, every width that holds them, and every percent."""
+    curve = CostCurve((0.0, 1.0, *costs))
+    choices = [
+        (drafted, curve.costs[width])
+        for drafted, width in itertools.product(range(1, len(costs) + 1), range(2, len(costs) + 2))
+        if width > drafted
+    ]
+
+    def best(each: float) -> float:
+        return max(sum(each**i for i in range(n + 1)) / (cost + token_cost * n + ask) for n, cost in choices)
+
+    found = best_speedup(curve, acceptance, token_cost=token_cost, ask_cost=ask)
+    assert found == pytest.approx(max(1.0, best(acceptance)))
+    first = next((i / 100 for i in range(101) if best(i / 100) > 1.0 + 1e-9), None)
+    paying = pays_from(curve, token_cost=token_cost, ask_cost=ask)
+    if first is None:
+        assert paying is None or best(paying) == pytest.approx(1.0)
+    else:
+        assert paying is not None
+        assert first - 0.01 <= paying <= first
+    saved = max(sum(acceptance**i for i in range(n + 1)) - cost for n, cost in choices)
+    seconds = paying_step_seconds(curve, acceptance, 0.002)
+    assert (seconds is None) == (saved <= 0)
+    if seconds is not None and seconds < 1e6:
+        assert seconds == pytest.approx(0.002 / saved)
+        ask_cost = 0.002 / seconds
+        for factor, more in ((0.99, True), (1.01, False)):
+            assert (best_speedup(curve, acceptance, ask_cost=factor * ask_cost) > 1.0) == more
 
 
 def machine(root: Path, siblings: list[str], **files: str) -> Path:
@@ -100,14 +134,57 @@ def test_the_verb_on_a_tiny_model(
     assert cli.main([*arguments, "--json", "--plot", str(picture), "--draft", str(model)]) == 0
     plain = json.loads(capsys.readouterr().out)
     assert len(plain["curve"]["costs"]) == 9
-    assert plain["draft_cost"] > 0
     assert [each["acceptance"] for each in plain["prospects"]][-1] == 1.0
     assert picture.read_text().startswith("<svg")
+    check_asking(plain)
     kept = list((tmp_path / "home" / "cost").iterdir())
-    assert cli.main(arguments) == 0
+    assert cli.main([*arguments, "--no-rpc"]) == 0
     told = capsys.readouterr().out
     assert "what is possible" in told
     assert "openmp" in told
+    assert "the cache, in this process" in told
+    assert "as a service" not in told
     assert list((tmp_path / "home" / "cost").iterdir()) == kept, "the curve is kept, not measured again"
     assert cli.main(["probe", str(tmp_path / "none.gguf")]) == 2
     assert "none.gguf" in capsys.readouterr().err
+
+
+def check_asking(plain: dict[str, Any]) -> None:
+    """Both were asked, and every figure follows from what was measured."""
+    step, asking = plain["curve"]["seconds_per_step"], plain["asking"]
+    curve = CostCurve.from_json(plain["curve"])
+    assert asking["calls"] == 60
+    assert asking["drafted"] > 1
+    assert asking["failures"] == []
+    for which in ("engine", "rpc"):
+        taken = asking[f"{which}_us"]
+        assert 0 < taken["p50"] <= taken["p99"]
+        assert asking[f"{which}_steps"] == pytest.approx(taken["p50"] / 1e6 / step)
+    assert asking["hardly_noticed_from_ms"] == pytest.approx(20 * asking["rpc_us"]["p50"] / 1e3)
+    worker = asking["draft_worker"]
+    assert plain["draft_cost"] == pytest.approx(worker["seconds_per_token"] / step)
+    assert 0 < worker["around"]["p50"] < worker["question"]["p50"]
+    for each in plain["prospects"]:
+        remote = best_speedup(curve, each["acceptance"], ask_cost=asking["rpc_steps"])
+        assert each["speedup_remote"] == pytest.approx(remote)
+        embedded = best_speedup(curve, each["acceptance"], ask_cost=asking["engine_steps"])
+        assert each["speedup_embedded"] == pytest.approx(embedded)
+        pays = paying_step_seconds(curve, each["acceptance"], asking["rpc_us"]["p50"] / 1e6)
+        assert each["remote_pays_from_ms"] == (None if pays is None else pytest.approx(pays * 1e3))
+
+
+def test_a_service_that_does_not_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No socket can have so long a path. What was measured before is not lost."""
+    monkeypatch.setenv("SUFFIXSVC_HOME", str(tmp_path / "home"))
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    model = write_tiny_llama(tmp_path / "m.gguf", context=1024)
+    arguments = ["probe", str(model), "--threads", "1", "--max-width", "2", "--rounds", "1"]
+    assert cli.main([*arguments, "--draft", str(model)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.count("Not measured: a server that was to be measured did not start") == 2
+    assert "A token of m.gguf costs" in told, "measured in this process instead"
+    assert "the cache, in this process" in told

@@ -46,7 +46,10 @@ settings = st.builds(
         snapshots=st.booleans(),
     ),
     sampling=st.builds(
-        Sampling, temperature=st.floats(0, 10), top_k=st.integers(0, 100), seed=st.integers(0, 2**62)
+        Sampling,
+        temperature=st.just(0.0) | st.floats(0.001, 10),
+        top_k=st.integers(0, 100),
+        seed=st.integers(0, 2**62),
     ),
     prompt_lookup=st.builds(LayerSettings, enabled=st.booleans(), max_draft_tokens=counts),
     suffix=st.builds(LayerSettings, enabled=st.booleans(), max_draft_tokens=counts),

@@ -32,7 +32,7 @@ from suffixsvc_driver.events import (
     event_from_json,
     event_to_json,
 )
-from suffixsvc_driver.policy import RunningRate
+from suffixsvc_driver.policy import LEAST_GAIN, RunningRate
 from suffixsvc_driver.sharing import share_out
 from suffixsvc_driver.state import Driver
 from suffixsvc_driver.targets.slots import Placement, SlotCache
@@ -75,7 +75,10 @@ def test_the_best_shares_are_the_best(
             if base == 1 and not any(lengths) and width > 1:
                 continue  # a plain step is never padded
             best = max(best, expected - rate * (curve.costs[width] - plain))
-    assert math.isclose(shares.gain, best, abs_tol=1e-9)
+    # rounding decides what is just at the least gain
+    assert math.isclose(shares.gain, best if best > LEAST_GAIN else 0.0, abs_tol=1e-9) or math.isclose(
+        best, LEAST_GAIN
+    )
     sent = sum(shares.lengths)
     assert sent + shares.padding <= room
     if shares.gain > 0:

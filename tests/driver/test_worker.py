@@ -64,7 +64,8 @@ def socket_path() -> Iterator[str]:
 
 @pytest.fixture
 def client(engine: DraftEngine, socket_path: str) -> Iterator[DraftWorkerClient]:
-    server = DraftWorkerServer(engine, f"unix:{socket_path}")
+    # on a machine under load even an idle worker may not start within a few milliseconds
+    server = DraftWorkerServer(engine, f"unix:{socket_path}", busy_after_seconds=PATIENT)
     server.start()
     with DraftWorkerClient(server.address) as client:
         yield client
@@ -308,24 +309,36 @@ def test_sessions_side_by_side_whatever_happens_to_them(
         assert found == expected, f"seed {seed}"
 
 
-def test_busy(engine: DraftEngine, client: DraftWorkerClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy(engine: DraftEngine, socket_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two callers at once: the second is told so at once, and nothing was done for it."""
+    server = DraftWorkerServer(engine, f"unix:{socket_path}")
+    assert 0.005 <= server.busy_after_seconds < 1.0
+    server.start()
     gate = Gate(engine, monkeypatch)
-    first, second = client.open_session(p_min=0.0), client.open_session(p_min=0.0)
-    first.set_text([1, 2])
-    second.set_text([3, 4])
-    answers: list[int] = []
-    thread = threading.Thread(target=lambda: answers.append(len(first.draft(3, PATIENT))))
-    thread.start()
-    assert gate.entered.wait(PATIENT)
-    assert len(second.draft(3, PATIENT)) == 0
-    assert second.busy == 1
-    gate.open.set()
-    thread.join()
-    assert answers == [3]
-    assert len(patient_draft(second, 3)) == 3
-    first.close()
-    second.close()
+    with DraftWorkerClient(server.address) as client, ThreadPoolExecutor(2) as threads:
+        first, second = client.open_session(p_min=0.0), client.open_session(p_min=0.0)
+        first.set_text([1, 2])
+        second.set_text([3, 4])
+        answer = threads.submit(patient_draft, first, 3)
+        assert gate.entered.wait(PATIENT)
+        assert len(second.draft(3, PATIENT)) == 0
+        assert second.busy == 1
+        assert engine.length(second._id) == 0
+        # one whose driver would rather wait
+        patient = client.open_session(p_min=0.0, wait_seconds=PATIENT)
+        patient.set_text([5])
+        waiting = threads.submit(patient.draft, 3, PATIENT)
+        deadline = time.monotonic() + PATIENT
+        while not server._scheduler._waiting:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        gate.open.set()
+        assert len(answer.result()) == 3
+        assert len(waiting.result()) == 3
+        assert len(patient_draft(second, 3)) == 3
+        for session in (first, second, patient):
+            session.close()
+    server.stop()
 
 
 def test_a_worker_that_lost_the_session_is_told_again(engine: DraftEngine, client: DraftWorkerClient) -> None:
@@ -354,7 +367,7 @@ def test_a_text_the_worker_cannot_hold_is_not_sent_again(client: DraftWorkerClie
 
 
 def test_more_drivers_than_a_worker_serves(engine: DraftEngine, socket_path: str) -> None:
-    server = DraftWorkerServer(engine, f"unix:{socket_path}", drivers=1)
+    server = DraftWorkerServer(engine, f"unix:{socket_path}", drivers=1, busy_after_seconds=PATIENT)
     server.start()
     with DraftWorkerClient(server.address) as client:
         first, second = client.open_session(p_min=0.0), client.open_session(p_min=0.0)
@@ -419,7 +432,7 @@ def test_the_verb(tiny_model: Path, socket_path: str, tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "suffixsvc.cli", "draft-worker", "--model", str(tiny_model),
         "--listen", f"unix:{socket_path}", "--context", "512", "--ready-file", str(ready),
-        "--batch", "2", "--queue", "2", "--busy-after-ms", "20", "--drivers", "3",
+        "--batch", "2", "--queue", "2", "--busy-after-ms", "2000", "--drivers", "3",
     ]  # fmt: skip
 
     def start() -> subprocess.Popen[bytes]:

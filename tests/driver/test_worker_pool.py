@@ -372,6 +372,16 @@ def test_agents_that_begin_side_by_side(folder: str, tiny_model: Path, vocabular
         assert pool.status()[0].sessions == 0
 
 
+def test_closing_while_it_looks_for_workers(folder: str, vocabulary: Vocabulary) -> None:
+    pool = WorkerPool([f"unix:{folder}/nobody", f"unix:{folder}/either"])
+    with ThreadPoolExecutor(1) as thread:
+        looking = thread.submit(pool.check_vocabulary, vocabulary, 2 * PATIENT)
+        until(lambda: len(pool._checking) == 2)
+        pool.close()
+        with pytest.raises(ServiceUnavailableError):
+            looking.result(PATIENT)
+
+
 def test_closing_while_it_is_used(folder: str, tiny_model: Path, vocabulary: Vocabulary) -> None:
     address = f"unix:{folder}/0"
     with worker(address, tiny_model):

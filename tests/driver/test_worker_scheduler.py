@@ -184,7 +184,10 @@ def test_who_would_wait_too_long_is_told_at_once(
     scheduler.start()
     assert entered.wait(PATIENT)
     assert scheduler.submit(ask("b", [3], 3)).busy
+    patient = scheduler.submit(ask("c", [3], 3), wait_seconds=5.0)  # its driver's target is a slow one
+    assert not patient.busy
     engine.costs = BatchCosts({1: 0.01}, 1e-4, 2)  # were there a second lane, it would start in 10 ms
+    scheduler._waiting.remove(patient)
     assert not scheduler.submit(ask("b", [3], 3)).busy
     leave.set()
     scheduler.wait(first)

@@ -90,6 +90,7 @@ class Measured:
         pairs: by workload and way, every single pair.
         against: by workload and other way: the first way's speed over it.
         priced: at supplied prices, by their name.
+        settings: what was compared without sampling, by name.
     """
 
     provenance: Provenance
@@ -104,6 +105,7 @@ class Measured:
     against: dict[str, dict[str, Ratio]] = field(default_factory=dict)
     priced: dict[str, list[PricedRow]] = field(default_factory=dict)
     prices: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Setting] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, every pair included."""
@@ -191,6 +193,8 @@ def _run_at(
     peers: Sequence[Variant],
 ) -> None:
     settings = _settings(options, rig, sampling)
+    if sampling.greedy:
+        measured.settings = {setting.name: setting for setting in settings}
     plain = PlainVariant(rig.target, rig.curve, sampling)
     variants: list[Variant] = [
         DriverVariant(setting, rig.target, rig.curve, rig.namespace, rig.draft_model, rig.content)

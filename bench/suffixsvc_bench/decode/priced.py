@@ -8,6 +8,7 @@ So the driver decides as it would decide there, and a layer that cannot pay on t
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,8 @@ from suffixsvc_bench.speculator import Speculator
 __all__ = ["PRICES", "PricedRow", "Prices", "price_calls", "read_prices"]
 
 _FORMAT: Final = "suffixsvc-prices/1"
+_PATIENCE_SECONDS: Final = 120.0
+_PAUSE_SECONDS: Final = 0.02
 _FOLDER: Final = Path(__file__).with_name("prices")
 #: prices that come with the package, by name
 PRICES: Final = {path.stem: path for path in sorted(_FOLDER.glob("*.json"))}
@@ -245,7 +248,44 @@ def _priced_model(
 ) -> Callable[[], Layer] | None:
     if make is None or LayerKind.DRAFT_MODEL not in setting.layers:
         return None
-    return lambda: _PricedLayer(make(), clock, prices.draft_ask, prices.draft_token)
+    return lambda: _PricedLayer(_Patient(make()), clock, prices.draft_ask, prices.draft_token)
+
+
+class _Patient:
+    """A draft model that is waited for, however long it takes here: time is what the prices say. A worker
+    that still reads a prompt answers nothing, as it should live; it is asked again until it answers."""
+
+    def __init__(self, layer: DraftModelLayer) -> None:
+        self._layer = layer
+        self.spec = layer.spec
+
+    def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
+        self._layer.begin(prompt_ids, cost)
+
+    def draft(
+        self,
+        new_token_ids: Sequence[int],
+        budget: int,
+        verified: Feedback | None,
+        after: Sequence[int] = (),
+    ) -> Draft:
+        draft = self._layer.draft(new_token_ids, budget, verified, after=after)
+        until = time.monotonic() + _PATIENCE_SECONDS
+        unanswered = budget > 0
+        while unanswered and not len(draft.token_ids) and time.monotonic() < until:
+            before = self._unanswered()
+            draft = self._layer.draft((), budget, verified, after=after)
+            unanswered = self._unanswered() > before
+            if unanswered:
+                time.sleep(_PAUSE_SECONDS)
+        return draft
+
+    def _unanswered(self) -> int:
+        session = self._layer.session
+        return session.late + session.busy
+
+    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
+        self._layer.end(new_token_ids, verified)
 
 
 class _PricedNamespace:

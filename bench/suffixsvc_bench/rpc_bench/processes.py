@@ -1,4 +1,4 @@
-"""The two servers, each a process of its own, started and stopped alike."""
+"""The servers, each a process of its own, started and stopped alike."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from suffixsvc.errors import ServiceUnavailableError
 
-__all__ = ["Addresses", "echo_process", "service_process"]
+__all__ = ["Addresses", "echo_process", "service_process", "worker_process"]
 
 _PATIENCE_S = 60.0
 
@@ -31,20 +31,30 @@ def service_process(folder: Path) -> Iterator[Addresses]:
     """`suffixsvc serve` with its defaults, on a fresh data folder."""
     ready, socket = folder / "service.ready", f"unix:{folder}/service.sock"
     command = ["-m", "suffixsvc.cli", "serve", "--data", str(folder / "data"), "--ready-file", str(ready)]
-    with _process([*command, "--listen", socket, "--listen", "127.0.0.1:0"], ready, folder) as addresses:
-        yield addresses
+    with _process([*command, "--listen", socket, "--listen", "127.0.0.1:0"], ready, folder) as (unix, tcp):
+        yield Addresses(unix, tcp)
+
+
+@contextlib.contextmanager
+def worker_process(folder: Path, model: Path, threads: int) -> Iterator[str]:
+    """`suffixsvc draft-worker` with a model; its address."""
+    ready, socket = folder / "worker.ready", f"unix:{folder}/worker.sock"
+    command = ["-m", "suffixsvc.cli", "draft-worker", "--model", str(model), "--threads", str(threads)]
+    command += ["--ready-file", str(ready), "--listen", socket]
+    with _process(command, ready, folder) as [address]:
+        yield address
 
 
 @contextlib.contextmanager
 def echo_process(folder: Path) -> Iterator[Addresses]:
     ready, socket = folder / "echo.ready", f"unix:{folder}/echo.sock"
     command = ["-m", "suffixsvc_bench.rpc_bench.echo", str(ready), socket, "127.0.0.1:0"]
-    with _process(command, ready, folder) as addresses:
-        yield addresses
+    with _process(command, ready, folder) as (unix, tcp):
+        yield Addresses(unix, tcp)
 
 
 @contextlib.contextmanager
-def _process(arguments: list[str], ready: Path, folder: Path) -> Iterator[Addresses]:
+def _process(arguments: list[str], ready: Path, folder: Path) -> Iterator[list[str]]:
     log = folder / f"{ready.stem}.log"
     with log.open("wb") as output:
         # a group of its own: a Ctrl-C reaches the benchmark alone, which then ends what it started
@@ -57,11 +67,13 @@ def _process(arguments: list[str], ready: Path, folder: Path) -> Iterator[Addres
                 if process.poll() is not None or time.monotonic() > deadline:
                     said = log.read_text(encoding="utf-8", errors="replace")[-500:]
                     raise ServiceUnavailableError(
-                        "a server of the benchmark did not start", expected="ready within a minute", got=said
+                        "a server that was to be measured did not start",
+                        expected="ready within a minute",
+                        got=said,
                     )
                 time.sleep(0.01)
-            unix, tcp = json.loads(ready.read_text(encoding="utf-8"))["addresses"]
-            yield Addresses(unix, tcp)
+            addresses: list[str] = json.loads(ready.read_text(encoding="utf-8"))["addresses"]
+            yield addresses
         finally:
             process.terminate()
             try:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -27,11 +26,11 @@ from suffixsvc_bench.rpc_bench.subjects import (
     Subject,
     UnarySteps,
 )
+from suffixsvc_bench.rpc_bench.timing import portions, timed
 from suffixsvc_bench.rpc_bench.workload import Workload
 
 __all__ = ["RpcOptions", "run_rpc_bench"]
 
-_BLOCK: Final = bytes(1 << 16)
 _PROMPT_TOKENS: Final = 200
 _TEXT_TOKENS: Final = 4_000
 _OUTPUT_TOKENS: Final = 500
@@ -156,11 +155,11 @@ def _measure(
     engine_s: list[float] = []
     try:
         for subject in (step, bare, engine):
-            _timed(subject, min(50, options.calls), pause_s)  # all warm
-        for calls in _portions(options.calls, options.rounds):
-            step_s += _timed(step, calls, pause_s)
-            echo_s += _timed(bare, calls, pause_s)
-            engine_s += _timed(engine, calls, pause_s)
+            timed(subject, min(50, options.calls), pause_s)  # all warm
+        for calls in portions(options.calls, options.rounds):
+            step_s += timed(step, calls, pause_s)
+            echo_s += timed(bare, calls, pause_s)
+            engine_s += timed(engine, calls, pause_s)
             tell(len(step_s) / options.calls)
     finally:
         engine.close()
@@ -188,26 +187,3 @@ def _prepared(subject: Subject) -> float:
     spent = time.perf_counter() - before
     subject.call()
     return spent
-
-
-def _timed(subject: Subject, calls: int, pause_s: float) -> list[float]:
-    seconds = []
-    for _ in range(calls):
-        subject.prepare()
-        _decode(pause_s)
-        before = time.perf_counter()
-        subject.call()
-        seconds.append(time.perf_counter() - before)
-    return seconds
-
-
-def _decode(seconds: float) -> None:
-    """Keep a core busy outside the interpreter, as a model does."""
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        hashlib.sha256(_BLOCK).digest()  # releases the GIL
-
-
-def _portions(calls: int, rounds: int) -> Iterator[int]:
-    for i in range(rounds):
-        yield calls * (i + 1) // rounds - calls * i // rounds

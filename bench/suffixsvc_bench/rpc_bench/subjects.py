@@ -161,6 +161,7 @@ class EngineSteps:
         self._drafts = [Draft.empty() for _ in texts]
         self._width = max_draft_tokens
         self._new: list[list[int]] = []
+        self.drafted = self.steps = 0
 
     def prepare(self) -> None:
         self._new = [text.next(draft) for text, draft in zip(self._texts, self._drafts, strict=True)]
@@ -169,6 +170,8 @@ class EngineSteps:
         self._drafts = [
             session.step(new, self._width) for session, new in zip(self._sessions, self._new, strict=True)
         ]
+        self.steps += len(self._drafts)
+        self.drafted += sum(map(len, self._drafts))
 
     def close(self) -> None:
         for session in self._sessions:

@@ -26,6 +26,9 @@ class DraftModelLayer:
         worker: connected to a worker, or to several (a pool); the caller's to close.
         target: the target's vocabulary.
         p_min: the worker stops before a token less likely than this.
+        wait_seconds: how long a question may wait for its start where other drivers keep the worker busy;
+            0 = what the worker finds right, which is two of its tokens. A driver whose target takes long over
+            a step does well to say more: about such a step.
         timeout_seconds: how long to wait for a draft; by default what the worker's own speed
             suggests, three times over.
 
@@ -43,6 +46,7 @@ class DraftModelLayer:
         p_min: float = 0.4,
         top_k: int = 10,
         max_draft_tokens: int = 16,
+        wait_seconds: float = 0.0,
         timeout_seconds: float | None = None,
     ) -> None:
         self.description = worker.check_vocabulary(target)
@@ -53,7 +57,7 @@ class DraftModelLayer:
             max_draft_tokens=max_draft_tokens,
             continues=True,
         )
-        self._session = worker.open_session(p_min=p_min, top_k=top_k)
+        self._session = worker.open_session(p_min=p_min, top_k=top_k, wait_seconds=wait_seconds)
         self._timeout = timeout_seconds
 
     @property

@@ -28,6 +28,7 @@ class Question:
         context: the text, and drafted tokens to go on behind.
         keep: tokens of it that the worker should hold already.
         max_draft_tokens: 0 only has the context computed.
+        wait_seconds: how long it may wait for its start; 0 = what the worker finds right.
         timeout_seconds: how long the answer is waited for; 0 = it is not.
         forget: free what is held for the session instead.
     """
@@ -39,6 +40,7 @@ class Question:
     max_draft_tokens: int
     p_min: float
     top_k: int
+    wait_seconds: float
     timeout_seconds: float
     forget: bool = False
 

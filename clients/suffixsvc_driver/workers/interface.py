@@ -104,12 +104,16 @@ class DraftWorker(Protocol):
             ServiceUnavailableError: nobody answers.
         """
 
-    def open_session(self, *, p_min: float = 0.4, top_k: int = 10) -> DraftingSession:
+    def open_session(
+        self, *, p_min: float = 0.4, top_k: int = 10, wait_seconds: float = 0.0
+    ) -> DraftingSession:
         """A context of its own; sends nothing.
 
         Args:
             p_min: drafts end before a token less likely than this.
             top_k: probabilities are over so many best tokens.
+            wait_seconds: how long a question may wait for its start at a worker that is busy with others
+                (ours); 0 = what that finds right.
         """
 
     def close(self) -> None:

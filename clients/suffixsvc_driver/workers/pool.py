@@ -199,8 +199,8 @@ class WorkerPool:
                 raise error.with_traceback(None)
         raise self._nobody([f"{address}: {error}" for address, error in errors.items()])
 
-    def open_session(self, *, p_min: float = 0.4, top_k: int = 10) -> PoolSession:
-        return PoolSession(self, p_min=p_min, top_k=top_k)
+    def open_session(self, *, p_min: float = 0.4, top_k: int = 10, wait_seconds: float = 0.0) -> PoolSession:
+        return PoolSession(self, p_min=p_min, top_k=top_k, wait_seconds=wait_seconds)
 
     def status(self) -> list[WorkerStatus]:
         """Every worker at this moment, in the order given."""
@@ -295,18 +295,23 @@ class WorkerPool:
     def _check_all(self, timeout_seconds: float) -> None:
         """Ask everybody at once. Once one is usable the others have a little time left; who takes longer is
         waited for by nobody."""
-        self._checking = [
-            threading.Thread(target=self._check, args=(member, timeout_seconds), name=_THREAD, daemon=True)
-            for member in self._members
-        ]
-        for thread in self._checking:
-            thread.start()
         with self._changed:
-            self._changed.wait_for(lambda: self._best() is not None or not self._unanswered())
-            self._changed.wait_for(lambda: not self._unanswered(), timeout=_OTHERS_SECONDS)
+            if self._closed:
+                return
+            self._checking = [
+                threading.Thread(
+                    target=self._check, args=(member, timeout_seconds), name=_THREAD, daemon=True
+                )
+                for member in self._members
+            ]
+            for thread in self._checking:
+                thread.start()
+            self._changed.wait_for(lambda: self._best() is not None or self._all_answered())
+            self._changed.wait_for(self._all_answered, timeout=_OTHERS_SECONDS)
 
-    def _unanswered(self) -> bool:
-        return any(member.state is WorkerState.NEW for member in self._members)
+    def _all_answered(self) -> bool:
+        """Nobody is worth waiting for."""
+        return self._closed or all(member.state is not WorkerState.NEW for member in self._members)
 
     def _check(self, member: Member, timeout_seconds: float) -> None:
         target = self._target

@@ -28,9 +28,9 @@ class PoolSession:
         unserved: questions for which there was no worker.
     """
 
-    def __init__(self, pool: WorkerPool, *, p_min: float, top_k: int) -> None:
+    def __init__(self, pool: WorkerPool, *, p_min: float, top_k: int, wait_seconds: float) -> None:
         self._pool = pool
-        self._p_min, self._top_k = p_min, top_k
+        self._p_min, self._top_k, self._wait_seconds = p_min, top_k, wait_seconds
         self._member: Member | None = None
         self._session: WorkerSession | None = None
         self._text: list[int] = []
@@ -106,7 +106,9 @@ class PoolSession:
 
     def _settle_with(self, member: Member) -> None:
         self._member = member
-        self._session = member.worker.open_session(p_min=self._p_min, top_k=self._top_k)
+        self._session = member.worker.open_session(
+            p_min=self._p_min, top_k=self._top_k, wait_seconds=self._wait_seconds
+        )
         self._session.set_text(self._text)
         self.moves += self._served_before
         self._served_before = True

@@ -51,8 +51,11 @@ class Ticket:
         seconds: from its start to its end.
     """
 
-    def __init__(self, request: DraftRequest, arrived: float, timeout_seconds: float) -> None:
+    def __init__(
+        self, request: DraftRequest, arrived: float, timeout_seconds: float, wait_seconds: float
+    ) -> None:
         self.request = request
+        self.wait_seconds = wait_seconds
         self.deadline = arrived + timeout_seconds - _MARGIN_SECONDS if timeout_seconds > 0 else None
         self.busy = False
         self.error: SuffixError | None = None
@@ -72,8 +75,8 @@ class Scheduler:
     Args:
         engine: the scheduler's alone from :meth:`start` to :meth:`stop`.
         queue: requests that may wait at a time; one more is told "busy" at once.
-        busy_after_seconds: how long one may wait for its start; by default two tokens of the model, and
-            5 ms at least.
+        busy_after_seconds: how long one may wait for its start unless it says so itself; by default two
+            tokens of the model, and 5 ms at least.
 
     Raises:
         InvalidConfigError: a queue below 1, a time that is negative or no number.
@@ -142,20 +145,23 @@ class Scheduler:
 
     # -- for the threads that ask
 
-    def submit(self, request: DraftRequest, timeout_seconds: float = 0.0) -> Ticket:
+    def submit(
+        self, request: DraftRequest, timeout_seconds: float = 0.0, wait_seconds: float = 0.0
+    ) -> Ticket:
         """Queue a request, or tell it at once that it would have to wait too long.
 
         Args:
             timeout_seconds: how long the driver waits for the answer; 0 = as long as it takes.
+            wait_seconds: how long the request may wait for its start; 0 = ``busy_after_seconds``.
         """
         now = self._clock()
-        ticket = Ticket(request, now, timeout_seconds)
+        ticket = Ticket(request, now, timeout_seconds, wait_seconds or self.busy_after_seconds)
         with self._changed:
             if self._draining:
                 ticket.error = ServiceUnavailableError("the worker is stopping")
                 ticket.done.set()
                 ticket.started.set()
-            elif len(self._waiting) >= self._queue or self._starts_in(now) > self.busy_after_seconds:
+            elif len(self._waiting) >= self._queue or self._starts_in(now) > ticket.wait_seconds:
                 self._refuse(ticket)
             else:
                 self._waiting.append(ticket)
@@ -164,7 +170,7 @@ class Scheduler:
 
     def wait(self, ticket: Ticket) -> None:
         """Until the ticket is answered. One that does not start within the bound is told "busy" then."""
-        if not ticket.started.wait(self.busy_after_seconds):
+        if not ticket.started.wait(ticket.wait_seconds):
             with self._changed:
                 if ticket in self._waiting:
                     self._waiting.remove(ticket)
@@ -262,6 +268,9 @@ class Scheduler:
 
     def _start(self, ticket: Ticket) -> None:
         ticket.started_at = self._clock()
+        if ticket.cancelled:
+            self._finish(ticket, None)
+            return
         # one sequence is left for those that have little to read
         may_read = len(self._readers) < max(1, self._engine.slots - 1)
         try:

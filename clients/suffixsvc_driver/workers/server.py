@@ -26,6 +26,8 @@ _log = structlog.get_logger(__name__)
 _VOCAB_CHUNK: Final = 8192
 #: threads beside those of the streams: for Describe and GetVocab
 _SPARE_THREADS: Final = 8
+#: no driver's patience binds a thread for longer
+_LONGEST_WAIT_SECONDS: Final = 10.0
 _STOP_GRACE_SECONDS: Final = 0.5
 #: the last answers need a moment to leave; streams without a question would stay for ever
 _LAST_WORD_SECONDS: Final = 0.1
@@ -102,8 +104,11 @@ class _Servicer(rpc.DraftWorkerServicer):
             if request.forget:
                 self._scheduler.forget(request.session_id)
                 return reply
-            wanted, seconds = _request_from_proto(request)
-            ticket = self._scheduler.submit(wanted, seconds)
+            ticket = self._scheduler.submit(
+                _request_from_proto(request),
+                _seconds(request.timeout_seconds),
+                min(_seconds(request.wait_seconds), _LONGEST_WAIT_SECONDS),
+            )
             current[:] = [ticket]
             self._scheduler.wait(ticket)
             current.clear()
@@ -118,10 +123,14 @@ class _Servicer(rpc.DraftWorkerServicer):
         return reply
 
 
-def _request_from_proto(request: pb.WorkerDraftRequest) -> tuple[DraftRequest, float]:
-    """The request, and how long its driver waits. InvalidTokensError for a torn id."""
-    seconds = request.timeout_seconds
-    wanted = DraftRequest(
+def _seconds(value: float) -> float:
+    """0 where it is no time."""
+    return value if 0.0 < value < math.inf else 0.0
+
+
+def _request_from_proto(request: pb.WorkerDraftRequest) -> DraftRequest:
+    """InvalidTokensError for a torn id."""
+    return DraftRequest(
         request.session_id,
         request.keep,
         wire.unpack_tokens(request.new_token_ids),
@@ -129,7 +138,6 @@ def _request_from_proto(request: pb.WorkerDraftRequest) -> tuple[DraftRequest, f
         request.p_min,
         max(0, request.top_k),
     )
-    return wanted, seconds if 0.0 < seconds < math.inf else 0.0
 
 
 class DraftWorkerServer:

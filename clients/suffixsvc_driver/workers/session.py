@@ -68,10 +68,11 @@ class WorkerSession:
         *,
         p_min: float = 0.4,
         top_k: int = 10,
+        wait_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._converse, self._speed, self._on_failure = converse, speed, on_failure
-        self._p_min, self._top_k = p_min, top_k
+        self._p_min, self._top_k, self._wait_seconds = p_min, top_k, wait_seconds
         self._clock = clock
         self._id = uuid.uuid4().hex
         self._numbers = itertools.count(1)
@@ -214,6 +215,7 @@ class WorkerSession:
             max_draft_tokens,
             self._p_min,
             self._top_k,
+            self._wait_seconds,
             seconds,
             forget,
         )

@@ -56,8 +56,17 @@ class SingleWorker(ABC):
         self.admission.target = target
         return self._admit(timeout_seconds, patient=True)
 
-    def open_session(self, *, p_min: float = 0.4, top_k: int = 10) -> WorkerSession:
-        return WorkerSession(self._start_exchange, self._speed, self._note_failure, p_min=p_min, top_k=top_k)
+    def open_session(
+        self, *, p_min: float = 0.4, top_k: int = 10, wait_seconds: float = 0.0
+    ) -> WorkerSession:
+        return WorkerSession(
+            self._start_exchange,
+            self._speed,
+            self._note_failure,
+            p_min=p_min,
+            top_k=top_k,
+            wait_seconds=wait_seconds,
+        )
 
     @abstractmethod
     def describe(self, timeout_seconds: float = CONNECT_SECONDS) -> WorkerDescription:

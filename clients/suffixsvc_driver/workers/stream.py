@@ -82,6 +82,7 @@ def _request_to_proto(question: Question) -> pb.WorkerDraftRequest:
         max_draft_tokens=question.max_draft_tokens,
         p_min=question.p_min,
         top_k=question.top_k,
+        wait_seconds=question.wait_seconds,
         timeout_seconds=question.timeout_seconds,
     )
 
