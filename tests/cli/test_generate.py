@@ -252,12 +252,14 @@ def interrupt(child: subprocess.Popen[str]) -> None:
     """As one does who sees a prompt. A signal that comes between Python's prompt and its waiting for a line
     is seen with the next key only: wait until it sleeps, and press the keys again if that was too early."""
     stat = Path(f"/proc/{child.pid}/stat")
-    while True:
+    for _ in range(20):
         eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S", "it waits for a line")
         child.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
             child.wait(5.0)
             return
+    child.kill()
+    raise AssertionError("it does not hear Ctrl-C")
 
 
 def test_a_chat_that_is_interrupted_keeps_its_turns(brief: Path, tmp_path: Path) -> None:
