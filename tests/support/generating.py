@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -94,7 +95,14 @@ def process(*arguments: object, home: Path, **streams: Any) -> subprocess.Popen[
     command = [sys.executable, "-m", "suffixsvc.cli", "generate", *map(str, arguments), *QUICK]
     environment = {**os.environ, "SUFFIXSVC_HOME": str(home), "COLUMNS": "120"}
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, text=True, env=environment, **{**pipes, **streams})
+    return subprocess.Popen(
+        command, text=True, env=environment, preexec_fn=_hear_interrupts, **{**pipes, **streams}
+    )
+
+
+def _hear_interrupts() -> None:
+    """A shell starts what runs in the background with Ctrl-C ignored, and children inherit it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Terminal:

@@ -8,12 +8,11 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 from gguf import GGUFReader, GGUFWriter, TokenType
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from support import tiny_gguf
-from support.tiny_gguf import EOS_ID, SPECIAL, TinyWriter, byte_texts, write_tiny_llama
+from support.tiny_gguf import EOS_ID, SPECIAL, byte_texts, write_tiny_chain, write_tiny_llama
 
 __all__ = ["CYCLE", "PAIRS", "write_ascii_llama", "write_cycle", "write_spm_vocabulary"]
 
@@ -45,39 +44,10 @@ def write_ascii_llama(path: Path, order: Sequence[int] | None = None, *, seed: i
     return path
 
 
-class _Paired(TinyWriter):
-    """Byte-level, with pairs of letters as tokens."""
-
-    def _vocabulary(self) -> None:
-        super()._vocabulary()
-        pairs = [text for text in self.tokens if text in PAIRS]
-        del self.gguf.kv_data[0]["tokenizer.ggml.merges"]
-        self.gguf.add_token_merges([f"{a} {b}" for a, b in pairs] or ["\u0100 \u0100"])
-
-
 def write_cycle(path: Path, pairs: Sequence[str] = (), *, add_bos: bool = False) -> Path:
-    """An F32 llama that writes :data:`CYCLE` whatever stands before; ``pairs`` of letters are tokens of it,
-    and it writes as many at a time as it can. Its logits are 0 or large, so that no processor disagrees."""
-    texts = [*byte_texts(), *SPECIAL, *pairs]
-    width = 304  # a number of its own for each token, and a whole number of heads
-    tiny = _Paired(path, "llama", 0, width, 1, texts=texts, add_bos=add_bos)
-    tiny.gguf.add_feed_forward_length(32)
-    tiny.gguf.add_head_count(width // 16)
-    tiny.gguf.add_head_count_kv(width // 16)
-    tiny.gguf.add_rope_dimension_count(16)
-    tiny.gguf.add_tensor("token_embd.weight", np.eye(tiny.size, width, dtype=np.float32))
-    for name in ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"):
-        tiny.ones(f"{name}.weight", width)
-    # neither attention nor the feed-forward part adds anything
-    shapes = {f"attn_{part}": (width, width) for part in ("q", "k", "v", "output")}
-    shapes |= {"ffn_gate": (32, width), "ffn_up": (32, width), "ffn_down": (width, 32)}
-    for name, shape in shapes.items():
-        tiny.gguf.add_tensor(f"blk.0.{name}.weight", np.zeros(shape, np.float32))
-    output = np.zeros((tiny.size, width), np.float32)
-    for token, follower in _followers(texts).items():
-        output[follower, token] = 1000.0
-    tiny.gguf.add_tensor("output.weight", output)
-    return tiny.close()
+    """A llama that writes :data:`CYCLE` whatever stands before; ``pairs`` of letters are tokens of it, and it
+    writes as many at a time as it can."""
+    return write_tiny_chain(path, _followers([*byte_texts(), *SPECIAL, *pairs]), pairs=pairs, add_bos=add_bos)
 
 
 def _followers(texts: Sequence[str]) -> Mapping[int, int]:

@@ -6,9 +6,10 @@ padding. Any text can be tokenized; what the model says about it is noise, but a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from gguf import GGUFWriter, TokenType
@@ -39,6 +40,8 @@ class TinyWriter:
     Attributes:
         size: tokens of the vocabulary, padding included.
         width: embedding size.
+        merges: pairs of tokens that are one, as "a b"; the default is one that no text of ours triggers,
+            since llama.cpp wants the list to be there.
     """
 
     path: Path
@@ -51,6 +54,7 @@ class TinyWriter:
     texts: list[str] | None = None
     add_bos: bool = False
     eos_id: int = EOS_ID
+    merges: Sequence[str] = ("\u0100 \u0100",)
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
@@ -78,8 +82,7 @@ class TinyWriter:
             elif text.startswith("[PAD"):
                 kinds[i] = TokenType.UNUSED
         self.gguf.add_token_types(kinds)
-        # one merge that no text of ours triggers: llama.cpp wants the list to be there
-        self.gguf.add_token_merges(["\u0100 \u0100"])
+        self.gguf.add_token_merges(list(self.merges))
         self.gguf.add_bos_token_id(self.eos_id)
         self.gguf.add_eos_token_id(self.eos_id)
         self.gguf.add_add_bos_token(self.add_bos)
@@ -113,11 +116,22 @@ class TinyWriter:
         return self.path
 
 
-def write_tiny_chain(path: Path, follows: Mapping[int, int], *, context: int = 512) -> Path:
+def write_tiny_chain(
+    path: Path,
+    follows: Mapping[int, int],
+    *,
+    context: int = 512,
+    pairs: Sequence[str] = (),
+    add_bos: bool = False,
+) -> Path:
     """Write an F32 llama that says one thing behind each token, whatever stands before: ``follows[token]``,
-    and the end token where that says nothing. Its logits are 0 or large, so that no processor disagrees."""
+    and the end token where that says nothing. Its logits are 0 or large, so that no processor disagrees.
+
+    Args:
+        pairs: of characters that are one token, from id 259 on; 24 at most.
+    """
     width = 288  # a number of its own for each token, and a whole number of heads
-    tiny = TinyWriter(path, "llama", 0, width, 1, context)
+    tiny = TinyWriter(path, "llama", 0, width, 1, context, add_bos=add_bos, **_with_pairs(pairs))
     tiny.gguf.add_feed_forward_length(32)
     tiny.gguf.add_head_count(width // 16)
     tiny.gguf.add_head_count_kv(width // 16)
@@ -136,6 +150,12 @@ def write_tiny_chain(path: Path, follows: Mapping[int, int], *, context: int = 5
         output[follows.get(token, tiny.eos_id), token] = 1.0
     tiny.gguf.add_tensor("output.weight", output)
     return tiny.close()
+
+
+def _with_pairs(pairs: Sequence[str]) -> dict[str, Any]:
+    if not pairs:
+        return {}
+    return {"texts": [*byte_texts(), *SPECIAL, *pairs], "merges": [f"{a} {b}" for a, b in pairs]}
 
 
 def chain_of(text: str) -> dict[int, int]:
