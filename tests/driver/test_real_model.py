@@ -74,8 +74,8 @@ def test_exact_on_a_quantised_model(target: LlamaTarget, sampling: Sampling) -> 
 
 def rounding_only(report: Exactness) -> bool:
     """(a) holds, and what differs alone are near-ties. On this small model every change of rounding moves
-    logits by half to one, and there is one at every position behind a path whose cells lie apart: more flips
-    than the three in a hundred of drafted chains, and over larger gaps."""
+    logits by half to one, and where lanes write into one memory each token's cells lie elsewhere than alone:
+    more flips than three in a hundred, and over larger gaps."""
     few = len(report.flips) <= max(2, 0.06 * report.positions)
     near = report.largest_distance <= MAX_DISTANCE if report.sampled else report.largest_gap <= 1.0
     return report.same_shapes_exact and few and near
@@ -83,8 +83,8 @@ def rounding_only(report: Exactness) -> bool:
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLINGS["sampled"]], ids=["greedy", "sampled"])
 def test_trees_and_shared_batches_on_a_quantised_model(target: LlamaTarget, sampling: Sampling) -> None:
-    """Where cells lie in the KV shows in the rounding: the same operations give the same bits, and a token
-    alone differs at near-ties only."""
+    """Trees round as chains do. Where lanes share a memory it shows in the rounding: the same operations give
+    the same bits, and a token alone differs at near-ties only."""
     questions = ("Write an SQL query counting users by country.", "Write the numbers from 1 to 9.", "Hello!")
     chats = [target.model.chat([{"role": "user", "content": question}]) for question in questions]
     prompts = [target.model.tokenize(chat) for chat in chats]
@@ -100,7 +100,7 @@ def test_trees_and_shared_batches_on_a_quantised_model(target: LlamaTarget, samp
         assert sum(bool(step.decision.parents) for step in result.steps) > 3
         report = check_exactness(trees, result)
         print(report.describe())
-        assert rounding_only(report), report.describe()
+        assert report.ok, report.describe()
     with ParallelLlama(target.model, replace(branching, slots=2)) as many:
         requests = [Request(prompt, layers(prompt), 24, sampling) for prompt in prompts]
         run = generate_many(many, requests, curve=CARELESS)
