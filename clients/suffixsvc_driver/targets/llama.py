@@ -11,17 +11,16 @@ from suffixsvc_driver.chooser import Chooser
 from suffixsvc_driver.sampling import GREEDY, Sampling, choose
 from suffixsvc_driver.targets import Batch, Prefilled, StopRule, Verification
 from suffixsvc_driver.targets.branches import Branches
-from suffixsvc_driver.targets.choosers import Choosers
 from suffixsvc_driver.targets.lane import Lane
-from suffixsvc_driver.targets.llama_context import ContextSettings, LlamaContext, Part
+from suffixsvc_driver.targets.llama_context import ContextSettings, Part
 from suffixsvc_driver.targets.llama_model import LlamaModel, check_prompt
-from suffixsvc_driver.targets.rollback import find_rollback
+from suffixsvc_driver.targets.opened import OpenedModel
 from suffixsvc_driver.targets.slots import SlotCache
 
-__all__ = ["LlamaTarget", "can_branch"]
+__all__ = ["LlamaTarget"]
 
 
-class LlamaTarget:
+class LlamaTarget(OpenedModel):
     """A GGUF model that verifies drafts. Use it as a context manager. Not thread-safe.
 
     Args:
@@ -33,55 +32,16 @@ class LlamaTarget:
     """
 
     def __init__(self, model: str | Path | LlamaModel, settings: ContextSettings | None = None) -> None:
-        self._owns_model = not isinstance(model, LlamaModel)
-        self.model = model if isinstance(model, LlamaModel) else LlamaModel(model)
-        self.settings = settings or ContextSettings()
+        super().__init__(model, settings or ContextSettings(), unified=False, lanes=1)
         slots = self.settings.slots
-        branches = self.settings.branches if can_branch(self.model, self.settings) else 0
-        self.context = LlamaContext(self.model, self.settings, unified=branches > 0, extra=branches)
-        self.rollback = find_rollback(self.context)
         self._cache = SlotCache(slots, whole=not self.rollback.cuts_anywhere)
-        leaves = Branches(self.context, range(slots, slots + branches))
+        leaves = Branches(self.context, range(slots, slots + self._branches))
         self._lane = Lane(self.context, self.rollback, self.model.eog_ids, self._cache.slots[0], leaves)
-        self._choosers = Choosers(self.model)
-
-    def __enter__(self) -> LlamaTarget:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Free context and, if it was loaded here, model. Idempotent."""
-        self.context.close()
-        if self._owns_model:
-            self.model.close()
-
-    @property
-    def vocab_size(self) -> int:
-        return self.model.vocab_size
-
-    @property
-    def context_size(self) -> int:
-        return self.context.slot_size
-
-    @property
-    def max_width(self) -> int:
-        return self.settings.max_width
-
-    @property
-    def eog_ids(self) -> frozenset[int]:
-        return self.model.eog_ids
 
     @property
     def position(self) -> int:
         """Position of the newest token, which is not in the KV yet."""
         return self._lane.position
-
-    @property
-    def replays(self) -> bool:
-        """Whether accepted tokens are computed again where a draft was accepted in part."""
-        return self.rollback.replays
 
     @property
     def max_branches(self) -> int:
@@ -171,16 +131,6 @@ class LlamaTarget:
         """The proposed batch gave ``emitted``."""
         self._lane.settle(self._lane.plan(drafted, parents), emitted)
 
-    def chooser(self, sampling: Sampling, prompt_ids: TokenIds) -> Chooser:
-        """What chooses the tokens of one generation behind this prompt.
-
-        Raises:
-            InvalidTokensError: the prompt.
-            InvalidConfigError: a bias for a token outside the vocabulary.
-            GrammarError: a grammar that is malformed, or of which this model can write nothing.
-        """
-        return self._choosers.make(sampling, prompt_ids)
-
     def verify(
         self,
         drafted: Sequence[int],
@@ -226,9 +176,3 @@ class LlamaTarget:
         except ModelError:
             self._lane.undo(part)
             raise
-
-
-def can_branch(model: LlamaModel, settings: ContextSettings) -> bool:
-    """Whether several sequences can share this model's memory cell by cell. A recurrent state is that of one
-    path; and a window that forgets takes only cells again that one sequence alone holds."""
-    return not model.recurrent and (settings.full_window or not model.window)

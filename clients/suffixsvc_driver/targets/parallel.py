@@ -18,21 +18,18 @@ from pathlib import Path
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, ModelError
 from suffixsvc.types import FloatArray, TokenIds
 from suffixsvc_driver.chooser import Chooser
-from suffixsvc_driver.sampling import Sampling
 from suffixsvc_driver.targets import LaneStep, Verification
 from suffixsvc_driver.targets.branches import Branches
-from suffixsvc_driver.targets.choosers import Choosers
 from suffixsvc_driver.targets.lane import Lane
-from suffixsvc_driver.targets.llama import can_branch
-from suffixsvc_driver.targets.llama_context import MAX_SEQUENCES, ContextSettings, LlamaContext, Part
+from suffixsvc_driver.targets.llama_context import MAX_SEQUENCES, ContextSettings, Part
 from suffixsvc_driver.targets.llama_model import LlamaModel, check_prompt
-from suffixsvc_driver.targets.rollback import find_rollback
+from suffixsvc_driver.targets.opened import OpenedModel
 from suffixsvc_driver.targets.slots import SlotCache
 
 __all__ = ["ParallelLlama"]
 
 
-class ParallelLlama:
+class ParallelLlama(OpenedModel):
     """A GGUF model that verifies the drafts of several generations together. Use it as a context manager. Not
     thread-safe.
 
@@ -47,17 +44,13 @@ class ParallelLlama:
     """
 
     def __init__(self, model: str | Path | LlamaModel, settings: ContextSettings | None = None) -> None:
-        self.settings = settings = settings or ContextSettings(slots=4)
+        settings = settings or ContextSettings(slots=4)
         _check(settings)
-        self._owns_model = not isinstance(model, LlamaModel)
-        self.model = model if isinstance(model, LlamaModel) else LlamaModel(model)
         slots = settings.slots
-        shares = can_branch(self.model, settings)
-        branches = settings.branches if shares else 0
-        self.context = LlamaContext(self.model, settings, unified=True, extra=slots * branches)
-        self.rollback = find_rollback(self.context)
+        super().__init__(model, settings, unified=True, lanes=slots)
+        branches = self._branches
         whole = not self.rollback.cuts_anywhere
-        self._cache = SlotCache(slots, whole=whole, copies=shares and not whole)
+        self._cache = SlotCache(slots, whole=whole, copies=self._shares and not whole)
         self._lanes: list[Lane] = []
         for slot in self._cache.slots:
             first = slots + slot.index * branches
@@ -65,43 +58,10 @@ class ParallelLlama:
             eog_ids, alone = self.model.eog_ids, slots == 1
             self._lanes.append(Lane(self.context, self.rollback, eog_ids, slot, leaves, in_order=alone))
         self._missing: dict[int, list[int]] = {}
-        self._choosers = Choosers(self.model)
-
-    def __enter__(self) -> ParallelLlama:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Free context and, if it was loaded here, model. Idempotent."""
-        self.context.close()
-        if self._owns_model:
-            self.model.close()
 
     @property
     def lanes(self) -> int:
         return self.settings.slots
-
-    @property
-    def vocab_size(self) -> int:
-        return self.model.vocab_size
-
-    @property
-    def context_size(self) -> int:
-        return self.context.slot_size
-
-    @property
-    def max_width(self) -> int:
-        return self.settings.max_width
-
-    @property
-    def eog_ids(self) -> frozenset[int]:
-        return self.model.eog_ids
-
-    @property
-    def replays(self) -> bool:
-        return self.rollback.replays
 
     @property
     def max_branches(self) -> int:
@@ -120,10 +80,6 @@ class ParallelLlama:
             self.context.cut(lane.slot.index, 0)
             lane.slot.truncate(0)
         self._cache.forget_use()
-
-    def chooser(self, sampling: Sampling, prompt_ids: TokenIds) -> Chooser:
-        """What chooses the tokens of one generation. See :meth:`LlamaTarget.chooser`."""
-        return self._choosers.make(sampling, prompt_ids)
 
     def lane_for(self, prompt_ids: TokenIds, free: Sequence[int]) -> int:
         """See :class:`suffixsvc_driver.targets.ParallelTarget`."""
