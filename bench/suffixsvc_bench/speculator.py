@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from suffixsvc_driver.config import DriverConfig
@@ -13,14 +13,14 @@ from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.layers.suffix import SuffixLayer
 from suffixsvc_driver.live_curve import LiveCurve
-from suffixsvc_driver.loop import Result, StepRecord, generate
+from suffixsvc_driver.loop import Result, StepRecord, stream
 from suffixsvc_driver.sampling import GREEDY, Sampling
 from suffixsvc_driver.targets import Target
 from suffixsvc_driver.trust import Trust
 
 from suffixsvc.types import BackendNamespace
 
-__all__ = ["Speculator", "Spoken"]
+__all__ = ["Known", "Speaking", "Speculator", "Spoken"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,23 @@ class Spoken:
         return self.result.decode_seconds + self.extra_seconds
 
 
+#: an answer a step at a time
+Speaking = Generator[StepRecord, None, Spoken]
+
+
+@dataclass(slots=True)
+class Known:
+    """What is kept from answer to answer, besides the text.
+
+    Attributes:
+        draft_models: the third layer, by agent: each keeps a context on the draft worker.
+        trust: how far which layers' drafts can be trusted, by agent and policy.
+    """
+
+    draft_models: dict[str, Layer] = field(default_factory=dict)
+    trust: dict[tuple[str, str], Trust] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class Speculator:
     """A target model and the memory it drafts from.
@@ -53,8 +70,9 @@ class Speculator:
             where there is no draft worker.
         lookup: whether the session's own text is searched by the driver.
         content: see :func:`suffixsvc_driver.loop.generate`.
-        on_step: called after every step of the model.
+        on_step: called after every step of the model; not of an answer a step at a time.
         clock: seconds.
+        known: what answers before this one taught.
     """
 
     target: Target
@@ -65,8 +83,7 @@ class Speculator:
     content: Callable[[Sequence[int]], ContentType] | None = None
     on_step: Callable[[StepRecord], None] | None = None
     clock: Callable[[], float] = time.perf_counter
-    _draft_models: dict[str, Layer] = field(default_factory=dict)
-    _trust: dict[tuple[str, str], Trust] = field(default_factory=dict)
+    known: Known = field(default_factory=Known)
 
     def drafted(
         self,
@@ -85,6 +102,25 @@ class Speculator:
             commit: whether what was written is remembered. With False the text is forgotten; what engine
                 and driver learned meanwhile about how far drafts can be trusted stays.
         """
+        return self._drain(
+            self.drafting(prompt_ids, max_tokens, config, labels, sampling=sampling, commit=commit)
+        )
+
+    def plain(self, prompt_ids: Sequence[int], max_tokens: int, *, sampling: Sampling = GREEDY) -> Spoken:
+        """Answer as the model alone would: no layer is asked, one token a step."""
+        return self._drain(self.writing(prompt_ids, max_tokens, sampling=sampling))
+
+    def drafting(
+        self,
+        prompt_ids: Sequence[int],
+        max_tokens: int,
+        config: DriverConfig,
+        labels: Mapping[str, str],
+        *,
+        sampling: Sampling = GREEDY,
+        commit: bool = True,
+    ) -> Speaking:
+        """:meth:`drafted`, a step at a time."""
         agent = labels.get("agent", "")
         outside = 0.0
         layers: list[Layer] = [PromptLookupLayer()] if self.lookup else []
@@ -95,12 +131,13 @@ class Speculator:
             outside += self.clock() - began
             layers.append(SuffixLayer(session))
         if self.draft_model is not None:
-            if agent not in self._draft_models:
-                self._draft_models[agent] = self.draft_model()
-            layers.append(self._draft_models[agent])
-        trust = self._trust.setdefault((agent, str(config.policy)), Trust())
+            draft_models = self.known.draft_models
+            if agent not in draft_models:
+                draft_models[agent] = self.draft_model()
+            layers.append(draft_models[agent])
+        trust = self.known.trust.setdefault((agent, str(config.policy)), Trust())
         try:
-            result = self._generate(prompt_ids, max_tokens, config, layers, trust, sampling)
+            result = yield from self._stream(prompt_ids, max_tokens, config, layers, trust, sampling)
         except BaseException:
             if session is not None:
                 session.close(commit=False)
@@ -111,11 +148,12 @@ class Speculator:
             outside += self.clock() - began
         return Spoken(result, outside + result.telling_seconds)
 
-    def plain(self, prompt_ids: Sequence[int], max_tokens: int, *, sampling: Sampling = GREEDY) -> Spoken:
-        """Answer as the model alone would: no layer is asked, one token a step."""
-        return Spoken(self._generate(prompt_ids, max_tokens, DriverConfig(), (), None, sampling))
+    def writing(self, prompt_ids: Sequence[int], max_tokens: int, *, sampling: Sampling = GREEDY) -> Speaking:
+        """:meth:`plain`, a step at a time."""
+        result = yield from self._stream(prompt_ids, max_tokens, DriverConfig(), (), None, sampling)
+        return Spoken(result)
 
-    def _generate(
+    def _stream(
         self,
         prompt_ids: Sequence[int],
         max_tokens: int,
@@ -123,8 +161,8 @@ class Speculator:
         layers: Sequence[Layer],
         trust: Trust | None,
         sampling: Sampling,
-    ) -> Result:
-        return generate(
+    ) -> Generator[StepRecord, None, Result]:
+        return stream(
             self.target,
             prompt_ids,
             config,
@@ -134,6 +172,17 @@ class Speculator:
             curve=self.curve,
             trust=trust,
             content=self.content if layers else None,
-            on_step=self.on_step,
             clock=self.clock,
         )
+
+    def _drain(self, steps: Speaking) -> Spoken:
+        try:
+            while True:
+                record = next(steps)
+                if self.on_step is not None:
+                    self.on_step(record)
+        except StopIteration as finished:
+            spoken: Spoken = finished.value
+            return spoken
+        finally:
+            steps.close()

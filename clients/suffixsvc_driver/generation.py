@@ -214,7 +214,6 @@ class Generation:
         chooser: what chooses its tokens; drafted ones that its grammar forbids are cut off.
         vocab_size: of the target.
         content: says what kind of text token ids are; asked now and then.
-        on_step: called after every step.
         rate: shared by generations that run in the same batches.
 
     Raises:
@@ -234,12 +233,11 @@ class Generation:
         trust: Trust | None = None,
         rate: RunningRate | None = None,
         content: Callable[[Sequence[int]], ContentType] | None = None,
-        on_step: Callable[[StepRecord], None] | None = None,
     ) -> None:
         self.driver = Driver(config, curve, [layer.spec for layer in layers], trust, rate)
         self.chooser, self.max_tokens = chooser, max_tokens
         self._layers = _Layers(layers, clock, vocab_size, chooser.permit)
-        self._content, self._on_step, self._clock = content, on_step, clock
+        self._content, self._clock = content, clock
         self._prompt: tuple[int, ...] = ()
         self._written: list[int] = []
         self._sources: list[int] = []
@@ -307,15 +305,12 @@ class Generation:
             self._reason = decision.reason
         return decision
 
-    def verified(
-        self, sent: Verify, seen: Verification, seconds: float, *, beside: int = 0, timed: bool = True
-    ) -> Verify | Finish | Wait | Propose:
-        """The target verified ``sent``: write it down, and go on.
+    def write_down(self, sent: Verify, seen: Verification, seconds: float, *, beside: int = 0) -> StepRecord:
+        """The target verified ``sent``: write it down. :meth:`go_on` must follow.
 
         Args:
             seconds: what the batch took.
             beside: tokens of other generations in it.
-            timed: the seconds are news to the cost curve; of a shared batch for one generation only.
         """
         written = self._written
         record = StepRecord(
@@ -343,17 +338,25 @@ class Generation:
         self._sources.extend([_NONE] * (len(seen.emitted) - kept))
         self._steps.append(record)
         self._ask_seconds = 0.0
-        if self._on_step is not None:
-            self._on_step(record)
+        return record
+
+    def go_on(
+        self, record: StepRecord, seen: Verification, *, timed: bool = True
+    ) -> Verify | Finish | Wait | Propose:
+        """What to do behind the step that was just written down.
+
+        Args:
+            timed: its seconds are news to the cost curve; of a shared batch for one generation only.
+        """
         return self.on(
             Verified(
                 seen.emitted,
                 seen.accepted,
-                len(sent.token_ids) + 1,
+                len(record.token_ids),
                 seen.stopped,
                 seen.replay,
-                seconds if timed else 0.0,
-                _content_now(self._content, written, len(seen.emitted)),
+                record.target_seconds if timed else 0.0,
+                _content_now(self._content, self._written, len(seen.emitted)),
             )
         )
 

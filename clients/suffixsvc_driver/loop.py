@@ -7,7 +7,7 @@ block (a remote one) brings its own timer. :mod:`suffixsvc_driver.parallel` runs
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from suffixsvc.types import TokenIds
 from suffixsvc_driver.config import DriverConfig
@@ -21,7 +21,7 @@ from suffixsvc_driver.sampling import GREEDY, Sampling
 from suffixsvc_driver.targets import StopRule, Target
 from suffixsvc_driver.trust import Trust
 
-__all__ = ["Result", "StepRecord", "generate"]
+__all__ = ["Result", "StepRecord", "generate", "stream"]
 
 
 def generate(
@@ -62,6 +62,50 @@ def generate(
         GrammarError: of ``sampling``, before anything is computed; or later, where nothing is permitted.
         ModelError: the target. Whatever a layer raises is counted, logged once and goes no further.
     """
+    steps = stream(
+        target,
+        prompt_ids,
+        config,
+        layers,
+        max_tokens,
+        sampling=sampling,
+        curve=curve,
+        trust=trust,
+        stop=stop,
+        content=content,
+        clock=clock,
+    )
+    while True:
+        try:
+            record = next(steps)
+        except StopIteration as finished:
+            result: Result = finished.value
+            return result
+        if on_step is not None:
+            on_step(record)
+
+
+def stream(
+    target: Target,
+    prompt_ids: TokenIds,
+    config: DriverConfig | None = None,
+    layers: Sequence[Layer] = (),
+    max_tokens: int = 256,
+    *,
+    sampling: Sampling = GREEDY,
+    curve: CostCurve | LiveCurve | None = None,
+    trust: Trust | None = None,
+    stop: StopRule | None = None,
+    content: Callable[[Sequence[int]], ContentType] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Generator[StepRecord, None, Result]:
+    """Like :func:`generate`, a step at a time: every target step as it is done, the result as the generator's
+    value. Nothing happens between steps, so that several of them can take turns; closing the generator before
+    its end leaves the layers untold.
+
+    Raises:
+        As :func:`generate`, from the first step on.
+    """
     generation = Generation(
         config or DriverConfig(),
         curve_for(target, curve),
@@ -72,7 +116,6 @@ def generate(
         target.vocab_size,
         trust=trust,
         content=content,
-        on_step=on_step,
     )
     chooser = generation.chooser
     began = clock()
@@ -85,5 +128,7 @@ def generate(
             seen = target.verify(decision.token_ids, chooser, generation.left, stop, decision.parents)
         else:
             seen = target.verify(decision.token_ids, chooser, generation.left, stop)
-        decision = generation.verified(decision, seen, clock() - before)
+        record = generation.write_down(decision, seen, clock() - before)
+        yield record
+        decision = generation.go_on(record, seen)
     return generation.finish()

@@ -227,7 +227,6 @@ class _Loop:
                 trust=request.trust or self._trust,
                 rate=self._rate,
                 content=request.content,
-                on_step=request.on_step,
             )
         except Exception as err:  # of this request only
             self._outcomes[index] = Failure(err)
@@ -354,11 +353,13 @@ class _Loop:
             self._fail(running, found)
             return
         try:
-            decision = running.generation.verified(
-                running.verify, found, seconds, beside=running.beside, timed=timed
-            )
+            generation = running.generation
+            record = generation.write_down(running.verify, found, seconds, beside=running.beside)
+            if running.request.on_step is not None:
+                running.request.on_step(record)
+            decision = generation.go_on(record, found, timed=timed)
             if isinstance(decision, Finish):
-                self._outcomes[running.index] = running.generation.finish()
+                self._outcomes[running.index] = generation.finish()
                 self._release(running)
         except Exception as err:  # of this request only
             self._fail(running, err)

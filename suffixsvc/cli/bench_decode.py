@@ -32,8 +32,8 @@ def bench_decode(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help="expected-gain, adaptive-k, content-k, class-k, fixed-k; several times. "
-            "Default: expected-gain."
+            help="expected-gain, adaptive-k, content-k, class-k, fixed-k, or plain (against itself: what "
+            "the run can resolve); several times. Default: expected-gain."
         ),
     ] = None,
     k: Annotated[str, typer.Option(help="For fixed-k: the K to compare, by commas.")] = "4,8,16,24,32,48",
@@ -82,9 +82,10 @@ def bench_decode(
 ) -> None:
     """Decode with drafts and without, side by side, on a real model.
 
-    Every call is answered plainly and in each way that is compared, right after one another, so that a
-    machine that slows down slows all of them. Speedups are over plain decoding of the same calls, with a 95 %
-    interval over calls; what the replay of the same calls forecasts stands beside. Run nothing else then.
+    Every call is answered plainly and in each way that is compared, a few tokens of each in turn, so that a
+    machine that slows down slows all of them (llama.cpp's programs right before or after). Speedups are over
+    plain decoding of the same calls, with a 95 % interval over calls; what the replay of the same calls
+    forecasts stands beside. Run nothing else then.
     """
     from rich.console import Console
     from suffixsvc_bench.decode.best import best_of, write_best

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from suffixsvc_bench.decode.best import best_of, write_best
 from suffixsvc_bench.decode.figures import Pair, against, ratio_of, row_of
 from suffixsvc_bench.decode.jobs import Job, Workload, Written
+from suffixsvc_bench.decode.outcome import Outcome
 from suffixsvc_bench.decode.prepared import Prepared
 from suffixsvc_bench.decode.priced import PRICES, price_calls, read_prices
 from suffixsvc_bench.decode.programs import parse_statistics
 from suffixsvc_bench.decode.rig import RigOptions
 from suffixsvc_bench.decode.run import run_workload
 from suffixsvc_bench.decode.tables import against_grid, decode_grid, forecast_grid, priced_grid
-from suffixsvc_bench.decode.variants import Outcome, settings_for
+from suffixsvc_bench.decode.turns import Answering, Stopwatch, in_turns, timed
+from suffixsvc_bench.decode.variants import settings_for
 from suffixsvc_driver.config import Controller, LayerKind, Policy
 from suffixsvc_driver.model_class import ModelClass
 from suffixsvc_driver.sampling import GREEDY
@@ -72,7 +74,7 @@ def test_one_way_over_another_is_taken_from_the_same_turns() -> None:
 
 
 class Scripted:
-    """Answers at once and notes that it was asked."""
+    """Writes four tokens, two at a step, and notes when on which target."""
 
     def __init__(self, name: str, seen: list[str]) -> None:
         self.name, self.seen = name, seen
@@ -81,42 +83,105 @@ class Scripted:
     def begin(self, workload: str, warming: Sequence[Written], turn: int) -> None:
         self.begun.append((workload, len(warming), turn))
 
+    def answering(self, job: Job, target: Any) -> Answering:
+        for _ in range(2):
+            self.seen.append(f"{job.key}:{self.name}:{target}")
+            yield 2
+        return Outcome(4, 2.0 if self.name == "plain" else 1.0)
+
+
+class Peer:
+    """Answers at once."""
+
+    def __init__(self, name: str, seen: list[str]) -> None:
+        self.name, self.seen = name, seen
+
+    def begin(self, workload: str, warming: Sequence[Written], turn: int) -> None:
+        pass
+
     def answer(self, job: Job) -> Outcome:
         self.seen.append(f"{job.key}:{self.name}")
-        return Outcome(4, 2.0 if self.name == "plain" else 1.0)
+        return Outcome(4, 0.5)
+
+
+TARGETS: Any = ("A", "B", "C")
 
 
 def jobs(n: int) -> list[Job]:
     return [Job("w", f"j{i}", "agent", (1, 2), 8) for i in range(n)]
 
 
-def test_ways_take_turns_and_begin_every_round_anew() -> None:
+def test_ways_begin_every_round_anew_and_change_targets_from_job_to_job() -> None:
     seen: list[str] = []
-    plain, way = Scripted("plain", seen), Scripted("way", seen)
+    plain, way, other = (Scripted(name, seen) for name in ("plain", "way", "other"))
     warming = [Written(jobs(1)[0], (5,))]
-    pairs = run_workload(Workload("w", jobs(2), warming), plain, [way], 2)
-    assert seen == ["j0:plain", "j0:way", "j1:way", "j1:plain", "j0:way", "j0:plain", "j1:plain", "j1:way"]
+    pairs = run_workload(Workload("w", jobs(3), warming), plain, [way, other], [], TARGETS, 2)
+    firsts = [entry for i, entry in enumerate(seen[:18]) if i % 2 == 0]
+    assert firsts == [
+        *("j0:plain:A", "j0:way:B", "j0:other:C"),
+        *("j1:way:A", "j1:other:B", "j1:plain:C"),
+        *("j2:other:A", "j2:plain:B", "j2:way:C"),
+    ]
     assert way.begun == [("w", 1, 0), ("w", 1, 1)]
-    assert [p.job for p in pairs["way"]] == ["j0", "j1", "j0", "j1"]
+    assert [p.job for p in pairs["way"]] == ["j0", "j1", "j2"] * 2
     assert all(p.ratio == 2.0 for p in pairs["way"])
 
 
-def test_where_there_are_many_ways_the_reference_stands_at_both_ends() -> None:
+def test_ways_that_cannot_stop_answer_before_the_others_or_behind_them() -> None:
     seen: list[str] = []
-    ways = [Scripted(name, seen) for name in ("a", "b", "c")]
-    run_workload(Workload("w", jobs(2)), Scripted("plain", seen), ways, 1)
-    assert [s.split(":")[1] for s in seen] == [
-        "plain",
-        "a",
-        "b",
-        "c",
-        "plain",
-        "plain",
-        "b",
-        "c",
-        "a",
-        "plain",
-    ]
+    ways: list[Any] = [[Scripted("way", seen)], [Peer("a", seen), Peer("b", seen)]]
+    pairs = run_workload(Workload("w", jobs(2)), Scripted("plain", seen), *ways, TARGETS[:2], 1)
+    assert [s for s in seen if s.count(":") == 1] == ["j0:a", "j0:b", "j1:a", "j1:b"]
+    assert seen[4:8] == ["j0:a", "j0:b", "j1:a", "j1:b"]
+    assert [p.ratio for p in pairs["b"]] == [4.0, 4.0]
+
+
+def steps(name: str, tokens: Sequence[int], seen: list[str]) -> Answering:
+    for n in tokens:
+        seen.append(name)
+        yield n
+    return Outcome(sum(tokens), 1.0)
+
+
+def test_the_answer_that_is_behind_goes_on() -> None:
+    seen: list[str] = []
+    found = in_turns([steps("a", [1] * 6, seen), steps("b", [4, 1, 1], seen)], turn_tokens=2)
+    assert "".join(seen) == "aabaaaabb"
+    assert [o.tokens for o in found] == [6, 6]
+
+
+def test_an_answer_that_fails_ends_all() -> None:
+    seen: list[str] = []
+
+    def failing() -> Answering:
+        yield 1
+        raise OSError("gone")
+
+    other = steps("b", [1] * 9, seen)
+    with pytest.raises(OSError, match="gone"):
+        in_turns([failing(), other], turn_tokens=1)
+    assert seen == ["b"]
+    with pytest.raises(StopIteration):
+        next(other)
+
+
+def test_a_stopwatch_runs_only_within_the_steps_it_times() -> None:
+    now = 0.0
+    watch = Stopwatch(lambda: now)
+
+    def two() -> Iterator[float]:
+        nonlocal now
+        for _ in range(2):
+            now += 1.0
+            yield watch()
+
+    marks = []
+    for mark in timed(cast("Any", two()), watch):
+        marks.append(mark)
+        now += 10.0
+        assert watch() == mark
+    assert marks == [1.0, 2.0]
+    assert watch() == 2.0
 
 
 def test_what_is_compared() -> None:

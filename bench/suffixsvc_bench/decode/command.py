@@ -24,8 +24,9 @@ from suffixsvc_bench.decode.prepared import Prepared
 from suffixsvc_bench.decode.priced import PricedRow, Prices, price_calls
 from suffixsvc_bench.decode.rig import Rig, RigOptions
 from suffixsvc_bench.decode.run import run_workload
-from suffixsvc_bench.decode.variants import DriverVariant, PlainVariant, Setting, Variant, settings_for
+from suffixsvc_bench.decode.variants import DriverVariant, PlainVariant, Setting, Whole, settings_for
 from suffixsvc_bench.provenance import Provenance, provenance
+from suffixsvc_bench.speculator import Speculator
 
 __all__ = ["DecodeOptions", "Measured", "run_decode"]
 
@@ -147,11 +148,11 @@ def run_decode(options: DecodeOptions, tell: Tell = lambda what, done: None) -> 
             curve.to_json(),
             options.as_dict(),
         )
-        plain = PlainVariant(rig.target, rig.curve, Sampling())
+        writer = Speculator(rig.target, rig.curve)
 
         def write(job: Job) -> Sequence[int]:
             tell(f"preparing: {job.key}", 0.0)
-            return plain.answer(job).token_ids
+            return writer.plain(job.prompt_ids, job.max_tokens).result.token_ids
 
         answer = Prepared(options.prepared, key_of(rig.target).model, write)
         workloads = load_workloads(
@@ -163,7 +164,7 @@ def run_decode(options: DecodeOptions, tell: Tell = lambda what, done: None) -> 
             log=options.log,
             max_tokens=options.max_tokens,
         )
-        peers: list[Variant] = []
+        peers: list[Whole] = []
         if options.llama_bin is not None:
             peers = open_peers(
                 options.llama_bin,
@@ -190,18 +191,16 @@ def _run_at(
     options: DecodeOptions,
     measured: Measured,
     tell: Tell,
-    peers: Sequence[Variant],
+    peers: Sequence[Whole],
 ) -> None:
     settings = _settings(options, rig, sampling)
     if sampling.greedy:
         measured.settings = {setting.name: setting for setting in settings}
-    plain = PlainVariant(rig.target, rig.curve, sampling)
-    variants: list[Variant] = [
-        DriverVariant(setting, rig.target, rig.curve, rig.namespace, rig.draft_model, rig.content)
-        for setting in settings
-    ]
-    variants += peers
-    answers = sum(len(w.jobs) for w in workloads) * options.rounds * (len(variants) + 1)
+    curve = rig.curve.curve
+    plain = PlainVariant(curve, sampling)
+    ways = [DriverVariant(s, curve, rig.namespace, rig.draft_model, rig.content) for s in settings]
+    targets = rig.targets(len(ways) + 1)
+    answers = sum(len(w.jobs) for w in workloads) * options.rounds * (len(ways) + len(peers) + 1)
     done = 0
     for workload in workloads:
         name = workload.name if sampling.greedy else f"{workload.name} at {sampling.temperature:g}"
@@ -211,7 +210,7 @@ def _run_at(
             tell(f"{name}: {job}, {variant}", min(1.0, done / answers))
             done += job != "what it remembers"
 
-        pairs = run_workload(workload, plain, variants, options.rounds, on_answer)
+        pairs = run_workload(workload, plain, ways, peers, targets, options.rounds, on_answer)
         measured.pairs[name] = pairs
         measured.rows += [row_of(name, variant, found) for variant, found in pairs.items()]
         first, *others = pairs

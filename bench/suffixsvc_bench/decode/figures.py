@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from suffixsvc_bench.decode.variants import Outcome
+from suffixsvc_bench.decode.outcome import Outcome
 
 __all__ = ["Pair", "Ratio", "Row", "against", "ratio_of", "row_of"]
 

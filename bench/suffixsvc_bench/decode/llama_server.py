@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError, ServiceUnavailableError
 from suffixsvc_bench.decode.jobs import Job, Written
+from suffixsvc_bench.decode.outcome import Outcome
 from suffixsvc_bench.decode.programs import Program
-from suffixsvc_bench.decode.variants import Outcome
 
 __all__ = ["MODES", "ServerVariant", "start_servers"]
 

@@ -10,7 +10,7 @@ from typing import Final
 from suffixsvc_bench.decode.llama_server import start_servers
 from suffixsvc_bench.decode.programs import ProgramVariant
 from suffixsvc_bench.decode.rig import Rig
-from suffixsvc_bench.decode.variants import Variant
+from suffixsvc_bench.decode.variants import Whole
 
 __all__ = ["open_peers"]
 
@@ -26,7 +26,7 @@ def open_peers(
     told: Callable[[str], None],
     *,
     programs: bool = False,
-) -> list[Variant]:
+) -> list[Whole]:
     """llama-server in each of ``modes``; with ``programs`` also those that answer one prompt and end.
 
     Raises:
@@ -34,7 +34,7 @@ def open_peers(
         ServiceUnavailableError: a server does not come up.
     """
     options = rig.options
-    peers: list[Variant] = [
+    peers: list[Whole] = [
         *start_servers(
             folder,
             modes,

@@ -15,7 +15,7 @@ from suffixsvc_driver.targets.llama_model import LlamaModel
 
 from suffixsvc.errors import ModelError
 from suffixsvc_bench.decode.jobs import Job, Written
-from suffixsvc_bench.decode.variants import Outcome
+from suffixsvc_bench.decode.outcome import Outcome
 
 __all__ = ["Program", "ProgramVariant", "parse_statistics"]
 

@@ -71,13 +71,15 @@ class Rig:
     ) -> None:
         self.options = options
         self.model = stack.enter_context(LlamaModel(options.target, experts_used=options.experts))
-        settings = ContextSettings(
+        self._stack = stack
+        self._settings = ContextSettings(
             context_size=options.context,
             slots=SLOTS,
             threads=options.threads,
             max_width=options.max_width,
         )
-        self.target = stack.enter_context(LlamaTarget(self.model, settings))
+        self.target = stack.enter_context(LlamaTarget(self.model, self._settings))
+        self._targets = [self.target]
         curve = measured_curve(self.target, progress=measuring, again=options.again)
         now = seconds_per_token(self.target)
         if not curve.seconds_per_step / DRIFT < now < curve.seconds_per_step * DRIFT:
@@ -104,6 +106,12 @@ class Rig:
             self.patient_draft_model = lambda: DraftModelLayer(
                 client, vocabulary, timeout_seconds=PATIENCE_SECONDS
             )
+
+    def targets(self, count: int) -> Sequence[LlamaTarget]:
+        """So many, of the same model, each with a context of its own."""
+        while len(self._targets) < count:
+            self._targets.append(self._stack.enter_context(LlamaTarget(self.model, self._settings)))
+        return self._targets[:count]
 
     def namespace(self, name: str) -> Memory:
         """A memory of the service."""

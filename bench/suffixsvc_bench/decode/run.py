@@ -1,61 +1,76 @@
-"""Every job in every way, in turns."""
+"""Every job in every way: side by side where ways can stop between steps, else right after one another."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+
+from suffixsvc_driver.targets import Target
 
 from suffixsvc_bench.decode.figures import Pair
-from suffixsvc_bench.decode.jobs import Workload
-from suffixsvc_bench.decode.variants import Outcome, Variant
+from suffixsvc_bench.decode.jobs import Job, Workload
+from suffixsvc_bench.decode.outcome import Outcome
+from suffixsvc_bench.decode.turns import in_turns
+from suffixsvc_bench.decode.variants import Stepwise, Variant, Whole
 
 __all__ = ["run_workload"]
+
+OnAnswer = Callable[[str, str], None]
 
 
 def run_workload(
     workload: Workload,
-    reference: Variant,
-    variants: Sequence[Variant],
+    reference: Stepwise,
+    stepwise: Sequence[Stepwise],
+    whole: Sequence[Whole],
+    targets: Sequence[Target],
     rounds: int,
-    on_answer: Callable[[str, str], None] = lambda variant, job: None,
+    on_answer: OnAnswer = lambda variant, job: None,
 ) -> dict[str, list[Pair]]:
     """Pairs by name of the way.
 
-    Every job is answered by the reference and by each way right after one another, in an order that turns
-    round from job to job; in every round each way begins again with what the workload says it remembers.
-    The reference answers twice where there are more than two ways, first and last, and its mean counts.
+    The reference and the stepwise ways answer a job side by side, a few tokens of each in turn; from job to
+    job another one goes first, and each moves on to the next target, lest one has the better memory pages
+    for good. Ways that answer as a whole do so right after the others, or before them in every second job.
+    In every round each way begins again with what the workload says it remembers.
 
     Args:
+        targets: of the same model, as many as there are ways that take turns, the reference included.
         on_answer: called before each answer with the way's name and the job's key, and before a way begins.
     """
-    pairs: dict[str, list[Pair]] = {variant.name: [] for variant in variants}
+    beside = [reference, *stepwise]
+    everybody: list[Variant] = [*beside, *whole]
+    pairs: dict[str, list[Pair]] = {way.name: [] for way in everybody if way is not reference}
     for turn in range(rounds):
-        for variant in (reference, *variants):
-            on_answer(variant.name, "what it remembers")
-            variant.begin(workload.name, workload.warming, turn)
+        for way in everybody:
+            on_answer(way.name, "what it remembers")
+            way.begin(workload.name, workload.warming, turn)
         for number, job in enumerate(workload.jobs):
-            found: dict[str, list[Outcome]] = {}
-            for variant in _in_turn(reference, variants, number + turn):
-                on_answer(variant.name, job.key)
-                found.setdefault(variant.name, []).append(variant.answer(job))
-            base = _mean(found[reference.name])
-            for variant in variants:
-                pairs[variant.name].append(Pair(job.key, job.agent, found[variant.name][0], base))
+            found: dict[str, Outcome] = {}
+            if (number + turn) % 2:
+                found |= _one_by_one(job, whole, on_answer)
+            found |= _side_by_side(job, beside, targets, number + turn, on_answer)
+            if (number + turn) % 2 == 0:
+                found |= _one_by_one(job, whole, on_answer)
+            base = found[reference.name]
+            for name, of in pairs.items():
+                of.append(Pair(job.key, job.agent, found[name], base))
     return pairs
 
 
-def _in_turn(reference: Variant, variants: Sequence[Variant], number: int) -> Iterator[Variant]:
-    turned = [*variants[number % len(variants) :], *variants[: number % len(variants)]]
-    if len(variants) > 2:
-        yield from (reference, *turned, reference)
-    elif number % 2:
-        yield from (*turned, reference)
-    else:
-        yield from (reference, *turned)
+def _one_by_one(job: Job, ways: Sequence[Whole], on_answer: OnAnswer) -> dict[str, Outcome]:
+    found = {}
+    for way in ways:
+        on_answer(way.name, job.key)
+        found[way.name] = way.answer(job)
+    return found
 
 
-def _mean(outcomes: Sequence[Outcome]) -> Outcome:
-    if len(outcomes) == 1:
-        return outcomes[0]
-    first = outcomes[0]
-    seconds = sum(o.seconds for o in outcomes) / sum(o.tokens for o in outcomes) * first.tokens
-    return Outcome(first.tokens, seconds, first.steps, token_ids=first.token_ids)
+def _side_by_side(
+    job: Job, ways: Sequence[Stepwise], targets: Sequence[Target], number: int, on_answer: OnAnswer
+) -> dict[str, Outcome]:
+    first = number % len(ways)
+    turned = [*ways[first:], *ways[:first]]
+    for way in turned:
+        on_answer(way.name, job.key)
+    answers = [way.answering(job, targets[i]) for i, way in enumerate(turned)]
+    return {way.name: outcome for way, outcome in zip(turned, in_turns(answers), strict=True)}

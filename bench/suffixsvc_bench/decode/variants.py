@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 from suffixsvc_driver.config import Controller, DriverConfig, LayerKind, Policy
 from suffixsvc_driver.content import ContentType
+from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.live_curve import LiveCurve
 from suffixsvc_driver.loop import Result
@@ -18,49 +19,24 @@ from suffixsvc_driver.targets import Target
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.types import BackendNamespace, TokenIds
 from suffixsvc_bench.decode.jobs import Job, Written
-from suffixsvc_bench.speculator import Speculator, Spoken
+from suffixsvc_bench.decode.outcome import Outcome
+from suffixsvc_bench.decode.turns import Answering, Stopwatch, timed
+from suffixsvc_bench.speculator import Known, Speaking, Speculator, Spoken
 
 __all__ = [
     "PLAIN",
     "DriverVariant",
     "Memory",
-    "Outcome",
     "PlainVariant",
     "Setting",
+    "Stepwise",
     "Variant",
+    "Whole",
     "settings_for",
 ]
 
 PLAIN: Final = "plain"
 LAYERS: Final = tuple(str(kind) for kind in LayerKind)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """One job answered in one way.
-
-    Attributes:
-        tokens, seconds: written, and what decoding them took, everything that drafting costs included.
-        steps: of the target.
-        drafted, accepted: tokens sent to verification, and those the target agreed with.
-        by_layer: accepted tokens of each layer.
-        own_ms: for each step, the driver's own time and that of the suffix layer, milliseconds.
-        token_ids: what was written, where it is known.
-    """
-
-    tokens: int
-    seconds: float
-    steps: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    by_layer: dict[str, int] = field(default_factory=dict)
-    own_ms: tuple[float, ...] = ()
-    token_ids: tuple[int, ...] = ()
-
-    @property
-    def speed(self) -> float:
-        """Tokens per second."""
-        return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
 
 class Memory(BackendNamespace, Protocol):
@@ -78,6 +54,18 @@ class Variant(Protocol):
 
     def begin(self, workload: str, warming: Sequence[Written], turn: int) -> None:
         """A workload begins, for the ``turn``-th time: forget everything else, remember ``warming``."""
+
+
+@runtime_checkable
+class Stepwise(Variant, Protocol):
+    """A way that can stop after any step, so that several take turns within a job."""
+
+    def answering(self, job: Job, target: Target) -> Answering: ...
+
+
+@runtime_checkable
+class Whole(Variant, Protocol):
+    """A way that answers a job without a stop."""
 
     def answer(self, job: Job) -> Outcome: ...
 
@@ -100,20 +88,25 @@ class Setting:
 class PlainVariant:
     """The model alone."""
 
-    def __init__(self, target: Target, curve: LiveCurve, sampling: Sampling, name: str = PLAIN) -> None:
+    def __init__(self, curve: CostCurve, sampling: Sampling, name: str = PLAIN) -> None:
         self.name = name
-        self._speculator = Speculator(target, curve)
+        self._curve = LiveCurve(curve)
         self._sampling = sampling
 
     def begin(self, workload: str, warming: Sequence[Written], turn: int) -> None:
         pass
 
-    def answer(self, job: Job) -> Outcome:
-        return _outcome(self._speculator.plain(job.prompt_ids, job.max_tokens, sampling=self._sampling))
+    def answering(self, job: Job, target: Target) -> Answering:
+        """See :class:`Stepwise`."""
+        watch = Stopwatch()
+        speculator = Speculator(target, self._curve, clock=watch)
+        return _outcomes(
+            timed(speculator.writing(job.prompt_ids, job.max_tokens, sampling=self._sampling), watch)
+        )
 
 
 class DriverVariant:
-    """With drafts.
+    """With drafts. What its steps cost it learns by itself, from ``curve`` on.
 
     Args:
         namespace: opens a memory of this name.
@@ -124,43 +117,46 @@ class DriverVariant:
     def __init__(
         self,
         setting: Setting,
-        target: Target,
-        curve: LiveCurve,
+        curve: CostCurve,
         namespace: Callable[[str], Memory],
         draft_model: Callable[[], Layer] | None = None,
         content: Callable[[Sequence[int]], ContentType] | None = None,
     ) -> None:
         self.name = setting.name
         self.setting = setting
-        self._target, self._curve = target, curve
-        self._open, self._draft_model = namespace, draft_model
+        self._curve = LiveCurve(curve)
+        self._open = namespace
+        self._draft_model = draft_model if LayerKind.DRAFT_MODEL in setting.layers else None
         self._content = content if setting.config.controller is Controller.CONTENT else None
-        self._speculator = Speculator(target, curve)
+        self._memory: Memory | None = None
+        self._known = Known()
 
     def begin(self, workload: str, warming: Sequence[Written], turn: int) -> None:
-        layers = self.setting.layers
-        memory = None
-        if LayerKind.SUFFIX in layers:
-            memory = self._open(f"decode/{workload}/{_path(self.name)}/{turn}")
+        """See :class:`Variant`."""
+        self._memory, self._known = None, Known()
+        if LayerKind.SUFFIX in self.setting.layers:
+            self._memory = self._open(f"decode/{workload}/{_path(self.name)}/{turn}")
             for written in warming:
-                memory.add_output(written.token_ids, prompt_token_ids=written.job.prompt_ids)
-        self._speculator = Speculator(
-            self._target,
-            self._curve,
-            memory,
-            self._draft_model if LayerKind.DRAFT_MODEL in layers else None,
-            LayerKind.PROMPT_LOOKUP in layers,
-            self._content,
-        )
+                self._memory.add_output(written.token_ids, prompt_token_ids=written.job.prompt_ids)
 
-    def answer(self, job: Job) -> Outcome:
-        setting = self.setting
-        labels = {"agent": job.agent, "session": job.key}
-        return _outcome(
-            self._speculator.drafted(
-                job.prompt_ids, job.max_tokens, setting.config, labels, sampling=setting.sampling
-            )
+    def answering(self, job: Job, target: Target) -> Answering:
+        """See :class:`Stepwise`."""
+        watch = Stopwatch()
+        speculator = Speculator(
+            target,
+            self._curve,
+            self._memory,
+            self._draft_model,
+            LayerKind.PROMPT_LOOKUP in self.setting.layers,
+            self._content,
+            clock=watch,
+            known=self._known,
         )
+        labels = {"agent": job.agent, "session": job.key}
+        steps = speculator.drafting(
+            job.prompt_ids, job.max_tokens, self.setting.config, labels, sampling=self.setting.sampling
+        )
+        return _outcomes(timed(steps, watch))
 
 
 def settings_for(
@@ -174,7 +170,8 @@ def settings_for(
     """Settings that are compared.
 
     Args:
-        policies: "expected-gain", "first-match" (its K adaptive), or the name of a controller.
+        policies: "expected-gain", "first-match" (its K adaptive), the name of a controller, or
+            "plain" against itself, which shows what the run can resolve.
         ks: for "fixed-k": a setting for each.
         layers: sets of layers, "all" or kinds joined by "+"; a setting for each under expected gain.
 
@@ -198,8 +195,10 @@ def settings_for(
             controller = Controller.ADAPTIVE if policy == Policy.FIRST_MATCH else Controller(policy)
             config = DriverConfig(policy=Policy.FIRST_MATCH, controller=controller, model_class=model_class)
             found.append(Setting(str(controller), config, LAYERS, sampling))
+        elif policy == PLAIN:
+            found.append(Setting(f"{PLAIN}, again", DriverConfig(), (), sampling))
         else:
-            known = [*Policy, *Controller]
+            known = [*Policy, *Controller, PLAIN]
             raise InvalidInputError("no such policy", expected=", ".join(known), got=repr(policy))
     return list({setting.name: setting for setting in found}.values())
 
@@ -217,6 +216,17 @@ def _kinds(names: str) -> tuple[str, ...]:
 def _path(name: str) -> str:
     """A setting's name as part of a namespace."""
     return "".join(c if c.isalnum() else "-" for c in name)
+
+
+def _outcomes(steps: Speaking) -> Answering:
+    """How many tokens each step wrote, and what came out."""
+    try:
+        while True:
+            yield len(next(steps).emitted)
+    except StopIteration as finished:
+        return _outcome(finished.value)
+    finally:
+        steps.close()
 
 
 def _outcome(spoken: Spoken) -> Outcome:
