@@ -16,6 +16,7 @@ from suffixsvc.types import Draft, Labels, NamespaceRecord, NewOutput, OutputId,
 from suffixsvc_client import questions
 from suffixsvc_client.config import ClientConfig
 from suffixsvc_client.counters import ClientStats
+from suffixsvc_client.direct import open_transport
 from suffixsvc_client.effects import (
     Background,
     Download,
@@ -28,7 +29,6 @@ from suffixsvc_client.effects import (
     Upload,
 )
 from suffixsvc_client.exporting import ExportSummary, export_request
-from suffixsvc_client.grpc_sync import GrpcTransport
 from suffixsvc_client.procedures import Procedures
 from suffixsvc_client.questions import ServerInfo, ServiceStats
 from suffixsvc_client.session import ClientSession
@@ -47,7 +47,7 @@ class SuffixClient:
         target: ``unix:PATH`` or ``HOST:PORT``. Nothing is connected before the first call.
         config: timers and the circuit breaker.
         step_timeout_s: shorthand for the setting one changes most; see :class:`ClientConfig`.
-        transport: instead of gRPC to ``target``.
+        transport: instead of the one to ``target``.
 
     Steps never raise for the service's sake and never wait longer than their timer: what goes wrong is an
     empty draft, counted in :attr:`counts`. What must not get lost (close, add_outputs, forget) raises.
@@ -65,7 +65,7 @@ class SuffixClient:
         settings = config or ClientConfig()
         if step_timeout_s is not None:
             settings = replace(settings, step_timeout_s=step_timeout_s)
-        self._transport = transport or GrpcTransport(target)
+        self._transport = transport or open_transport(target, direct=settings.direct)
         self._procedures = Procedures(settings, time.monotonic)
         self._background = _Worker(self._carry_out)
 

@@ -29,10 +29,16 @@ class ClientConfig:
     #: first pause of the breaker; it doubles with every failed probe, up to the next
     breaker_pause_s: float = 0.25
     breaker_max_pause_s: float = 8.0
+    #: sessions of ``unix:PATH`` pass gRPC by where the service has a direct socket (the blocking client only)
+    direct: bool = True
 
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
+            if f.name == "direct":
+                if not isinstance(value, bool):
+                    raise InvalidConfigError("direct makes no sense", expected="a bool", got=repr(value))
+                continue
             if (
                 isinstance(value, bool)
                 or not isinstance(value, (int, float))

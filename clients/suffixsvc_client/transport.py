@@ -56,8 +56,9 @@ CHANNEL_OPTIONS: Final = [
 class Transport(Protocol):
     """Thread-safe. Every method raises SuffixError only: ServiceError or what the service said."""
 
-    #: replies that came after their step had given up
-    late_replies: int
+    @property
+    def late_replies(self) -> int:
+        """Replies that came after their step had given up."""
 
     def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any: ...
 

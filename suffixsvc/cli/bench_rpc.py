@@ -15,7 +15,9 @@ __all__ = ["rpc"]
 
 def rpc(
     transport: Annotated[list[str] | None, typer.Option(help="unix or tcp; both unless given.")] = None,
-    kind: Annotated[list[str] | None, typer.Option(help="stream or unary; both unless given.")] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="stream, direct (unix only) or unary; all unless given.")
+    ] = None,
     batch: Annotated[
         list[int] | None, typer.Option(help="Sessions in one message, for streams; 1, 8 and 64 unless given.")
     ] = None,

@@ -14,10 +14,19 @@ import structlog
 
 from suffixsvc.config import Limits
 from suffixsvc.errors import ListenError, MissingExtraError, SuffixError
+from suffixsvc.frames import DIRECT_SUFFIX
 from suffixsvc.lifecycle import SERVER_OPTIONS
+from suffixsvc.service.direct import DirectSocket
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.service.interceptor import ErrorInterceptor
-from suffixsvc.service.listen import Address, TcpAddress, UnixAddress, owner_only_umask, prepare
+from suffixsvc.service.listen import (
+    MAX_UNIX_PATH_BYTES,
+    Address,
+    TcpAddress,
+    UnixAddress,
+    owner_only_umask,
+    prepare,
+)
 from suffixsvc.service.servicer import SuffixCacheServicer
 from suffixsvc.v1 import suffix_cache_pb2, suffix_cache_pb2_grpc
 
@@ -71,6 +80,7 @@ class SuffixServer:
         self._expiry = threading.Thread(target=self._expire, name="expiry", daemon=True)
         self._server = self._assemble(max_streams + UNARY_THREADS)
         self._sockets: list[tuple[str, int]] = []
+        self._direct: list[DirectSocket] = []
 
     def _assemble(self, threads: int) -> grpc.Server:
         server = grpc.server(
@@ -94,6 +104,8 @@ class SuffixServer:
         """Listen on every address, then serve; the addresses as clients connect to them. ListenError."""
         bound = [self._bind(address) for address in self._addresses]
         self._server.start()
+        for direct in self._direct:
+            direct.start()
         self._set_health(health_pb2.HealthCheckResponse.SERVING)
         self._expiry.start()
         return bound
@@ -107,8 +119,21 @@ class SuffixServer:
             raise ListenError(f"cannot listen on {address}", expected="a free address", got=error) from None
         if isinstance(address, UnixAddress):
             self._sockets.append((address.path, os.stat(address.path).st_ino))
+            self._bind_direct(address)
             return str(address)
         return str(TcpAddress(address.host, port))
+
+    def _bind_direct(self, beside: UnixAddress) -> None:
+        """The stream without gRPC, beside gRPC's socket."""
+        path = beside.path + DIRECT_SUFFIX
+        if len(os.fsencode(path)) > MAX_UNIX_PATH_BYTES:
+            log.info("no direct socket: its path would be too long", path=path)
+            return
+        direct = DirectSocket(
+            path, self._servicer.answer, self._limits.max_message_bytes, self._servicer.free_streams
+        )
+        self._direct.append(direct)
+        self._sockets.append((path, direct.inode))
 
     def drain(self) -> int:
         """Refuse what is new, finish what runs, commit live sessions as incomplete; how many those were."""
@@ -117,7 +142,10 @@ class SuffixServer:
         self._stop_expiry.set()
         if self._expiry.is_alive():
             self._expiry.join()
-        self._server.stop(STOP_GRACE_SECONDS).wait()
+        stopped = self._server.stop(STOP_GRACE_SECONDS)
+        for direct in self._direct:
+            direct.stop(STOP_GRACE_SECONDS)
+        stopped.wait()
         committed = self.handlers.sessions.drain()
         self._remove_sockets()
         return committed

@@ -30,7 +30,8 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
     def __init__(self, handlers: Handlers, max_streams: int) -> None:
         self._handlers = handlers
         self._max_streams = max_streams
-        self._free_streams = threading.Semaphore(max_streams)
+        #: one for each stream, over gRPC or direct
+        self.free_streams = threading.Semaphore(max_streams)
         #: those that run
         self._exports: set[ExportJob] = set()
         self.draining = False
@@ -44,7 +45,7 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
     def Stream(  # type: ignore[override] # noqa: N802 - messages stay bytes (see interceptor.py); gRPC's method name
         self, request_iterator: Iterator[bytes], context: grpc.ServicerContext
     ) -> Iterator[bytes]:
-        if not self._free_streams.acquire(blocking=False):
+        if not self.free_streams.acquire(blocking=False):
             raise LimitExceededError(
                 "too many streams",
                 expected=f"at most {self._max_streams}",
@@ -52,10 +53,14 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
             )
         try:
             for request in request_iterator:
-                self._refuse_while_draining()
-                yield self._handlers.message_bytes(request)
+                yield self.answer(request)
         finally:
-            self._free_streams.release()
+            self.free_streams.release()
+
+    def answer(self, request: bytes) -> bytes:
+        """One message of a stream, a serialised StreamRequest; a serialised StreamReply."""
+        self._refuse_while_draining()
+        return self._handlers.message_bytes(request)
 
     def _refuse_while_draining(self) -> None:
         if self.draining:

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def service(folder: Path) -> Iterator[ServeProcess]:
         yield serve.start()
 
 
-@pytest.fixture(params=["sync", "aio"])
+@pytest.fixture(params=["sync", "sync over gRPC", "aio"])
 def connect(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
     """A client of either kind, with the same blocking face."""
     clients: list[Any] = []
@@ -54,9 +55,9 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
 
         def make(address: str) -> Any:
             client = (
-                SuffixClient(address, HASTY)
-                if request.param == "sync"
-                else Blocking(AsyncSuffixClient(address, HASTY), loop)
+                Blocking(AsyncSuffixClient(address, HASTY), loop)
+                if request.param == "aio"
+                else SuffixClient(address, replace(HASTY, direct=request.param == "sync"))
             )
             clients.append(client)
             return client
@@ -298,7 +299,7 @@ def test_an_idle_client_keeps_its_connection(service: ServeProcess, monkeypatch:
     often = {"grpc.keepalive_time_ms": 1_100, "grpc.http2.max_pings_without_data": 0}
     hasty = list({**dict(OPTIONS), **often}.items())
     monkeypatch.setattr("suffixsvc_client.grpc_sync.CHANNEL_OPTIONS", hasty)
-    with SuffixClient(service.address, HASTY) as client:
+    with SuffixClient(service.address, replace(HASTY, direct=False)) as client:
         session = client.namespace("a").open_session(WORDS)
         session.step([WORDS[0]])
         time.sleep(7)

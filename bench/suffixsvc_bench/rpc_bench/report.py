@@ -34,7 +34,7 @@ class Timing:
     """One configuration: our step and the echo of the same sizes, in alternating rounds of one run.
 
     Attributes:
-        transport: unix or tcp. kind: stream or unary.
+        transport: unix or tcp. kind: stream, direct or unary.
         mode: hot (calls follow each other) or cold (a CPU-bound pause before each, as a model makes).
         batch: sessions in one message.
         calls: timed, of either.

@@ -43,7 +43,8 @@ class RpcOptions:
     """What is measured."""
 
     transports: tuple[str, ...] = ("unix", "tcp")
-    kinds: tuple[str, ...] = ("stream", "unary")
+    #: gRPC's stream, the direct socket (unix only), unary calls
+    kinds: tuple[str, ...] = ("stream", "direct", "unary")
     #: sessions in one message; a unary call holds one
     batches: tuple[int, ...] = (1, 8, 64)
     modes: tuple[str, ...] = ("hot", "cold")
@@ -61,7 +62,7 @@ class RpcOptions:
     def __post_init__(self) -> None:
         for name, known in (
             ("transports", {"unix", "tcp"}),
-            ("kinds", {"stream", "unary"}),
+            ("kinds", {"stream", "direct", "unary"}),
             ("modes", {"hot", "cold"}),
         ):
             chosen = getattr(self, name)
@@ -83,7 +84,8 @@ class RpcOptions:
             (transport, kind, batch, mode)
             for transport in self.transports
             for kind in self.kinds
-            for batch in (self.batches if kind == "stream" else (1,))
+            if kind != "direct" or transport == "unix"
+            for batch in ((1,) if kind == "unary" else self.batches)
             for mode in self.modes
         ]
 
@@ -141,13 +143,13 @@ def _measure(
     width = options.max_draft_tokens
     step: StreamSteps | UnarySteps
     step = (
-        StreamSteps(target, prompts, texts, width)
-        if kind == "stream"
-        else UnarySteps(target, prompts[0], texts[0], width)
+        UnarySteps(target, prompts[0], texts[0], width)
+        if kind == "unary"
+        else StreamSteps(target, prompts, texts, width, direct=kind == "direct")
     )
     sizes = step.sizes(_SIZED)
     think_s = float(np.median([_prepared(step) for _ in range(_SIZED)]))
-    bare: Subject = (EchoStream if kind == "stream" else EchoUnary)(echo_target, sizes, think_s)
+    bare: Subject = (EchoUnary if kind == "unary" else EchoStream)(echo_target, sizes, think_s)
     engine = EngineSteps(cache, prompts, texts, width)
     pause_s = options.pause_ms / 1e3 if mode == "cold" else 0.0
     step_s: list[float] = []

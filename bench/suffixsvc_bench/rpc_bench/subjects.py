@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import grpc
 from suffixsvc_client import ClientConfig, SuffixClient
+from suffixsvc_client.direct import open_transport
 from suffixsvc_client.effects import CLOSE, OPEN, STEP
 from suffixsvc_client.grpc_sync import GrpcTransport
-from suffixsvc_client.transport import CHANNEL_OPTIONS
+from suffixsvc_client.transport import CHANNEL_OPTIONS, Transport
 
 from suffixsvc import SuffixCache, wire
 from suffixsvc.errors import ProtocolError
@@ -79,28 +80,43 @@ class _Generation:
         return truth[: agreed + 1]
 
 
-class _Measuring(GrpcTransport):
-    """Notes the sizes of everything exchanged while it is told to."""
+class _Measuring:
+    """A transport that notes the sizes of everything exchanged while it is told to."""
 
-    def __init__(self, target: str) -> None:
-        super().__init__(target)
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
         self.sizes: list[Sizes] | None = None
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
     def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
-        replies = super().exchange(requests, timeout_s)
+        replies = self._transport.exchange(requests, timeout_s)
         if self.sizes is not None:
             self.sizes += [Sizes(a.ByteSize(), b.ByteSize()) for a, b in zip(requests, replies, strict=True)]
         return replies
 
 
 class StreamSteps:
-    """Steps of ``batch`` sessions in one message through the client, as an engine makes them."""
+    """Steps of ``batch`` sessions in one message through the client, as an engine makes them.
+
+    Args:
+        direct: on the direct socket, else on gRPC's stream.
+    """
 
     def __init__(
-        self, target: str, prompts: Sequence[TokenArray], texts: Sequence[TokenArray], max_draft_tokens: int
+        self,
+        target: str,
+        prompts: Sequence[TokenArray],
+        texts: Sequence[TokenArray],
+        max_draft_tokens: int,
+        *,
+        direct: bool = False,
     ) -> None:
-        self._transport = _Measuring(target)
-        self.client = SuffixClient(transport=self._transport, config=ClientConfig(step_timeout_s=_TIMEOUT_S))
+        self._transport = _Measuring(open_transport(target, direct=direct))
+        self.client = SuffixClient(
+            transport=cast("Transport", self._transport), config=ClientConfig(step_timeout_s=_TIMEOUT_S)
+        )
         namespace = self.client.namespace(NAMESPACE)
         self._sessions = [namespace.open_session(prompt) for prompt in prompts]
         self._texts = [_Generation(text) for text in texts]

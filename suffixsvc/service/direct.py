@@ -1,0 +1,170 @@
+"""The stream without gRPC, for clients of the same machine: a unix socket, one thread a connection.
+
+A decode step waits for its draft. Behind a step of tens of milliseconds everything is cold, and gRPC hands a
+message from thread to thread five times on its way there and back; here whoever reads it answers it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import structlog
+
+from suffixsvc.frames import GREETING, FrameBuffer, frame
+from suffixsvc.service.failures import detail_of
+from suffixsvc.service.listen import UnixAddress, owner_only_umask, prepare
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+
+__all__ = ["DirectSocket"]
+
+log = structlog.get_logger(__name__)
+
+_READ_BYTES: Final = 1 << 16
+_BACKLOG: Final = 128
+#: how long a client may leave an answer unread before it is hung up on
+_UNREAD_SECONDS: Final = 30
+_LAST_WORDS_SECONDS: Final = 2.0
+#: after a connection could not be taken (no file descriptors, no memory)
+_PAUSE_SECONDS: Final = 0.1
+
+
+class _Reply(NamedTuple):
+    message: bytes
+    last: bool = False
+
+
+class DirectSocket:
+    """Listens from :meth:`start` to :meth:`stop`.
+
+    Args:
+        path: of the socket file, absolute.
+        answer: a serialised StreamRequest -> a serialised StreamReply. What it raises is told the client,
+            and ends the connection.
+        places: one is taken by each connection; without a free one the client is turned away and has
+            gRPC's stream to hear why.
+
+    Raises:
+        ListenError: somebody listens there, or a file that is no socket is in the way.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        answer: Callable[[bytes], bytes],
+        max_message_bytes: int,
+        places: threading.Semaphore,
+    ) -> None:
+        prepare(UnixAddress(path))
+        self.path = path
+        self._answer, self._most, self._places = answer, max_message_bytes, places
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with owner_only_umask():
+            self._listener.bind(path)
+        self.inode = os.stat(path).st_ino
+        self._lock = threading.Lock()
+        self._running: dict[socket.socket, threading.Thread] = {}
+        self._stopping = False
+        self._acceptor = threading.Thread(target=self._accept, name="direct-accept", daemon=True)
+
+    def start(self) -> None:
+        self._listener.listen(_BACKLOG)
+        self._acceptor.start()
+
+    def stop(self, grace_seconds: float) -> None:
+        """Take no more connections; answer what was asked, within ``grace_seconds``; hang up."""
+        self._stopping = True
+        with suppress(OSError):  # where the acceptor was never started, or is gone
+            self._listener.shutdown(socket.SHUT_RDWR)
+        # not everywhere does that wake who accepts
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+            caller.settimeout(_PAUSE_SECONDS)
+            caller.connect(self.path)
+        self._listener.close()
+        until = time.monotonic() + grace_seconds
+        with self._lock:
+            running = dict(self._running)
+        for connection in running:
+            _shut(connection, socket.SHUT_RD)
+        for connection, thread in running.items():
+            thread.join(max(0.0, until - time.monotonic()))
+            _shut(connection, socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        while not self._stopping:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError as error:
+                if not self._stopping:
+                    log.warning("a direct connection could not be taken", error=str(error))
+                    time.sleep(_PAUSE_SECONDS)
+                continue
+            if self._stopping or not self._places.acquire(blocking=False):
+                connection.close()
+                continue
+            thread = threading.Thread(target=self._serve, args=[connection], name="direct", daemon=True)
+            with self._lock:
+                self._running[connection] = thread
+            try:
+                thread.start()
+            except RuntimeError as error:
+                log.warning("no thread for a direct connection", error=str(error))
+                self._let_go(connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            timeout = struct.pack("ll", _UNREAD_SECONDS, 0)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+            connection.sendall(GREETING)
+            self._answer_all(connection)
+        except OSError:
+            pass  # the client went away; what its sessions hold stays until they are resumed or expire
+        finally:
+            self._let_go(connection)
+
+    def _answer_all(self, connection: socket.socket) -> None:
+        frames = FrameBuffer(self._most)
+        while data := connection.recv(_READ_BYTES):
+            frames.feed(data)
+            while (reply := self._next_reply(frames)) is not None:
+                connection.sendall(frame(reply.message))
+                if reply.last:
+                    _listen_out(connection)
+                    return
+
+    def _next_reply(self, frames: FrameBuffer) -> _Reply | None:
+        """The answer to the next message; None where none is complete."""
+        try:
+            message = frames.next()
+            return None if message is None else _Reply(self._answer(message))
+        except Exception as error:
+            detail = detail_of(error, "direct stream")
+            log.info("a direct stream is ended", error=detail.message)
+            return _Reply(pb.StreamReply(error=detail).SerializeToString(), last=True)
+
+    def _let_go(self, connection: socket.socket) -> None:
+        connection.close()
+        with self._lock:
+            del self._running[connection]
+        self._places.release()
+
+
+def _listen_out(connection: socket.socket) -> None:
+    """Read what a client that was just told off still sends: a socket that is closed before everything was
+    read drops what it sent, too."""
+    _shut(connection, socket.SHUT_WR)
+    connection.settimeout(_LAST_WORDS_SECONDS)
+    until = time.monotonic() + _LAST_WORDS_SECONDS
+    while time.monotonic() < until and connection.recv(_READ_BYTES):
+        pass
+
+
+def _shut(connection: socket.socket, how: int) -> None:
+    with suppress(OSError):  # closed meanwhile
+        connection.shutdown(how)

@@ -1,0 +1,451 @@
+"""The direct socket: the answers of gRPC, its bytes, and what both sides make of each other's worst."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from suffixsvc_client import ClientConfig, SuffixClient
+from suffixsvc_client.direct import UnixTransport, open_transport
+from suffixsvc_client.effects import SERVER_INFO
+from suffixsvc_client.grpc_sync import GrpcTransport
+from support.serving import ServeProcess, eventually, serving, socket_dir
+
+from suffixsvc import Limits, SuffixCache, wire
+from suffixsvc.errors import (
+    InvalidConfigError,
+    LimitExceededError,
+    ProtocolError,
+    ServiceTimeoutError,
+    ServiceUnavailableError,
+    SuffixError,
+    UnknownSessionError,
+)
+from suffixsvc.frames import DIRECT_SUFFIX, GREETING, FrameBuffer, frame
+from suffixsvc.service.listen import parse_address
+from suffixsvc.service.server import SuffixServer
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+
+PATIENT = ClientConfig(step_timeout_s=20.0, open_timeout_s=20.0)
+WORDS = [11, 12, 13, 14, 15, 16, 17, 18]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with socket_dir() as folder:
+        yield folder
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[SuffixServer]:
+    limits = Limits(max_message_bytes=4096)
+    with SuffixCache() as cache, serving(cache, f"unix:{folder / 's'}", limits) as (server, _):
+        yield server
+
+
+def call(path: Path) -> socket.socket:
+    """Somebody who speaks for himself; greeted already."""
+    caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    caller.settimeout(20.0)
+    caller.connect(str(path) + DIRECT_SUFFIX)
+    assert hear(caller, len(GREETING)) == GREETING
+    return caller
+
+
+def hear(caller: socket.socket, count: int) -> bytes:
+    heard = b""
+    while len(heard) < count and (more := caller.recv(count - len(heard))):
+        heard += more
+    return heard
+
+
+def hear_reply(caller: socket.socket) -> pb.StreamReply:
+    [length] = struct.unpack("<I", hear(caller, 4))
+    return pb.StreamReply.FromString(hear(caller, length))
+
+
+def opening(number: int, namespace: str = "a", prompt: bytes = b"\1\0\0\0") -> pb.StreamRequest:
+    request = pb.StreamRequest(id=number)
+    request.open.namespace, request.open.prompt_token_ids = namespace, prompt
+    return request
+
+
+# -- bytes
+
+
+def test_the_bytes_of_frames() -> None:
+    assert GREETING == b"suffixsvc direct 1\n"
+    assert DIRECT_SUFFIX == ".direct"
+    assert frame(b"abc") == b"\x03\x00\x00\x00abc"
+    assert frame(b"") == b"\x00\x00\x00\x00"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_frames_come_out_as_they_went_in_however_the_bytes_arrive(seed: int) -> None:
+    print(f"seed {seed}")
+    rng = np.random.default_rng(seed)
+    messages = [rng.bytes(int(rng.integers(0, 300))) for _ in range(40)]
+    data = b"".join(map(frame, messages))
+    buffer, found, at = FrameBuffer(300), [], 0
+    while at < len(data):
+        piece = int(rng.integers(1, 700))
+        buffer.feed(data[at : at + piece])
+        at += piece
+        while (message := buffer.next()) is not None:
+            found.append(message)
+    assert found == messages
+    buffer.feed(frame(b"x" * 301)[:5])
+    with pytest.raises(LimitExceededError, match="at most 300 bytes; got 301"):
+        buffer.next()
+
+
+# -- the way is taken, and gives the same
+
+
+def test_unix_addresses_go_the_direct_way_others_and_who_asks_do_not(folder: Path) -> None:
+    assert isinstance(open_transport(f"unix:{folder}/s"), UnixTransport)
+    assert isinstance(open_transport(f"unix:{folder}/s", direct=False), GrpcTransport)
+    assert isinstance(open_transport("localhost:1"), GrpcTransport)
+    with pytest.raises(InvalidConfigError, match="not the address"):
+        open_transport("unix:")
+    with pytest.raises(InvalidConfigError, match="direct makes no sense"):
+        ClientConfig(direct="yes")  # type: ignore[arg-type] # the point
+
+
+def test_answers_are_those_of_grpc(folder: Path) -> None:
+    rng = np.random.default_rng(5)
+    texts = [rng.integers(0, 40, 120).tolist() for _ in range(3)]
+
+    def speak(direct: bool) -> list[object]:
+        said: list[object] = []
+        settings = ClientConfig(step_timeout_s=20.0, open_timeout_s=20.0, direct=direct)
+        with (
+            SuffixCache() as cache,
+            serving(cache, f"unix:{folder / 's'}") as (_, address),
+            SuffixClient(address, settings) as client,
+        ):
+            for text in texts * 2:
+                session = client.namespace("a").open_session(text[:10], labels={"agent": "x"})
+                for at in range(10, 120, 7):
+                    draft = session.step(text[at : at + 7], 24)
+                    said.append((draft.token_ids.tolist(), np.round(draft.probs, 6).tolist()))
+                session.append_context([1, 2, 3])
+                said.append(session.step([4], 8).token_ids.tolist())
+                said.append((session.close(), session.length))
+            said.append((client.counts.steps, client.counts.empty))
+        return said
+
+    assert speak(True) == speak(False)
+
+
+def test_grpc_carries_no_step_where_there_is_a_direct_socket(
+    folder: Path, server: SuffixServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("over gRPC")
+
+    for name in ("exchange", "post", "unary"):
+        monkeypatch.setattr(GrpcTransport, name, refuse)
+    with SuffixClient(f"unix:{folder / 's'}", PATIENT) as client:
+        session = client.namespace("a").open_session([1, 2])
+        session.step(WORDS * 2)
+        session.append_context([3])
+        assert len(session.step([11, 12, 13])) > 0
+        session.close()
+
+
+def test_without_a_direct_socket_grpc_carries_all(folder: Path, server: SuffixServer) -> None:
+    (folder / f"s{DIRECT_SUFFIX}").unlink()
+    with SuffixClient(f"unix:{folder / 's'}", PATIENT) as client:
+        session = client.namespace("a").open_session([1, 2])
+        assert len(session.step(WORDS * 2)) > 0
+        assert client.counts.empty == {}
+        session.close()
+
+
+def test_a_server_of_another_kind_at_that_path_is_left_alone(folder: Path, server: SuffixServer) -> None:
+    path = str(folder / "s") + DIRECT_SUFFIX
+    os.unlink(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other, ThreadPoolExecutor() as pool:
+        other.bind(path)
+        other.listen()
+        with SuffixClient(f"unix:{folder / 's'}", PATIENT) as client:
+
+            def greet() -> None:
+                caller, _ = other.accept()
+                with caller:
+                    caller.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+            greeted = pool.submit(greet)
+            session = client.namespace("a").open_session([1, 2])
+            assert len(session.step(WORDS * 2)) > 0
+            greeted.result(20)
+
+
+def test_a_path_that_has_no_room_for_a_second_socket(folder: Path) -> None:
+    name = "x" * (107 - len(os.fsencode(folder)) - 1)
+    with (
+        SuffixCache() as cache,
+        serving(cache, f"unix:{folder / name}") as (_, address),
+        SuffixClient(address, PATIENT) as client,
+    ):
+        assert os.listdir(folder) == [name]
+        assert len(client.namespace("a").open_session([1]).step(WORDS * 2)) > 0
+
+
+def test_the_socket_is_its_owners_and_goes_with_the_server(folder: Path) -> None:
+    path = folder / f"s{DIRECT_SUFFIX}"
+    with SuffixCache() as cache, serving(cache, f"unix:{folder / 's'}"):
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert not path.exists()
+
+
+def test_threads_do_not_mix_their_answers_up(folder: Path, server: SuffixServer) -> None:
+    with SuffixClient(f"unix:{folder / 's'}", PATIENT) as client, ThreadPoolExecutor(8) as pool:
+
+        def speak(n: int) -> list[int]:
+            session = client.namespace(f"n{n}").open_session([n])
+            words = [100 * n + i for i in range(8)]
+            for _ in range(20):
+                session.step(words)
+            drafted = session.step(words[:3], 5).token_ids.tolist()
+            session.close()
+            return drafted
+
+        for n, drafted in enumerate(pool.map(speak, range(16))):
+            assert drafted == [100 * n + i for i in range(3, 8)]
+
+
+def test_errors_are_those_of_the_service(folder: Path, server: SuffixServer) -> None:
+    transport = UnixTransport(f"unix:{folder / 's'}")
+    request = pb.StreamRequest()
+    request.close.session_id = "nobody"
+    [reply] = transport.exchange([request], 20.0)
+    assert isinstance(wire.error_from_detail(reply.error), UnknownSessionError)
+    long = pb.StreamRequest()
+    long.append_context.token_ids = b"\1\0\0\0" * 2000
+    with pytest.raises(LimitExceededError, match="at most 4096 bytes"):
+        transport.exchange([long], 20.0)
+    assert transport.exchange([opening(0)], 20.0)[0].open.session_id
+    assert transport.unary(SERVER_INFO, pb.GetServerInfoRequest(), 20.0).max_message_bytes == 4096
+    transport.close()
+    for act in (lambda: transport.exchange([opening(0)], 20.0), lambda: transport.post([opening(0)])):
+        with pytest.raises(ServiceUnavailableError, match="the client is closed"):
+            act()
+
+
+# -- what a client may do to a service
+
+
+def test_messages_may_come_in_any_pieces(folder: Path, server: SuffixServer) -> None:
+    with call(folder / "s") as caller:
+        data = frame(opening(7).SerializeToString())
+        for byte in data:
+            caller.sendall(bytes([byte]))
+        assert hear_reply(caller).id == 7
+        caller.sendall(data * 30)
+        assert [hear_reply(caller).id for _ in range(30)] == [7] * 30
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", LimitExceededError),
+        (frame(b"\xff\xff\xff\xff"), SuffixError),
+        (struct.pack("<I", 4097) + b"x" * 10_000, LimitExceededError),
+    ],
+)
+def test_what_cannot_be_read_is_told_and_ends_that_connection_alone(
+    folder: Path, server: SuffixServer, said: bytes, code: type[SuffixError]
+) -> None:
+    with call(folder / "s") as bad, call(folder / "s") as good:
+        bad.sendall(said)
+        reply = hear_reply(bad)
+        assert reply.id == 0
+        assert isinstance(wire.error_from_detail(reply.error), code)
+        assert bad.recv(1) == b""
+        good.sendall(frame(opening(1).SerializeToString()))
+        assert hear_reply(good).open.session_id
+
+
+def test_clients_that_leave_in_the_middle_leave_their_place(folder: Path) -> None:
+    with SuffixCache() as cache:
+        server = SuffixServer(cache, [parse_address(f"unix:{folder / 's'}")], max_streams=2)
+        server.start()
+        try:
+            data = frame(opening(1).SerializeToString())
+            for cut in range(len(data)):
+                eventually(lambda: _greeted(folder), "a place is free")
+                with call(folder / "s") as caller:
+                    caller.sendall(data[:cut])
+        finally:
+            server.drain()
+
+
+def _greeted(folder: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        caller.settimeout(20.0)
+        caller.connect(str(folder / "s") + DIRECT_SUFFIX)
+        return bool(caller.recv(1))
+
+
+def test_without_a_place_the_client_hears_why_over_grpc(folder: Path) -> None:
+    with SuffixCache() as cache:
+        server = SuffixServer(cache, [parse_address(f"unix:{folder / 's'}")], max_streams=1)
+        server.start()
+        try:
+            with call(folder / "s"):
+                transport = UnixTransport(f"unix:{folder / 's'}")
+                with pytest.raises(LimitExceededError, match="too many streams"):
+                    transport.exchange([opening(0)], 20.0)
+                transport.close()
+        finally:
+            server.drain()
+
+
+def test_who_never_reads_is_no_hindrance_to_the_end(folder: Path) -> None:
+    """Its answers fill the socket; the server stops all the same."""
+    with SuffixCache() as cache:
+        server = SuffixServer(cache, [parse_address(f"unix:{folder / 's'}")])
+        server.start()
+        with call(folder / "s") as deaf:
+            deaf.settimeout(0.2)
+            data = frame(opening(1).SerializeToString()) * 50
+            with pytest.raises(TimeoutError):
+                deaf.sendall(data * 100_000)
+            server.drain()
+    assert os.listdir(folder) == []
+
+
+# -- what a service may do to a client
+
+
+class Scripted:
+    """A service that greets and then says what it is told, whatever it is asked."""
+
+    def __init__(self, folder: Path, answers: list[bytes], greeting: bytes = GREETING) -> None:
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(str(folder / "s") + DIRECT_SUFFIX)
+        self.listener.listen()
+        self.pool = ThreadPoolExecutor(1)
+        self.done = self.pool.submit(self._serve, answers, greeting)
+
+    def _serve(self, answers: list[bytes], greeting: bytes) -> None:
+        caller, _ = self.listener.accept()
+        with caller:
+            caller.sendall(greeting)
+            for answer in answers:
+                if not caller.recv(1 << 16):
+                    return
+                caller.sendall(answer)
+            while caller.recv(1 << 16):
+                pass
+
+    def __enter__(self) -> Scripted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.listener.close()
+        self.done.result(20)
+        self.pool.shutdown()
+
+
+def reply_bytes(number: int) -> bytes:
+    return frame(pb.StreamReply(id=number, steps=pb.StepBatchReply()).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (reply_bytes(9), ProtocolError),
+        (reply_bytes(0), ProtocolError),
+        (frame(b"\xff\xff\xff"), ProtocolError),
+        (struct.pack("<I", (1 << 32) - 1), LimitExceededError),
+    ],
+)
+def test_nonsense_ends_the_connection(folder: Path, answer: bytes, kind: type[SuffixError]) -> None:
+    transport = UnixTransport(f"unix:{folder / 's'}")
+    with Scripted(folder, [answer]):
+        with pytest.raises(kind):
+            transport.exchange([opening(0)], 20.0)
+        transport.close()
+
+
+def test_an_answer_that_comes_late_is_dropped_and_counted(folder: Path) -> None:
+    transport = UnixTransport(f"unix:{folder / 's'}")
+    with Scripted(folder, [b"", reply_bytes(1) + reply_bytes(2), b"", reply_bytes(3) + reply_bytes(4)]):
+        with pytest.raises(ServiceTimeoutError, match=r"within 0\.05 s"):
+            transport.exchange([opening(0)], 0.05)
+        assert transport.exchange([opening(0)], 20.0)[0].id == 2
+        assert transport.late_replies == 1
+        transport.post([opening(0)])
+        time.sleep(0.05)  # or both messages may arrive as one, and be answered as one
+        assert transport.exchange([opening(0)], 20.0)[0].id == 4
+        assert transport.late_replies == 1  # nobody waited for the third
+        transport.close()
+
+
+def test_a_server_that_accepts_and_says_nothing_costs_the_timer_only(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.bind(str(folder / "s") + DIRECT_SUFFIX)
+        silent.listen()
+        transport = UnixTransport(f"unix:{folder / 's'}")
+        for _ in range(2):
+            with pytest.raises(ServiceTimeoutError):
+                transport.exchange([opening(0)], 0.05)
+        transport.close()
+
+
+@pytest.mark.crash
+def test_a_service_that_stops_and_goes_on(folder: Path) -> None:
+    hasty = ClientConfig(step_timeout_s=0.05, breaker_failures=100)
+    with ServeProcess(folder) as service, SuffixClient(service.start().address, hasty) as client:
+        session = client.namespace("a").open_session([1, 2, 3])
+        eventually(lambda: len(session.step(WORDS)) > 0, "it drafts")
+        service.send(signal.SIGSTOP)
+        for word in WORDS[:3]:
+            assert len(session.step([word])) == 0
+        service.send(signal.SIGCONT)
+        eventually(lambda: len(session.step([])) > 0, "it drafts again")
+        eventually(lambda: session.step([]) is not None and client.counts.late_replies >= 3, "late replies")
+
+
+@pytest.mark.crash
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_has_a_connection_of_its_own(folder: Path) -> None:
+    """In a process of its own, which has not used gRPC before it forks: gRPC does not survive that."""
+    script = """
+import os, sys
+from suffixsvc_client.direct import UnixTransport
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+
+def opened(transport):
+    request = pb.StreamRequest()
+    request.open.namespace = "a"
+    request.open.prompt_token_ids = b"\\1\\0\\0\\0"
+    return transport.exchange([request], 20.0)[0].open.session_id
+
+transport = UnixTransport(sys.argv[1])
+assert opened(transport)
+child = os.fork()
+for _ in range(200):
+    assert opened(transport)
+if not child:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert opened(transport)
+os._exit(0)
+"""
+    with ServeProcess(folder) as service:
+        service.start()
+        status = os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", script, service.address])
+        assert status == 0
