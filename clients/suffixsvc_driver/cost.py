@@ -45,7 +45,9 @@ _log = structlog.get_logger(__name__)
 _FORMAT: Final = "suffixsvc-cost/1"
 #: widths worth a measurement; those between take the dearer neighbour's cost
 _WIDTHS: Final = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96, 128)
-_POSITION: Final = 256
+#: tokens in front of the measured ones, about as many as a call of an agent has: the longer the text, the
+#: more plain steps a wide one costs
+_POSITION: Final = 768
 #: plain steps that a guess is based on
 _GUESS_ROUNDS: Final = 5
 _HASHED_BYTES: Final = 1 << 20
@@ -186,7 +188,7 @@ def measure_curve(
     Returns:
         The curve, and the relative cost samples of each width.
     """
-    position = max(1, min(_POSITION, target.context_size - target.max_width - 1))
+    position = max(1, min(_POSITION, (target.context_size - target.max_width - 1) // 2))
     # any text will do: what a step costs does not depend on which tokens it holds
     text = [1 + i % 97 for i in range(position)]
     target.begin(text)
@@ -238,7 +240,7 @@ def seconds_per_token(
     Args:
         position: tokens of the text that the steps stand behind, as far as the context holds them.
     """
-    position = max(1, min(position, target.context_size - 2))
+    position = max(1, min(position, target.context_size // 2))
     target.begin([1 + i % 97 for i in range(position)])
     target.probe(1)  # buffers are allocated on first use
     taken = []

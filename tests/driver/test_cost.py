@@ -46,7 +46,7 @@ def test_a_machine_that_slows_down_measures_the_same() -> None:
     curve, samples = measure_curve(
         target, rounds=4, clock=lambda: target.now, progress=lambda d, n: seen.append((d, n))
     )
-    assert target.prompt == 256
+    assert target.prompt == 247  # there has to be room behind it
     assert target.kept == 0
     assert curve.costs[2] == pytest.approx(1.5, rel=0.02)
     assert curve.costs[14] == pytest.approx(5.0, rel=0.02)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -82,11 +82,14 @@ def keep_curve(model: object, home: Path, target: TargetSettings = TARGET) -> No
     if not isinstance(model, Path) or model.stat().st_size < 100:
         return  # a name, or something that is no model
     loaded = SimpleNamespace(path=model, experts_used=target.experts_used)
-    settings = target.context_settings(threads=1, context_size=1)
-    key = key_of(SimpleNamespace(model=loaded, settings=settings))  # type: ignore[arg-type]  # all it looks at
-    width = min(CURVE.max_width, settings.max_width)
+    said = target.context_settings(threads=1, context_size=1)
+    width = min(CURVE.max_width, said.max_width)
     curve = CostCurve(CURVE.costs[: width + 1], CURVE.seconds_per_step)
-    save_curve(home / "cost" / key.file_name(), key, curve, {})
+    # what suits the model is not known here
+    for flash in (True, False) if said.flash_attention is None else (said.flash_attention,):
+        settings = replace(said, flash_attention=flash)
+        key = key_of(SimpleNamespace(model=loaded, settings=settings))  # type: ignore[arg-type]  # all it looks at
+        save_curve(home / "cost" / key.file_name(), key, curve, {})
 
 
 def process(*arguments: object, home: Path, **streams: Any) -> subprocess.Popen[str]:

@@ -50,7 +50,8 @@ class ContextSettings:
         threads: physical cores to use. Never more: llama.cpp's threads spin.
         batch_size: tokens prefilled at once.
         max_width: tokens verified at once at most, which sizes the logits buffer.
-        flash_attention: None lets llama.cpp choose.
+        flash_attention: None = what suits the model (:mod:`suffixsvc_driver.targets.attention`); of a bare
+            :class:`LlamaContext`, what llama.cpp chooses.
         kv_type: "f16" or "f32".
         snapshots: let recurrent states roll back by themselves where the architecture can; without it they
             are saved before a draft and put back behind it. Takes ``max_width`` + 1 states a slot.

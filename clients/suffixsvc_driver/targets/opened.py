@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 from suffixsvc.types import TokenIds
 from suffixsvc_driver.chooser import Chooser
 from suffixsvc_driver.sampling import Sampling
+from suffixsvc_driver.targets.attention import choose_flash_attention
 from suffixsvc_driver.targets.choosers import Choosers
 from suffixsvc_driver.targets.llama_context import ContextSettings, LlamaContext
 from suffixsvc_driver.targets.llama_model import LlamaModel
@@ -28,9 +30,12 @@ class OpenedModel:
     def __init__(
         self, model: str | Path | LlamaModel, settings: ContextSettings, *, unified: bool, lanes: int
     ) -> None:
-        self.settings = settings
         self._owns_model = not isinstance(model, LlamaModel)
         self.model = model if isinstance(model, LlamaModel) else LlamaModel(model)
+        #: flash attention decided
+        self.settings = settings = replace(
+            settings, flash_attention=choose_flash_attention(self.model, settings)
+        )
         # A recurrent state is that of one path; and a window that forgets takes only cells again that one
         # sequence alone holds: neither shares its memory cell by cell.
         self._shares = not self.model.recurrent and (settings.full_window or not self.model.window)
