@@ -1,4 +1,4 @@
-"""Verbs of ours (the service, a draft worker) as child processes that never outlive their parent.
+"""Verbs of ours (the service, a draft worker) and other programs as children that never outlive their parent.
 
 Each child leads a process group of its own, so a Ctrl-C in the terminal reaches only the parent, which
 then stops its children in order: asked (SIGTERM), waited for, killed. Three nets lie below each other:
@@ -100,11 +100,56 @@ class Children:
         Raises:
             ServiceUnavailableError: it ended, or was not ready in time; the message ends with what it said.
         """
+        line = [sys.executable, "-m", "suffixsvc.cli", *command]
+        return self.start_program(name, line, ready, timeout_seconds)
+
+    def start_service(self, data: Path, *listen: str) -> Child:
+        """``suffixsvc serve`` on the folder ``data``, whatever is in it, at these addresses. What it says
+        when it is ready lies at :meth:`told`.
+
+        Raises:
+            As :meth:`start`.
+        """
+        command = ["serve", "--data", str(data)]
+        return self._start_server("service", [*command, *_each("--listen", listen)])
+
+    def start_draft_worker(
+        self,
+        model: Path,
+        listen: str,
+        *,
+        threads: int,
+        context_size: int | None = None,
+        slots: int | None = None,
+    ) -> Child:
+        """``suffixsvc draft-worker``.
+
+        Raises:
+            As :meth:`start`.
+        """
+        command = ["draft-worker", "--model", str(model.absolute()), "--threads", str(threads)]
+        command += ["--context", str(context_size)] if context_size else []
+        command += ["--slots", str(slots)] if slots else []
+        return self._start_server("draft worker", [*command, "--listen", listen])
+
+    def told(self, name: str) -> Path:
+        """What a server of ours of this name writes when it is ready: JSON, its addresses among it."""
+        return self._folder / f"{name}.ready"
+
+    def _start_server(self, name: str, command: Sequence[str]) -> Child:
+        ready = self.told(name)
+        ready.unlink(missing_ok=True)
+        return self.start(name, [*command, "--ready-file", str(ready)], ready.exists)
+
+    def start_program(
+        self, name: str, line: Sequence[str], ready: Callable[[], bool], timeout_seconds: float = 120.0
+    ) -> Child:
+        """Start any program, by its whole command line; otherwise as :meth:`start`."""
         log = self._folder / f"{name}.log"
-        line = [sys.executable, "-m", "suffixsvc.leash", str(os.getpid())]
+        leash = [sys.executable, "-m", "suffixsvc.leash", str(os.getpid())]
         with log.open("ab") as output:
-            process = subprocess.Popen(  # noqa: S603  # our own interpreter and verbs
-                [*line, sys.executable, "-m", "suffixsvc.cli", *command],
+            process = subprocess.Popen(  # noqa: S603  # our own interpreter in front of what the caller names
+                [*leash, *line],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -129,6 +174,10 @@ class Children:
         """Stop every child. Idempotent."""
         while self._children:
             self._children.pop().stop()
+
+
+def _each(option: str, values: Sequence[str]) -> list[str]:
+    return [part for value in values for part in (option, value)]
 
 
 def _holds(ready: Callable[[], bool]) -> bool:

@@ -20,9 +20,9 @@ _DRY_EDGES: Final = (1, 2, 3, 5, 9, 17)
 #: gain of the draft at hand, tokens: likewise
 _GAIN_EDGES: Final = (1e-9, 0.5, 2.0)
 #: tokens a question is hoped to add before anything was seen
-_HOPE: Final = 1.0
+_HOPE: Final = 0.5
 #: how many questions the level above weighs
-_PRIOR: Final = 12.0
+_PRIOR: Final = 6.0
 _CAP: Final = 256.0
 #: weight of the newest measurement of what a question costs, the last one being of the step before
 _COST_STEP: Final = 0.2

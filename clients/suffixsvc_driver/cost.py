@@ -131,6 +131,7 @@ def measured_curve(
     rounds: int = 5,
     folder: Path | None = None,
     again: bool = False,
+    drift: float | None = None,
     progress: Progress | None = None,
 ) -> CostCurve:
     """The target's curve from disk, or measured now and kept. A disk that cannot keep it is logged, no error.
@@ -141,11 +142,13 @@ def measured_curve(
         rounds: how often every width is measured.
         folder: instead of :func:`cost_folder`.
         again: measure even if a curve is there.
+        drift: measure also where a plain step now takes so many times what it took then, or less; costs some
+            plain steps.
     """
     key = key_of(target)
     folder = folder or cost_folder()
     kept = None if again else _kept(key, folder)
-    if kept is not None:
+    if kept is not None and (drift is None or not _drifted(target, kept, drift)):
         return kept
     curve, samples = measure_curve(target, rounds=rounds, progress=progress)
     try:
@@ -153,6 +156,11 @@ def measured_curve(
     except OSError as err:
         _log.warning("the cost curve was measured but cannot be kept", path=str(folder), reason=str(err))
     return curve
+
+
+def _drifted(target: Probed, curve: CostCurve, drift: float) -> bool:
+    now = seconds_per_token(target)
+    return not curve.seconds_per_step / drift < now < curve.seconds_per_step * drift
 
 
 def kept_curve(target: LlamaTarget, *, folder: Path | None = None) -> CostCurve | None:

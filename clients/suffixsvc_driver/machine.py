@@ -7,12 +7,12 @@ llama.cpp's threads spin; OMP_NUM_THREADS=1; memory interleaved over NUMA nodes;
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["MachineNote", "look_at_machine", "physical_cores"]
+__all__ = ["MachineNote", "look_at_machine", "physical_cores", "usable_cores"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,25 @@ def look_at_machine(
     return notes
 
 
-def physical_cores(root: Path = Path("/")) -> int:
-    """Cores that are not two halves of one; as many as the system says where it does not tell."""
+def usable_cores() -> int:
+    """Physical cores this process may use: llama.cpp's threads spin, so one a core is the most that helps."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    return physical_cores(allowed=allowed)
+
+
+def physical_cores(root: Path = Path("/"), allowed: Collection[int] | None = None) -> int:
+    """Cores that are not two halves of one; as many as the system says where it does not tell.
+
+    Args:
+        allowed: numbers of logical ones; no others count. None = all.
+    """
     siblings = {
         _read(cpu / "topology/thread_siblings_list") or _read(cpu / "topology/core_cpus_list")
         for cpu in _cpus(root)
+        if allowed is None or int(cpu.name.removeprefix("cpu")) in allowed
     }
     siblings.discard("")
-    return len(siblings) or _logical_cores(root)
+    return len(siblings) or (_logical_cores(root) if allowed is None else max(1, len(allowed)))
 
 
 def _logical_cores(root: Path) -> int:

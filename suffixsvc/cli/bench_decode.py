@@ -99,7 +99,7 @@ def bench_decode(
     from suffixsvc_bench.stopping import stop_on_signals
     from suffixsvc_bench.tables import print_grid
     from suffixsvc_driver import models
-    from suffixsvc_driver.machine import physical_cores
+    from suffixsvc_driver.machine import usable_cores
 
     require_place(report)
     require_place(prepared)
@@ -108,7 +108,7 @@ def bench_decode(
         RigOptions(
             models.resolve(target),
             models.resolve(draft) if draft else None,
-            threads or physical_cores(),
+            threads or usable_cores(),
             context,
             max_width,
             experts,

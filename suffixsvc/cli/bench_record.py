@@ -42,13 +42,14 @@ def bench_record(
     the answers under way: the same command goes on, and skips what is there. An answer of another model or
     vocabulary in a file is refused.
     """
-    from suffixsvc_bench.demo.setup import model_file, physical_cores
+    from suffixsvc_bench.demo.setup import model_file
     from suffixsvc_bench.recording.command import run_record
     from suffixsvc_bench.recording.run import RecordingOptions
+    from suffixsvc_driver.machine import usable_cores
 
     from suffixsvc.cli.models import download
 
     options = RecordingOptions(
-        tuple(workloads), out_dir, model_file(model, download), threads or physical_cores(), width, limit
+        tuple(workloads), out_dir, model_file(model, download), threads or usable_cores(), width, limit
     )
     run_record(options, as_json=as_json)

@@ -54,7 +54,7 @@ def compat(
     The exit code is 0 where a model fits, and 1 where none does, whether or not one can draft through text.
     """
     from suffixsvc_driver.compatibility import compare_files
-    from suffixsvc_driver.machine import physical_cores
+    from suffixsvc_driver.machine import usable_cores
     from suffixsvc_driver.models import resolve
     from suffixsvc_driver.models.scanning import candidates, scan_drafts
 
@@ -71,7 +71,7 @@ def compat(
     if threads and not measure:
         raise InvalidConfigError("threads for nothing that is measured", expected="--measure", got=threads)
     target_path = resolve(target)
-    cores = threads or physical_cores()
+    cores = threads or usable_cores()
     if draft:
         pair = compare_files(target_path, resolve(draft))
         cost = _measured(pair, cores) if measure else None

@@ -54,11 +54,10 @@ def draft_model(
         return
     model = models.resolve(draft)
     with tempfile.TemporaryDirectory(prefix="suffixsvc-") as name, Children(Path(name)) as children:
-        folder = Path(name)
-        address, ready = f"unix:{folder / 'draft.sock'}", folder / "draft.ready"
-        command = ["draft-worker", "--model", str(model.absolute()), "--listen", address, "--slots", "1"]
-        command += ["--threads", str(threads), "--context", str(max(256, context_size))]
-        children.start("draft worker", [*command, "--ready-file", str(ready)], ready.exists)
+        address = f"unix:{Path(name) / 'draft.sock'}"
+        children.start_draft_worker(
+            model, address, threads=threads, context_size=max(256, context_size), slots=1
+        )
         with _layer(address, target, settings) as layer:
             yield layer
 

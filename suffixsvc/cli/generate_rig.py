@@ -17,7 +17,7 @@ from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.layers.suffix import SuffixLayer
 from suffixsvc_driver.live_curve import LiveCurve
-from suffixsvc_driver.machine import physical_cores
+from suffixsvc_driver.machine import usable_cores
 from suffixsvc_driver.model_class import model_class
 from suffixsvc_driver.settings_file import Settings
 from suffixsvc_driver.targets.experts import expert_counts
@@ -163,7 +163,7 @@ def _target(path: Path, header: GgufHeader, settings: Settings, stack: ExitStack
     trained = header.values.get(f"{header.architecture}.context_length")
     context = min(_CONTEXT, trained) if isinstance(trained, int) and trained > 0 else _CONTEXT
     wanted = settings.target
-    chosen = wanted.context_settings(threads=physical_cores(), context_size=context)
+    chosen = wanted.context_settings(threads=usable_cores(), context_size=context)
     model = stack.enter_context(LlamaModel(path, experts_used=wanted.experts_used))
     return stack.enter_context(LlamaTarget(model, chosen))
 

@@ -55,7 +55,7 @@ def probe(
     """
     from suffixsvc_driver import models
     from suffixsvc_driver.cost import measured_curve
-    from suffixsvc_driver.machine import look_at_machine, physical_cores
+    from suffixsvc_driver.machine import look_at_machine, usable_cores
     from suffixsvc_driver.prospects import prospects
     from suffixsvc_driver.targets.llama import LlamaTarget
     from suffixsvc_driver.targets.llama_context import ContextSettings
@@ -63,7 +63,7 @@ def probe(
     from suffixsvc.cli.bars import progress_bar
     from suffixsvc.cli.probe_show import Probe, write_plot
 
-    threads = threads or physical_cores()
+    threads = threads or usable_cores()
     path, draft_path = models.resolve(model), models.resolve(draft) if draft else None
     settings = ContextSettings(context_size=1024, threads=threads, max_width=max_width)
     with LlamaTarget(path, settings) as target, progress_bar("measuring what a step costs") as bar:

@@ -8,7 +8,7 @@ import pytest
 import typer
 from suffixsvc_bench.demo import setup
 from suffixsvc_bench.demo.run import DemoOptions, run_demo
-from suffixsvc_bench.demo.setup import check_output_file, choose_models, physical_cores
+from suffixsvc_bench.demo.setup import check_output_file, choose_models
 
 from suffixsvc.cli.demo import demo
 from suffixsvc.errors import InvalidConfigError, ModelNotFoundError, ServiceUnavailableError
@@ -136,7 +136,3 @@ def test_the_help_names_the_real_defaults_and_the_exit_code() -> None:
     full, quick = DemoOptions().questions_per_pass, DemoOptions(quick=True).questions_per_pass
     assert f"Default: {full}, quick: {quick}." in helps["questions"]
     assert "Exits 1" in (command.help or "")
-
-
-def test_there_is_at_least_one_core() -> None:
-    assert physical_cores() >= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from suffixsvc_driver.curve import CostCurve
-from suffixsvc_driver.machine import look_at_machine, physical_cores
+from suffixsvc_driver.machine import look_at_machine, physical_cores, usable_cores
 from suffixsvc_driver.prospects import best_speedup, paying_step_seconds, pays_from, prospects
 from support.tiny_gguf import write_tiny_llama
 
@@ -101,6 +102,7 @@ def test_a_machine_of_half_cores_and_two_nodes(tmp_path: Path) -> None:
     for node in ("node0", "node1"):
         (root / "sys/devices/system/node" / node).mkdir(parents=True)
     assert physical_cores(root) == 4
+    assert physical_cores(root, allowed={0, 4, 1}) == 2
     notes = {note.what: note for note in look_at_machine(6, environment={}, root=root)}
     assert "4 physical ones, seen as 8" in notes["cores"].found
     assert "take 4" in notes["threads"].advice
@@ -185,6 +187,18 @@ def test_a_service_that_does_not_start(
     arguments = ["probe", str(model), "--threads", "1", "--max-width", "2", "--rounds", "1"]
     assert cli.main([*arguments, "--draft", str(model)]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert told.count("Not measured: a server that was to be measured did not start") == 2
+    for server in ("service", "draft worker"):
+        assert f"Not measured: the {server} did not start" in told
     assert "A token of m.gguf costs" in told, "measured in this process instead"
     assert "the cache, in this process" in told
+
+
+def test_only_cores_that_this_process_may_use_count() -> None:
+    assert 1 <= usable_cores() <= physical_cores()
+    if hasattr(os, "sched_setaffinity"):
+        before = os.sched_getaffinity(0)
+        try:
+            os.sched_setaffinity(0, {min(before)})
+            assert usable_cores() == 1
+        finally:
+            os.sched_setaffinity(0, before)

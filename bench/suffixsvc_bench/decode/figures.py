@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
+from suffixsvc_bench.bootstrap import interval
 from suffixsvc_bench.decode.outcome import Outcome
 
 __all__ = ["Pair", "Ratio", "Row", "against", "ratio_of", "row_of"]
-
-RESAMPLES: Final = 10_000
-CONFIDENCE: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +86,9 @@ def ratio_of(pairs: Sequence[Pair], seed: int = 1) -> Ratio:
     columns = np.array(
         [(p.outcome.tokens, p.outcome.seconds, p.reference.tokens, p.reference.seconds) for p in pairs]
     )
-    rng = np.random.default_rng(seed)
-    drawn = columns[rng.integers(0, len(pairs), (RESAMPLES, len(pairs)))].sum(axis=1)
-    low, high = np.quantile(_ratio(drawn), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    low, high = interval(columns, lambda drawn: _ratio(drawn.sum(axis=1)), seed)
     median = float(np.median([pair.ratio for pair in pairs]))
-    return Ratio(float(_ratio(columns.sum(axis=0))), float(low), float(high), median, len(pairs))
+    return Ratio(float(_ratio(columns.sum(axis=0))), low, high, median, len(pairs))
 
 
 def against(ours: Sequence[Pair], theirs: Sequence[Pair]) -> Ratio:

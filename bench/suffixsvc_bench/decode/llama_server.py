@@ -5,16 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from suffixsvc.children import Children
 from suffixsvc.errors import InvalidInputError, ServiceUnavailableError
 from suffixsvc_bench.decode.jobs import Job, Written
 from suffixsvc_bench.decode.outcome import Outcome
-from suffixsvc_bench.decode.programs import Program
 
 __all__ = ["MODES", "ServerVariant", "start_servers"]
 
@@ -37,9 +35,9 @@ _ANSWER_SECONDS: Final = 600.0
 class ServerVariant:
     """One llama-server. What it remembers, it remembers over workloads: nothing makes it forget."""
 
-    def __init__(self, mode: str, port: int, program: Program) -> None:
+    def __init__(self, mode: str, port: int) -> None:
         self.name = f"llama-server {mode}"
-        self._port, self._program = port, program
+        self._port = port
 
     def begin(self, workload: str, warming: Sequence[Written], turn: int) -> None:
         """Show it what was written before: as prompts, which the tables that outlive a request learn from
@@ -60,21 +58,8 @@ class ServerVariant:
             token_ids=tuple(reply.get("tokens", ())),
         )
 
-    def wait(self) -> None:
-        """Until it answers.
-
-        Raises:
-            ServiceUnavailableError: it ended, or does not come up.
-        """
-        until = time.monotonic() + _START_SECONDS
-        while not self._healthy():
-            if not self._program.running or time.monotonic() > until:
-                raise ServiceUnavailableError(
-                    f"{self.name} does not come up", expected="an answer", got=self._program.tail()
-                )
-            time.sleep(0.2)
-
-    def _healthy(self) -> bool:
+    def healthy(self) -> bool:
+        """Whether it answers."""
         try:
             return self._ask("GET", "/health", None, 2.0).get("status") == "ok"
         except (OSError, ValueError, http.client.HTTPException):
@@ -111,15 +96,14 @@ def start_servers(
     draft: Path | None,
     threads: int,
     context: int,
-    logs: Path,
-    stack: ExitStack,
+    children: Children,
     told: Callable[[str], None] = lambda what: None,
 ) -> list[ServerVariant]:
     """A server for each mode; modes that need a draft model are left out where there is none.
 
     Args:
         folder: has llama-server.
-        logs: a folder for what they say.
+        children: they become some of these.
 
     Raises:
         InvalidInputError: no llama-server there, no such mode.
@@ -140,9 +124,8 @@ def start_servers(
         command += ["-t", str(threads), "-tb", str(threads), "-c", str(context), "-np", "1", *MODES[mode]]
         if mode.startswith("draft"):
             command += ["-md", str(draft), "-td", str(threads)]
-        program = stack.enter_context(Program(command, logs / f"llama-server-{len(servers)}.log"))
-        server = ServerVariant(mode, port, program)
-        server.wait()
+        server = ServerVariant(mode, port)
+        children.start_program(server.name, command, server.healthy, _START_SECONDS)
         servers.append(server)
     return servers
 

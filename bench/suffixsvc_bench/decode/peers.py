@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from suffixsvc.children import Children
 from suffixsvc_bench.decode.llama_server import start_servers
 from suffixsvc_bench.decode.programs import ProgramVariant
 from suffixsvc_bench.decode.rig import Rig
@@ -42,8 +43,7 @@ def open_peers(
             options.draft,
             options.threads,
             options.context,
-            logs,
-            stack,
+            stack.enter_context(Children(logs)),
             told,
         )
     ]

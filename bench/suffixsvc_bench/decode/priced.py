@@ -214,48 +214,10 @@ class _Told:
         return Verification(emitted, accepted)
 
 
-class _PricedLayer:
-    """A layer whose answers take the time that the prices say."""
+class _Around:
+    """A layer with another one inside."""
 
-    def __init__(self, layer: Layer, clock: _Clock, per_ask: float, per_token: float) -> None:
-        self._layer, self._clock = layer, clock
-        self._per_ask, self._per_token = per_ask, per_token
-        self.spec = replace(layer.spec, seconds_per_ask=per_ask, seconds_per_token=per_token)
-
-    def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
-        self._layer.begin(prompt_ids, cost)
-
-    def draft(
-        self,
-        new_token_ids: Sequence[int],
-        budget: int,
-        verified: Feedback | None,
-        after: Sequence[int] = (),
-    ) -> Draft:
-        if after and isinstance(self._layer, ContinuingLayer):
-            draft = self._layer.draft(new_token_ids, budget, verified, after=after)
-        else:
-            draft = self._layer.draft(new_token_ids, budget, verified)
-        self._clock.now += self._per_ask + self._per_token * max(1, len(draft.token_ids))
-        return draft
-
-    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
-        self._layer.end(new_token_ids, verified)
-
-
-def _priced_model(
-    make: Callable[[], DraftModelLayer] | None, clock: _Clock, prices: Prices, setting: Setting
-) -> Callable[[], Layer] | None:
-    if make is None or LayerKind.DRAFT_MODEL not in setting.layers:
-        return None
-    return lambda: _PricedLayer(_Patient(make()), clock, prices.draft_ask, prices.draft_token)
-
-
-class _Patient:
-    """A draft model that is waited for, however long it takes here: time is what the prices say. A worker
-    that still reads a prompt answers nothing, as it should live; it is asked again until it answers."""
-
-    def __init__(self, layer: DraftModelLayer) -> None:
+    def __init__(self, layer: Layer) -> None:
         self._layer = layer
         self.spec = layer.spec
 
@@ -269,23 +231,70 @@ class _Patient:
         verified: Feedback | None,
         after: Sequence[int] = (),
     ) -> Draft:
-        draft = self._layer.draft(new_token_ids, budget, verified, after=after)
+        if after and isinstance(self._layer, ContinuingLayer):
+            return self._layer.draft(new_token_ids, budget, verified, after=after)
+        return self._layer.draft(new_token_ids, budget, verified)
+
+    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
+        self._layer.end(new_token_ids, verified)
+
+
+class _PricedLayer(_Around):
+    """A layer whose answers take the time that the prices say."""
+
+    def __init__(self, layer: Layer, clock: _Clock, per_ask: float, per_token: float) -> None:
+        super().__init__(layer)
+        self._clock, self._per_ask, self._per_token = clock, per_ask, per_token
+        self.spec = replace(layer.spec, seconds_per_ask=per_ask, seconds_per_token=per_token)
+
+    def draft(
+        self,
+        new_token_ids: Sequence[int],
+        budget: int,
+        verified: Feedback | None,
+        after: Sequence[int] = (),
+    ) -> Draft:
+        draft = super().draft(new_token_ids, budget, verified, after)
+        self._clock.now += self._per_ask + self._per_token * max(1, len(draft.token_ids))
+        return draft
+
+
+def _priced_model(
+    make: Callable[[], DraftModelLayer] | None, clock: _Clock, prices: Prices, setting: Setting
+) -> Callable[[], Layer] | None:
+    if make is None or LayerKind.DRAFT_MODEL not in setting.layers:
+        return None
+    return lambda: _PricedLayer(_Patient(make()), clock, prices.draft_ask, prices.draft_token)
+
+
+class _Patient(_Around):
+    """A draft model that is waited for, however long it takes here: time is what the prices say. A worker
+    that still reads a prompt answers nothing, as it should live; it is asked again until it answers."""
+
+    def __init__(self, layer: DraftModelLayer) -> None:
+        super().__init__(layer)
+        self._session = layer.session
+
+    def draft(
+        self,
+        new_token_ids: Sequence[int],
+        budget: int,
+        verified: Feedback | None,
+        after: Sequence[int] = (),
+    ) -> Draft:
+        draft = super().draft(new_token_ids, budget, verified, after)
         until = time.monotonic() + _PATIENCE_SECONDS
         unanswered = budget > 0
         while unanswered and not len(draft.token_ids) and time.monotonic() < until:
             before = self._unanswered()
-            draft = self._layer.draft((), budget, verified, after=after)
+            draft = super().draft((), budget, verified, after)
             unanswered = self._unanswered() > before
             if unanswered:
                 time.sleep(_PAUSE_SECONDS)
         return draft
 
     def _unanswered(self) -> int:
-        session = self._layer.session
-        return session.late + session.busy
-
-    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
-        self._layer.end(new_token_ids, verified)
+        return self._session.late + self._session.busy
 
 
 class _PricedNamespace:

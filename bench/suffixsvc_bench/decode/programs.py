@@ -1,15 +1,13 @@
-"""llama.cpp's programs as child processes: started, stopped, and what they print made into figures."""
+"""llama.cpp's programs that answer one prompt and end: what they print made into figures."""
 
 from __future__ import annotations
 
 import re
-import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from suffixsvc_driver.targets.llama_model import LlamaModel
 
@@ -17,53 +15,13 @@ from suffixsvc.errors import ModelError
 from suffixsvc_bench.decode.jobs import Job, Written
 from suffixsvc_bench.decode.outcome import Outcome
 
-__all__ = ["Program", "ProgramVariant", "parse_statistics"]
+__all__ = ["ProgramVariant", "parse_statistics"]
 
-_STOP_SECONDS: Final = 8.0
 _RUN_SECONDS: Final = 600.0
 _COUNT: Final = re.compile(r"\b(n_predict|n_drafted|n_accept)\s*=\s*(\d+)")
 _DECODED: Final = re.compile(
     r"decoded\s+(\d+) tokens in\s+([\d.]+|nan|inf) seconds, speed:\s+(-?[\d.]+|-?nan|-?inf) t/s"
 )
-
-
-class Program:
-    """A running program; leaving the `with` block ends it."""
-
-    def __init__(self, command: Sequence[str], log: Path) -> None:
-        self._log = log
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                list(command),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if not self.running:
-            return
-        with suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    @property
-    def running(self) -> bool:
-        return self._process.poll() is None
-
-    def tail(self) -> str:
-        """The last it said."""
-        with suppress(OSError):
-            return self._log.read_text(errors="replace")[-600:]
-        return ""
 
 
 def parse_statistics(said: str) -> Outcome:

@@ -10,7 +10,7 @@ from typing import Final
 
 from suffixsvc_client import ClientConfig, SuffixClient
 from suffixsvc_driver.content import ContentType, content_type
-from suffixsvc_driver.cost import measured_curve, seconds_per_token
+from suffixsvc_driver.cost import measured_curve
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
 from suffixsvc_driver.live_curve import LiveCurve
@@ -80,18 +80,14 @@ class Rig:
         )
         self.target = stack.enter_context(LlamaTarget(self.model, self._settings))
         self._targets = [self.target]
-        curve = measured_curve(self.target, progress=measuring, again=options.again)
-        now = seconds_per_token(self.target)
-        if not curve.seconds_per_step / DRIFT < now < curve.seconds_per_step * DRIFT:
-            curve = measured_curve(self.target, progress=measuring, again=True)
+        curve = measured_curve(self.target, progress=measuring, again=options.again, drift=DRIFT)
         self.curve = LiveCurve(curve)
         self.fingerprint = self.model.vocabulary.fingerprint
         self.draft_seconds = 0.0
 
         self._children = stack.enter_context(Children(folder))
-        address, ready = f"unix:{folder / 'service.sock'}", folder / "service.ready"
-        command = ["serve", "--data", str(folder / "data"), "--listen", address]
-        self._children.start("service", [*command, "--ready-file", str(ready)], ready.exists)
+        address = f"unix:{folder / 'service.sock'}"
+        self._children.start_service(folder / "data", address)
         low, high = STEP_TIMEOUT
         patience = min(high, max(low, curve.seconds_per_step))
         self._client = stack.enter_context(SuffixClient(address, ClientConfig(step_timeout_s=patience)))
@@ -125,8 +121,8 @@ class Rig:
         options = self.options
         if options.draft is None:
             return None
-        address, ready = f"unix:{folder / 'draft.sock'}", folder / "draft.ready"
-        command = ["draft-worker", "--model", str(options.draft), "--listen", address]
-        command += ["--threads", str(options.threads), "--context", str(options.context)]
-        self._children.start("draft worker", [*command, "--ready-file", str(ready)], ready.exists)
+        address = f"unix:{folder / 'draft.sock'}"
+        self._children.start_draft_worker(
+            options.draft, address, threads=options.threads, context_size=options.context
+        )
         return stack.enter_context(DraftWorkerClient(address))

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-__all__ = ["Interval", "Pairing", "Timing", "median_ratio"]
+from suffixsvc_bench.bootstrap import interval
 
-RESAMPLES: Final = 10_000
-CONFIDENCE: Final = 0.95
+__all__ = ["Interval", "Pairing", "Timing", "median_ratio"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +65,5 @@ def median_ratio(pairings: Sequence[Pairing], seed: int = 1) -> Interval | None:
     ratios = np.array([pairing.ratio for pairing in pairings])
     if not len(ratios):
         return None
-    rng = np.random.default_rng(seed)
-    resampled = np.median(rng.choice(ratios, size=(RESAMPLES, len(ratios))), axis=1)
-    edge = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(resampled, [edge, 1 - edge])
-    return Interval(float(np.median(ratios)), float(low), float(high), len(ratios))
+    low, high = interval(ratios, lambda drawn: np.median(drawn, axis=1), seed)
+    return Interval(float(np.median(ratios)), low, high, len(ratios))

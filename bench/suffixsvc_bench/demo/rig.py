@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.console import Console
 from suffixsvc_client import ClientConfig, ServiceStats, SuffixClient
-from suffixsvc_driver.cost import measured_curve, seconds_per_token
+from suffixsvc_driver.cost import measured_curve
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
@@ -72,10 +72,7 @@ class Rig:
 
     def start_service(self) -> Child:
         """Start the service on its folder, whatever is in it; returns once it answers."""
-        ready = self._folder / "service.ready"
-        ready.unlink(missing_ok=True)
-        command = ["serve", "--data", str(self._folder / "data"), "--listen", self._address]
-        self.service = self._children.start("service", [*command, "--ready-file", str(ready)], ready.exists)
+        self.service = self._children.start_service(self._folder / "data", self._address)
         return self.service
 
     def stats_when_up(self) -> ServiceStats:
@@ -100,10 +97,7 @@ class Rig:
             def on_progress(done: int, total: int) -> None:
                 bar.update(task, completed=done, total=total, visible=True)
 
-            curve = measured_curve(target, rounds=ROUNDS, progress=on_progress)
-            now = seconds_per_token(target, rounds=9)
-            if not curve.seconds_per_step / DRIFT < now < curve.seconds_per_step * DRIFT:
-                curve = measured_curve(target, rounds=ROUNDS, progress=on_progress, again=True)
+            curve = measured_curve(target, rounds=ROUNDS, progress=on_progress, drift=DRIFT)
         widths = ", ".join(f"{w}: {curve.costs[w]:.1f}" for w in (2, 4, 8, 16, 32) if w <= curve.max_width)
         self._console.print(
             f"the model: {curve.seconds_per_step * 1e3:.0f} ms for a step of one token; "
@@ -114,10 +108,10 @@ class Rig:
     def _draft_model(self, target: LlamaTarget) -> Callable[[], Layer] | None:
         if self._chosen.draft is None:
             return None
-        address, ready = f"unix:{self._folder / 'draft.sock'}", self._folder / "draft.ready"
-        command = ["draft-worker", "--model", str(self._chosen.draft), "--listen", address]
-        command += ["--threads", str(self._threads), "--context", str(self._context)]
-        child = self._children.start("draft worker", [*command, "--ready-file", str(ready)], ready.exists)
+        address = f"unix:{self._folder / 'draft.sock'}"
+        child = self._children.start_draft_worker(
+            self._chosen.draft, address, threads=self._threads, context_size=self._context
+        )
         client = self._stack.enter_context(DraftWorkerClient(address))
         vocabulary = target.model.vocabulary
         speed = client.check_vocabulary(vocabulary).seconds_per_token

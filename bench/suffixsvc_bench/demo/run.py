@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from suffixsvc_driver.config import DriverConfig, Policy
 from suffixsvc_driver.exactness import Exactness, check_exactness
+from suffixsvc_driver.machine import usable_cores
 
 from suffixsvc_bench.demo import agents, database, report, show
 from suffixsvc_bench.demo.brain import Answer
@@ -25,7 +26,7 @@ from suffixsvc_bench.demo.pipeline import Call, answer_question
 from suffixsvc_bench.demo.questions import AFTER_RESTART, FIRST_MATCH, Question, passes
 from suffixsvc_bench.demo.recording import Recorder
 from suffixsvc_bench.demo.rig import Rig
-from suffixsvc_bench.demo.setup import Chosen, check_output_file, choose_models, physical_cores
+from suffixsvc_bench.demo.setup import Chosen, check_output_file, choose_models
 from suffixsvc_bench.stopping import stop_on_signals
 
 __all__ = ["DemoOptions", "run_demo"]
@@ -101,7 +102,7 @@ def run_demo(options: DemoOptions, download: Callable[[str], Path], console: Con
     folder = Path(tempfile.mkdtemp(prefix="suffixsvc-demo-"))
     try:
         with stop_on_signals() as stop_if_told, ExitStack() as stack:
-            threads = options.threads or physical_cores()
+            threads = options.threads or usable_cores()
             show.heading(console, f"Setting up: {chosen.name} on {threads} threads")
             shop = folder / "shop.sqlite"
             database.create(shop)

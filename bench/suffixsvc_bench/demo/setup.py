@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from suffixsvc_driver import models
 
 from suffixsvc.errors import InvalidConfigError, SuffixError
 
-__all__ = ["Chosen", "check_output_file", "choose_models", "model_file", "physical_cores"]
+__all__ = ["Chosen", "check_output_file", "choose_models", "model_file"]
 
 TARGET: Final = "qwen2.5-coder-1.5b"
 DRAFT: Final = "qwen2.5-coder-0.5b"
@@ -103,16 +102,3 @@ def check_output_file(path: Path, option: str) -> None:
         raise InvalidConfigError(
             f"{option} cannot be written ({error.strerror})", got=repr(str(path)), remedy=remedy
         ) from error
-
-
-def physical_cores() -> int:
-    """Physical cores this process may use: llama.cpp's threads spin, so one a core is the most that helps."""
-    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    cores = set()
-    for cpu in usable:
-        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
-        try:
-            cores.add(((topology / "physical_package_id").read_text(), (topology / "core_id").read_text()))
-        except OSError:
-            cores.add(("cpu", str(cpu)))
-    return max(1, len(cores))

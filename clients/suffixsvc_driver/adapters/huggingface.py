@@ -11,15 +11,15 @@ the cache and what is accepted stay transformers'. One sequence at a time: it as
 from __future__ import annotations
 
 from contextvars import ContextVar
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, MissingExtraError
 from suffixsvc.types import BackendNamespace, Draft, TokenArray
 from suffixsvc_driver.adapters.session_tracker import SessionTracker
-from suffixsvc_driver.adapters.tracker_types import TrackerConfig, TrackerStats
+from suffixsvc_driver.adapters.tracker_types import TrackerConfig
+from suffixsvc_driver.adapters.tracking import Tracking
 
 try:
     import torch
@@ -105,7 +105,7 @@ class SuffixCandidates(CandidateGenerator):  # type: ignore[misc]  # transformer
         )
 
 
-class SuffixDecoding:
+class SuffixDecoding(Tracking):
     """``generate(custom_generate=...)``: any number of generations, one after another or in several threads.
 
     Args:
@@ -149,23 +149,6 @@ class SuffixDecoding:
         finally:
             _CANDIDATES.reset(token)
             candidates.end()
-
-    @property
-    def stats(self) -> TrackerStats:
-        """What was drafted, and what came true."""
-        return self.tracker.stats
-
-    def close(self) -> None:
-        """Wait until what was written is kept. Generations decode plainly from now on."""
-        self.tracker.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 #: of the generation under way in this thread

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +22,8 @@ from suffixsvc.errors import InvalidConfigError, MissingExtraError
 from suffixsvc.fingerprint import tokenizer_fingerprint
 from suffixsvc.types import Backend
 from suffixsvc_driver.adapters.session_tracker import SessionTracker
-from suffixsvc_driver.adapters.tracker_types import TrackerConfig, TrackerStats
+from suffixsvc_driver.adapters.tracker_types import TrackerConfig
+from suffixsvc_driver.adapters.tracking import Tracking
 
 try:
     import llama_cpp
@@ -37,7 +37,7 @@ __all__ = ["CPU_CONFIG", "SuffixDraftModel", "attach", "fingerprint"]
 CPU_CONFIG: Final = TrackerConfig(verify_cost=0.2)
 
 
-class SuffixDraftModel(LlamaDraftModel):
+class SuffixDraftModel(Tracking, LlamaDraftModel):
     """``Llama(draft_model=...)``, or better :func:`attach`. Several ``Llama`` may share one tracker."""
 
     def __init__(self, tracker: SessionTracker) -> None:
@@ -54,23 +54,6 @@ class SuffixDraftModel(LlamaDraftModel):
         """
         draft = self.tracker.draft(input_ids, written=1)
         return np.array(draft.token_ids, np.intc)
-
-    @property
-    def stats(self) -> TrackerStats:
-        """What was drafted, and what came true."""
-        return self.tracker.stats
-
-    def close(self) -> None:
-        """Keep what was written. A ``Llama`` that still has it decodes plainly."""
-        self.tracker.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def attach(

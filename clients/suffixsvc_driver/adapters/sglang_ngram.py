@@ -28,7 +28,8 @@ from suffixsvc.errors import InvalidConfigError, InvalidInputError
 from suffixsvc.types import Draft
 from suffixsvc_driver.adapters.backends import PREFIX, open_tracker, read_settings
 from suffixsvc_driver.adapters.session_tracker import SessionTracker
-from suffixsvc_driver.adapters.tracker_types import Asked, TrackerConfig, TrackerStats
+from suffixsvc_driver.adapters.tracker_types import Asked, TrackerConfig
+from suffixsvc_driver.adapters.tracking import Tracking
 from suffixsvc_driver.adapters.tree_mask import tree_and_mask
 
 __all__ = ["SuffixCorpus", "register"]
@@ -38,7 +39,7 @@ _log = structlog.get_logger(__name__)
 _WORKER: Final = "sglang.srt.speculative.ngram_worker.NGRAMWorker"
 
 
-class SuffixCorpus:
+class SuffixCorpus(Tracking):
     """The methods that SGLang calls on its ``NgramCorpus``. One thread, the scheduler's.
 
     Args:
@@ -137,17 +138,6 @@ class SuffixCorpus:
     def list_external_corpora(self) -> dict[str, int]:
         """None."""
         return {}
-
-    # ------------------------------------------------------------------------------------------ its end
-
-    @property
-    def stats(self) -> TrackerStats:
-        """What was drafted, and what came true."""
-        return self.tracker.stats
-
-    def close(self) -> None:
-        """Keep what was written. SGLang does not call it; the end of the process does."""
-        self.tracker.close()
 
     def _complain(self, error: Exception) -> None:
         if not self._failed:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from suffixsvc.types import Draft, VerifyCost
-from suffixsvc_driver.config import LayerKind, LayerSpec
 from suffixsvc_driver.events import Feedback
+from suffixsvc_driver.layers.worker_layer import WorkerLayer
 from suffixsvc_driver.vocabulary import Vocabulary
-from suffixsvc_driver.workers.interface import DraftingSession, DraftWorker
+from suffixsvc_driver.workers.interface import DraftWorker
 
 __all__ = ["DraftModelLayer"]
 
-#: an answer may take this many times what the drafted tokens should, and this much beyond
-_PATIENCE: Final = 3.0
-_GRACE_SECONDS: Final = 0.05
 
-
-class DraftModelLayer:
+class DraftModelLayer(WorkerLayer):
     """Drafts with a small model. Whatever goes wrong with the worker is an empty draft in time. It can go on
     behind another layer's draft (:class:`~suffixsvc_driver.layers.ContinuingLayer`).
 
@@ -49,21 +44,17 @@ class DraftModelLayer:
         wait_seconds: float = 0.0,
         timeout_seconds: float | None = None,
     ) -> None:
-        self.description = worker.check_vocabulary(target)
-        self.spec = LayerSpec(
+        super().__init__(
+            worker,
+            worker.check_vocabulary(target),
             name,
-            LayerKind.DRAFT_MODEL,
-            seconds_per_token=self.description.seconds_per_token,
+            token_ratio=1.0,
+            p_min=p_min,
+            top_k=top_k,
             max_draft_tokens=max_draft_tokens,
-            continues=True,
+            wait_seconds=wait_seconds,
+            timeout_seconds=timeout_seconds,
         )
-        self._session = worker.open_session(p_min=p_min, top_k=top_k, wait_seconds=wait_seconds)
-        self._timeout = timeout_seconds
-
-    @property
-    def session(self) -> DraftingSession:
-        """The context on the worker, for its counters."""
-        return self._session
 
     def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
         self._session.set_text(prompt_ids)
@@ -79,15 +70,8 @@ class DraftModelLayer:
         self._session.append(new_token_ids)
         if budget == 0:
             return Draft.empty()
-        seconds = self._timeout
-        if seconds is None:
-            tokens = budget + len(new_token_ids) + len(after)
-            seconds = _GRACE_SECONDS + _PATIENCE * tokens * self._session.seconds_per_token
+        seconds = self._seconds_for(budget + len(new_token_ids) + len(after))
         return self._session.draft(budget, seconds, after)
 
     def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
         self._session.append(new_token_ids)
-
-    def close(self) -> None:
-        """Free the worker's KV."""
-        self._session.close()

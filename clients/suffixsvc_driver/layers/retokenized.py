@@ -8,21 +8,18 @@ from typing import Final
 
 from suffixsvc.errors import VocabularyMismatchError
 from suffixsvc.types import Draft, DraftSource, VerifyCost
-from suffixsvc_driver.config import LayerKind, LayerSpec
 from suffixsvc_driver.events import Feedback
+from suffixsvc_driver.layers.worker_layer import WorkerLayer
 from suffixsvc_driver.retokenizing import Retokenizer, TextFit, TextTokenizer, compare_texts
-from suffixsvc_driver.workers.interface import DraftingSession, DraftWorker
+from suffixsvc_driver.workers.interface import DraftWorker
 
 __all__ = ["RetokenizedLayer"]
 
-#: an answer may take this many times what the drafted tokens should, and this much beyond
-_PATIENCE: Final = 3.0
-_GRACE_SECONDS: Final = 0.05
 #: how many tokens of text the sample's ratio of tokens counts as
 _PRIOR_TOKENS: Final = 64
 
 
-class RetokenizedLayer:
+class RetokenizedLayer(WorkerLayer):
     """Drafts with a small model that has not the target's vocabulary. Whatever goes wrong is an empty draft.
 
     It costs what :class:`~suffixsvc_driver.layers.draft_model.DraftModelLayer` costs, and a few hundred
@@ -63,7 +60,7 @@ class RetokenizedLayer:
         timeout_seconds: float | None = None,
         fit: TextFit | None = None,
     ) -> None:
-        self.description = worker.check_vocabulary(draft.vocabulary)
+        description = worker.check_vocabulary(draft.vocabulary)
         self.fit = fit or compare_texts(target, draft)
         if not self.fit.works:
             raise VocabularyMismatchError(
@@ -73,23 +70,20 @@ class RetokenizedLayer:
                 got=f"{self.fit.whole:.0%} of the texts, {self.fit.kept_tokens:.0%} of the tokens",
                 remedy="Use another draft model: suffixsvc compat TARGET DRAFT says which.",
             )
-        self.spec = LayerSpec(
+        super().__init__(
+            worker,
+            description,
             name,
-            LayerKind.DRAFT_MODEL,
-            seconds_per_token=self.description.seconds_per_token * self.fit.token_ratio,
+            token_ratio=self.fit.token_ratio,
+            p_min=p_min,
+            top_k=top_k,
             max_draft_tokens=max_draft_tokens,
-            continues=True,
+            wait_seconds=wait_seconds,
+            timeout_seconds=timeout_seconds,
         )
         self.retokenizer = Retokenizer(target, draft)
-        self._session = worker.open_session(p_min=p_min, top_k=top_k, wait_seconds=wait_seconds)
-        self._timeout = timeout_seconds
         self._text: list[int] = []
         self._told = 0
-
-    @property
-    def session(self) -> DraftingSession:
-        """The context on the worker, for its counters."""
-        return self._session
 
     def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
         self._text = list(prompt_ids)
@@ -112,20 +106,13 @@ class RetokenizedLayer:
             wanted = min(wanted, self.description.context_size - len(ids))
         if not ids or wanted < 1:
             return Draft.empty()
-        seconds = self._timeout
-        if seconds is None:
-            tokens = wanted + max(0, len(ids) - self._told)
-            seconds = _GRACE_SECONDS + _PATIENCE * tokens * self._session.seconds_per_token
+        seconds = self._seconds_for(wanted + max(0, len(ids) - self._told))
         self._session.set_text(ids)
         self._told = len(ids)
         return self._translated(self._session.draft(wanted, seconds), budget)
 
     def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
         self._text.extend(new_token_ids)
-
-    def close(self) -> None:
-        """Free the worker's KV."""
-        self._session.close()
 
     def _ratio(self, ids: int, tokens: int) -> float:
         """Tokens of the draft model for a token of the target, in this text."""

@@ -1,0 +1,67 @@
+"""What layers have in common that draft with a model on a worker: a session, and how long they wait."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from suffixsvc_driver.config import LayerKind, LayerSpec
+from suffixsvc_driver.workers.interface import DraftingSession, DraftWorker, WorkerDescription
+
+__all__ = ["WorkerLayer"]
+
+#: an answer may take this many times what the drafted tokens should, and this much beyond
+_PATIENCE: Final = 3.0
+_GRACE_SECONDS: Final = 0.05
+
+
+class WorkerLayer:
+    """A session on a worker.
+
+    Args:
+        worker: connected to a worker, or to several (a pool); the caller's to close.
+        description: of the worker's model, which can draft for the target.
+        token_ratio: tokens of the worker's model for one of the target.
+        timeout_seconds: how long to wait for a draft; None = what the worker's own speed suggests, three
+            times over.
+
+    The others are those of :class:`~suffixsvc_driver.layers.draft_model.DraftModelLayer`.
+    """
+
+    def __init__(
+        self,
+        worker: DraftWorker,
+        description: WorkerDescription,
+        name: str,
+        *,
+        token_ratio: float,
+        p_min: float,
+        top_k: int,
+        max_draft_tokens: int,
+        wait_seconds: float,
+        timeout_seconds: float | None,
+    ) -> None:
+        self.description = description
+        self.spec = LayerSpec(
+            name,
+            LayerKind.DRAFT_MODEL,
+            seconds_per_token=description.seconds_per_token * token_ratio,
+            max_draft_tokens=max_draft_tokens,
+            continues=True,
+        )
+        self._session = worker.open_session(p_min=p_min, top_k=top_k, wait_seconds=wait_seconds)
+        self._timeout = timeout_seconds
+
+    @property
+    def session(self) -> DraftingSession:
+        """The context on the worker, for its counters."""
+        return self._session
+
+    def close(self) -> None:
+        """Free the worker's KV."""
+        self._session.close()
+
+    def _seconds_for(self, tokens: int) -> float:
+        """How long to wait while the worker reads and writes so many tokens of its own."""
+        if self._timeout is not None:
+            return self._timeout
+        return _GRACE_SECONDS + _PATIENCE * tokens * self._session.seconds_per_token
