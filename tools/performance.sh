@@ -11,16 +11,18 @@
 # Arctic Inference is compared where `make peers` built it. The machine should do nothing else: on two cores all of it
 # takes two to three hours. Environment:
 #
-#   STEPS="replay index segment rpc build publish"   only some of them; publish takes what lies in OUT
+#   STEPS="replay index segment rpc build decode publish"   only some of them; publish takes what lies in OUT, and
+#                                              leaves the page's other sections as they are
 #   SIZES=1M,10M,100M                          of bench index and bench segment
 #   BUILD="--tokenizer tokenizer.json.gz"       options of bench build
+#   DECODE="--target qwen2.5-coder-1.5b"       options of bench decode, which takes another hour
 #   OUT=build/performance                      where the JSON, the logs and the reports go
 #   FOLDER=/tmp                                where folders of up to 10 GB are made (100M tokens)
 #   PAGE=docs/performance.md                   the page
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-steps=${STEPS:-replay index segment rpc build publish}
+steps=${STEPS:-replay index segment rpc build decode publish}
 sizes=${SIZES:-1M,10M,100M}
 out=${OUT:-build/performance}
 page=${PAGE:-docs/performance.md}
@@ -57,7 +59,11 @@ for step in $steps; do
             read -ra build <<<"${BUILD:-}"
             measure build --folder "${FOLDER:-/tmp}" "${build[@]}"
             ;;
-        publish) "$suffixsvc" bench publish "$out" --page "$page" ;;
-        *) fail "no step $step; there are replay, index, segment, rpc, build and publish" ;;
+        decode)
+            read -ra decode <<<"${DECODE:-}"
+            measure decode "${decode[@]}"
+            ;;
+        publish) "$suffixsvc" bench publish "$out" --page "$page" --keep ;;
+        *) fail "no step $step; there are replay, index, segment, rpc, build, decode and publish" ;;
     esac
 done

@@ -39,6 +39,7 @@ class Questions:
         *,
         first_match: int,
         left: int,
+        eog_ids: frozenset[int] = frozenset(),
     ) -> AskLayer | None:
         """What to ask this layer; a budget of 0 tells it what was written, None leaves it alone.
 
@@ -47,11 +48,12 @@ class Questions:
             verified: what the target got in the last step.
             first_match: how many tokens the controller drafts under that policy.
             left: tokens that may still be written.
+            eog_ids: tokens behind which there is nothing.
         """
         limit = min(draft.headroom.limit, layer.spec.max_draft_tokens)
         if self._config.policy is Policy.EXPECTED_GAIN:
             if isinstance(layer, DraftModelState):
-                return self._ask_draft_model(layer, draft, limit, verified, left)
+                return self._ask_draft_model(layer, draft, limit, verified, left, eog_ids)
             budget = self._paying_budget(layer, draft, limit)
         elif draft.choice.length == 0:
             budget = max(0, min(limit, first_match, draft.headroom.room - 1))
@@ -86,6 +88,7 @@ class Questions:
         limit: int,
         verified: Feedback | None,
         left: int,
+        eog_ids: frozenset[int],
     ) -> AskLayer | None:
         """From where the text ends, or behind the draft at hand, whichever is worth more."""
         curve, rate, room = draft.curve, draft.rate, draft.headroom
@@ -106,7 +109,8 @@ class Questions:
         hoped = best(acceptance)
         after: tuple[int, ...] = ()
         reading = layer.reading_seconds
-        if layer.spec.continues and draft.complete and len(draft.offer) < limit:
+        goes_on = draft.complete and len(draft.offer) < limit and draft.offer.token_ids[-1] not in eog_ids
+        if layer.spec.continues and goes_on:
             behind = best(acceptance, draft.offer.probs)
             if behind.gain > hoped.gain:
                 hoped, after = behind, draft.offer.token_ids

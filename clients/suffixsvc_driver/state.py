@@ -244,6 +244,7 @@ class Driver:
                 self._feedback,
                 first_match=self._controller.value,
                 left=self._begin.max_tokens - self._written,
+                eog_ids=self._begin.eog_ids,
             )
             if ask is None:
                 layer.pass_over()

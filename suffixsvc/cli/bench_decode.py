@@ -6,9 +6,12 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
+
+if TYPE_CHECKING:
+    from suffixsvc_bench.decode.command import Measured
 
 __all__ = ["bench_decode"]
 
@@ -77,7 +80,9 @@ def bench_decode(
             metavar="FILE.toml", help="Write the best of the settings here, for generate and serve."
         ),
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="Write JSON with every pair to this file.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write JSON with every pair to this file, after each workload.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Decode with drafts and without, side by side, on a real model.
@@ -130,13 +135,12 @@ def bench_decode(
         [read_prices(name) for name in price_with or ()],
     )
     with stop_on_signals(), Told() as told:
-        measured = run_decode(options, told.share)
+        measured = run_decode(options, told.share, lambda found: _keep(found, report))
     data = measured.as_dict()
     winner = best_of(measured.rows, measured.settings)
     if best is not None and winner is not None:
         write_best(best, *winner, options.rig)
-    if report is not None:
-        report.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    _keep(measured, report)
     if as_json:
         typer.echo(json.dumps(data, indent=2))
         return
@@ -151,6 +155,15 @@ def bench_decode(
         console.print(f"at the prices of {name} ({data['prices'][name]}):", markup=False)
         print_grid(console, priced_grid(rows))
     console.print(measured.provenance.line(), style="dim", highlight=False, soft_wrap=True)
+
+
+def _keep(measured: Measured, report: Path | None) -> None:
+    """The file is always whole."""
+    if report is None:
+        return
+    draft = report.with_name(f".{report.name}.new")
+    draft.write_text(json.dumps(measured.as_dict(), indent=1) + "\n", encoding="utf-8")
+    draft.replace(report)
 
 
 def _numbers(text: str, kind: Callable[[str], Number], option: str) -> list[Number]:

@@ -15,12 +15,15 @@ def bench_publish(
         Path,
         typer.Argument(
             help="A folder with the JSON of runs: replay.json, index.json, segment.json, rpc.json, "
-            "build.json; what is missing is left out of the page."
+            "build.json, decode.json; what is missing is left out of the page."
         ),
     ],
     page: Annotated[Path, typer.Option(help="The page to write; its plots go beside it.")] = Path(
         "docs/performance.md"
     ),
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave sections without JSON as the page has them.")
+    ] = False,
 ) -> None:
     """Write docs/performance.md and its plots from the JSON of the benchmarks, so that nobody copies numbers.
 
@@ -28,5 +31,5 @@ def bench_publish(
     """
     from suffixsvc_bench.page import publish
 
-    for path in publish(measured, page):
+    for path in publish(measured, page, keep=keep):
         typer.echo(path)

@@ -47,8 +47,7 @@ class DirectSocket:
         path: of the socket file, absolute.
         answer: a serialised StreamRequest -> a serialised StreamReply. What it raises is told the client,
             and ends the connection.
-        places: one is taken by each connection; without a free one the client is turned away and has
-            gRPC's stream to hear why.
+        max_connections: a client that comes when there are so many is turned away; it has gRPC.
 
     Raises:
         ListenError: somebody listens there, or a file that is no socket is in the way.
@@ -59,11 +58,12 @@ class DirectSocket:
         path: str,
         answer: Callable[[bytes], bytes],
         max_message_bytes: int,
-        places: threading.Semaphore,
+        max_connections: int,
     ) -> None:
         prepare(UnixAddress(path))
         self.path = path
-        self._answer, self._most, self._places = answer, max_message_bytes, places
+        self._answer, self._most = answer, max_message_bytes
+        self._places = threading.Semaphore(max_connections)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with owner_only_umask():
             self._listener.bind(path)

@@ -72,6 +72,7 @@ class SuffixServer:
         self._addresses = list(addresses)
         self._insecure_network = insecure_network
         self._limits = limits or Limits()
+        self._max_streams = max_streams
         self.handlers = Handlers(cache, self._limits, durable=durable, version=version)
         self._servicer = SuffixCacheServicer(self.handlers, max_streams)
         self._health = health.HealthServicer()
@@ -129,9 +130,7 @@ class SuffixServer:
         if len(os.fsencode(path)) > MAX_UNIX_PATH_BYTES:
             log.info("no direct socket: its path would be too long", path=path)
             return
-        direct = DirectSocket(
-            path, self._servicer.answer, self._limits.max_message_bytes, self._servicer.free_streams
-        )
+        direct = DirectSocket(path, self._servicer.answer, self._limits.max_message_bytes, self._max_streams)
         self._direct.append(direct)
         self._sockets.append((path, direct.inode))
 

@@ -30,8 +30,7 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
     def __init__(self, handlers: Handlers, max_streams: int) -> None:
         self._handlers = handlers
         self._max_streams = max_streams
-        #: one for each stream, over gRPC or direct
-        self.free_streams = threading.Semaphore(max_streams)
+        self._free_streams = threading.Semaphore(max_streams)
         #: those that run
         self._exports: set[ExportJob] = set()
         self.draining = False
@@ -45,7 +44,7 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
     def Stream(  # type: ignore[override] # noqa: N802 - messages stay bytes (see interceptor.py); gRPC's method name
         self, request_iterator: Iterator[bytes], context: grpc.ServicerContext
     ) -> Iterator[bytes]:
-        if not self.free_streams.acquire(blocking=False):
+        if not self._free_streams.acquire(blocking=False):
             raise LimitExceededError(
                 "too many streams",
                 expected=f"at most {self._max_streams}",
@@ -55,7 +54,7 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
             for request in request_iterator:
                 yield self.answer(request)
         finally:
-            self.free_streams.release()
+            self._free_streams.release()
 
     def answer(self, request: bytes) -> bytes:
         """One message of a stream, a serialised StreamRequest; a serialised StreamReply."""

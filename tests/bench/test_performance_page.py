@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from suffixsvc_bench.decode.command import DecodeOptions, Measured
+from suffixsvc_bench.decode.figures import Pair, row_of
+from suffixsvc_bench.decode.outcome import Outcome
+from suffixsvc_bench.decode.rig import RigOptions
 from suffixsvc_bench.index_bench import IndexBenchOptions, run_index_bench
 from suffixsvc_bench.page import publish
 from suffixsvc_bench.page.commands import index_command, replay_command, rpc_command, segment_command
+from suffixsvc_bench.provenance import provenance
 from suffixsvc_bench.replay.document import read_comparison
 from suffixsvc_bench.replay.grids import headline_grids, summary_grids
 from suffixsvc_bench.segment_bench import run_segment_bench
@@ -20,6 +26,19 @@ from typer.testing import CliRunner
 
 from suffixsvc.cli.bench import app
 from suffixsvc.errors import InvalidInputError
+
+
+def decoded() -> dict[str, Any]:
+    """What `bench decode` writes, of one workload."""
+    pairs = [Pair("a", "agent", Outcome(10, 0.8, 4, 8, 6, {"suffix": 6}), Outcome(10, 1.0, 10))] * 3
+    row = row_of("sql", "expected-gain", pairs)
+    row = replace(row, speedup=replace(row.speedup, low=1.2, high=1.3))
+    found = Measured(provenance(), "m.gguf", "", 2, {"costs": [0.0, 1.0, 1.5]}, OPTIONS, [row], {"sql": 1.2})
+    as_read: dict[str, Any] = json.loads(json.dumps(found.as_dict()))
+    return as_read
+
+
+OPTIONS = DecodeOptions(RigOptions(Path("m.gguf"), None, 2, 2048, 16), ["sql"], 3, 1).as_dict()
 
 
 def invoke(*args: object) -> str:
@@ -89,6 +108,24 @@ def test_plots_of_an_earlier_page_go_and_missing_sections_are_left_out(
     assert publish(only, tmp_path / "page.md") == [tmp_path / "page.md"]
     assert not old.exists()
     assert "## Drafting" not in (tmp_path / "page.md").read_text(encoding="utf-8")
+
+
+def test_sections_that_were_not_measured_again_can_stay(measured: Path, tmp_path: Path) -> None:
+    page, only, data = tmp_path / "page.md", tmp_path / "only", decoded()
+    publish(measured, page)
+    before = page.read_text(encoding="utf-8")
+    pictures = {path.name for path in page.with_suffix("").iterdir()}
+    only.mkdir()
+    (only / "decode.json").write_text(json.dumps(data), encoding="utf-8")
+    publish(only, page, keep=True)
+    after = page.read_text(encoding="utf-8")
+    assert after.startswith(before.rstrip())
+    assert "| sql | expected-gain | 1.25 (1.20 to 1.30) |" in after
+    assert {path.name for path in page.with_suffix("").iterdir()} >= {*pictures, "decode.json"}
+    assert json.loads((page.with_suffix("") / "decode.json").read_text(encoding="utf-8")) == data
+    only.joinpath("decode.json").write_text(json.dumps(data | {"target": "other"}), encoding="utf-8")
+    publish(only, page, keep=True)
+    assert page.read_text(encoding="utf-8") == after.replace("m.gguf", "other")
 
 
 def test_the_figures_are_those_of_the_run(measured: Path) -> None:

@@ -298,16 +298,18 @@ def _greeted(folder: Path) -> bool:
         return bool(caller.recv(1))
 
 
-def test_without_a_place_the_client_hears_why_over_grpc(folder: Path) -> None:
+def test_without_a_place_there_is_grpc(folder: Path) -> None:
     with SuffixCache() as cache:
         server = SuffixServer(cache, [parse_address(f"unix:{folder / 's'}")], max_streams=1)
         server.start()
         try:
             with call(folder / "s"):
-                transport = UnixTransport(f"unix:{folder / 's'}")
+                first, second = (UnixTransport(f"unix:{folder / 's'}") for _ in range(2))
+                assert first.exchange([opening(0)], 20.0)[0].open.session_id
                 with pytest.raises(LimitExceededError, match="too many streams"):
-                    transport.exchange([opening(0)], 20.0)
-                transport.close()
+                    second.exchange([opening(0)], 20.0)
+                first.close()
+                second.close()
         finally:
             server.drain()
 

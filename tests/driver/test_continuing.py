@@ -43,6 +43,19 @@ def test_the_draft_model_goes_on_behind_memory() -> None:
     assert stats.evidence["draft-model"].output_tokens == sent["model"].output_tokens
 
 
+def test_nothing_goes_on_behind_an_end() -> None:
+    """Memory's draft ends the text: the model is not asked to go on behind it."""
+    truth = text(60, seed=2)
+    for ends in (False, True):
+        driver = Driver(DriverConfig(), GPU, [SUFFIX, CONTINUES])
+        eog_ids = frozenset({truth[3]} if ends else {-1})
+        assert truth[3] not in truth[:3]
+        assert isinstance(driver.on(replace(begin(50), eog_ids=eog_ids)), AskLayer)
+        asked = driver.on(LayerAnswer("suffix", chain(truth[:4], 0.97)))
+        after = asked.after if isinstance(asked, AskLayer) else ()
+        assert after == (() if ends else tuple(truth[:4]))
+
+
 def test_what_it_went_on_behind_did_not_come() -> None:
     """Nothing is learned about tokens behind a wrong one, and nothing is credited."""
     truth = text(40, seed=3)

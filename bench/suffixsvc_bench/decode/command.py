@@ -32,6 +32,7 @@ __all__ = ["DecodeOptions", "Measured", "run_decode"]
 
 #: what is done, done so far of all (0 .. 1)
 Tell = Callable[[str, float], None]
+Keep = Callable[["Measured"], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +130,15 @@ class Measured:
         }
 
 
-def run_decode(options: DecodeOptions, tell: Tell = lambda what, done: None) -> Measured:
+def run_decode(
+    options: DecodeOptions,
+    tell: Tell = lambda what, done: None,
+    keep: Keep = lambda measured: None,
+) -> Measured:
     """Measure. Run nothing beside it: llama.cpp's threads spin.
+
+    Args:
+        keep: called with what there is after each workload: an hour's work must not hang on its last minute.
 
     Raises:
         SuffixError: what was asked for makes no sense or cannot be had; before anything was measured.
@@ -178,7 +186,7 @@ def run_decode(options: DecodeOptions, tell: Tell = lambda what, done: None) -> 
         for temperature in options.temperatures:
             greedy = temperature == 0.0
             sampling = Sampling(temperature=temperature)
-            _run_at(sampling, rig, workloads, options, measured, tell, peers if greedy else [])
+            _run_at(sampling, rig, workloads, options, measured, tell, keep, peers if greedy else [])
         for prices in options.prices:
             _price(prices, rig, workloads, options, measured, tell)
         return measured
@@ -191,6 +199,7 @@ def _run_at(
     options: DecodeOptions,
     measured: Measured,
     tell: Tell,
+    keep: Keep,
     peers: Sequence[Whole],
 ) -> None:
     settings = _settings(options, rig, sampling)
@@ -216,6 +225,7 @@ def _run_at(
         first, *others = pairs
         measured.against[name] = {other: against(pairs[first], pairs[other]) for other in others}
         measured.forecasts[name] = _forecast(workload, next(iter(pairs.values())), rig)
+        keep(measured)
 
 
 def _forecast(workload: Workload, pairs: Sequence[Pair], rig: Rig) -> float:

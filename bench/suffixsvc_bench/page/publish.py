@@ -39,32 +39,53 @@ _WORDS: Final = Path(__file__).parent
 Part = str | Chart
 
 
-def publish(measured: Path, page: Path) -> list[Path]:
+def publish(measured: Path, page: Path, *, keep: bool = False) -> list[Path]:
     """Write the page and its plots; returns what was written.
 
     Args:
         measured: a folder with what the verbs printed with ``--json``: replay.json, index.json,
-            segment.json, rpc.json, build.json, decode.json. Sections without a file are left out.
-        page: the page; plots go into a folder of its name beside it, and old ones there are removed.
+            segment.json, rpc.json, build.json, decode.json.
+        page: the page; plots go into a folder of its name beside it, and old ones there are removed. So does
+            decode.json as it is, with every pair.
+        keep: sections without a file stay as the page has them. Otherwise they are left out.
 
     Raises:
         InvalidInputError: there is none of these files, one cannot be read, or the page cannot be written.
     """
     parts: list[Part] = [_words("introduction")]
     found = 0
-    for name, section in _SECTIONS.items():
+    kept = _sections_of(page) if keep else {}
+    for name, (heading, section) in _SECTIONS.items():
         path = measured / f"{name}.json"
         if path.is_file():
             found += 1
-            parts += section(path)
+            parts += [heading, *section(path)]
+        elif heading in kept:
+            parts.append(kept[heading])
     if not found:
         raise InvalidInputError(
             f"{measured} holds no results", expected=", ".join(f"{name}.json" for name in _SECTIONS)
         )
     try:
-        return _write(page, parts)
+        return [*_write(page, parts), *_pairs(measured / "decode.json", page)]
     except OSError as error:
         raise InvalidInputError(f"cannot write the page {page}", got=str(error)) from None
+
+
+def _sections_of(page: Path) -> dict[str, str]:
+    """By heading, the sections of a page as they stand."""
+    text = page.read_text(encoding="utf-8") if page.is_file() else ""
+    found = re.split(r"^(?=## )", text, flags=re.MULTILINE)
+    return {section.splitlines()[0]: section.strip() for section in found if section.startswith("## ")}
+
+
+def _pairs(decode: Path, page: Path) -> list[Path]:
+    """What was measured on a real model, pair by pair, beside the page."""
+    if not decode.is_file():
+        return []
+    beside = page.with_suffix("") / decode.name
+    beside.write_text(json.dumps(json.loads(decode.read_text(encoding="utf-8"))) + "\n", encoding="utf-8")
+    return [beside]
 
 
 def _write(page: Path, parts: Sequence[Part]) -> list[Path]:
@@ -72,8 +93,10 @@ def _write(page: Path, parts: Sequence[Part]) -> list[Path]:
         raise InvalidInputError(f"cannot write the page {page}", expected="a file with an ending, as .md")
     folder = page.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
+    shown = "\n".join(part for part in parts if isinstance(part, str))
     for old in folder.glob("*.svg"):
-        old.unlink()
+        if f"({folder.name}/{old.name})" not in shown:
+            old.unlink()
     lines, written = [], [page]
     for part in parts:
         if isinstance(part, str):
@@ -90,7 +113,7 @@ def _write(page: Path, parts: Sequence[Part]) -> list[Path]:
 def _replay(path: Path) -> list[Part]:
     found = read_comparison(path)
     results, plan = found.results, found.plan
-    head = ["## Drafting", _words("drafting"), _made(found.provenance, replay_command(found.request))]
+    head = [_words("drafting"), _made(found.provenance, replay_command(found.request))]
     tables = [markdown_grid(grid) for grid in headline_grids(results, plan)]
     every = [markdown_grid(grid) for grid in summary_grids(results, plan)]
     traces = "\n".join(f"* {describe(result)}" for result in results)
@@ -106,7 +129,7 @@ def _replay(path: Path) -> list[Part]:
 
 def _index(path: Path) -> list[Part]:
     results = _read(path, ("provenance", "options", "texts", "restart"))
-    parts: list[Part] = ["## The index", _words("index"), _made(_where(results), index_command(results))]
+    parts: list[Part] = [_words("index"), _made(_where(results), index_command(results))]
     for name, grid in index_grids(results):
         parts += [markdown_grid(grid), removal_line(results["texts"][name])]
     if results["restart"] is not None:
@@ -117,24 +140,24 @@ def _index(path: Path) -> list[Part]:
 def _segment(path: Path) -> list[Part]:
     results = _read(path, ("provenance", "seed", "sizes"))
     made = _made(_where(results), segment_command(results))
-    return ["## Sealed segments", _words("segment"), made, markdown_grid(segment_grid(results))]
+    return [_words("segment"), made, markdown_grid(segment_grid(results))]
 
 
 def _rpc(path: Path) -> list[Part]:
     report = _read(path, ("provenance", "options", "timings"))
     made = _made(_where(report), rpc_command(report))
-    return ["## Over the wire", _words("rpc"), made, markdown_grid(rpc_grid(report)), rpc_line(report)]
+    return [_words("rpc"), made, markdown_grid(rpc_grid(report)), rpc_line(report)]
 
 
 def _build(path: Path) -> list[Part]:
     results = _read(path, ("provenance", "options"))
     made = _made(_where(results), build_command(results))
-    return ["## Building caches", _words("build"), made, *map(markdown_grid, build_grids(results))]
+    return [_words("build"), made, *map(markdown_grid, build_grids(results))]
 
 
 def _decode(path: Path) -> list[Part]:
     results = _read(path, ("provenance", "options", "rows", "forecasts"))
-    parts: list[Part] = ["## Decoding on a real model", _words("decode")]
+    parts: list[Part] = [_words("decode")]
     parts += [_made(_where(results), decode_command(results)), _decoded(results)]
     parts += [markdown_grid(decode_grid(results)), "Beside what the replay of the same calls forecasts:"]
     parts.append(markdown_grid(forecast_grid(results)))
@@ -158,17 +181,18 @@ def _decoded(results: Mapping[str, Any]) -> str:
     draft = f", drafts by {results['draft']}" if results["draft"] else ""
     return (
         f"{results['target']}{draft}, {results['threads']} threads. A step of so many tokens costs, in plain "
-        f"ones: {widths}."
+        f"ones: {widths}. Every pair stands in decode.json, beside the plots."
     )
 
 
-_SECTIONS: Final[dict[str, Callable[[Path], list[Part]]]] = {
-    "replay": _replay,
-    "index": _index,
-    "segment": _segment,
-    "rpc": _rpc,
-    "build": _build,
-    "decode": _decode,
+#: by the file's name: the heading, and what stands below it
+_SECTIONS: Final[dict[str, tuple[str, Callable[[Path], list[Part]]]]] = {
+    "replay": ("## Drafting", _replay),
+    "index": ("## The index", _index),
+    "segment": ("## Sealed segments", _segment),
+    "rpc": ("## Over the wire", _rpc),
+    "build": ("## Building caches", _build),
+    "decode": ("## Decoding on a real model", _decode),
 }
 
 
