@@ -15,7 +15,7 @@
 #                                              leaves the page's other sections as they are
 #   SIZES=1M,10M,100M                          of bench index and bench segment
 #   BUILD="--tokenizer tokenizer.json.gz"       options of bench build
-#   DECODE="--target qwen2.5-coder-1.5b"       options of bench decode, which takes another hour
+#   DECODE="--target qwen2.5-coder-1.5b"       options of bench decode, which takes half an hour
 #   OUT=build/performance                      where the JSON, the logs and the reports go
 #   FOLDER=/tmp                                where folders of up to 10 GB are made (100M tokens)
 #   PAGE=docs/performance.md                   the page

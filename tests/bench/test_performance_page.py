@@ -123,9 +123,8 @@ def test_sections_that_were_not_measured_again_can_stay(measured: Path, tmp_path
     assert "| sql | expected-gain | 1.25 (1.20 to 1.30) |" in after
     assert {path.name for path in page.with_suffix("").iterdir()} >= {*pictures, "decode.json"}
     assert json.loads((page.with_suffix("") / "decode.json").read_text(encoding="utf-8")) == data
-    only.joinpath("decode.json").write_text(json.dumps(data | {"target": "other"}), encoding="utf-8")
     publish(only, page, keep=True)
-    assert page.read_text(encoding="utf-8") == after.replace("m.gguf", "other")
+    assert page.read_text(encoding="utf-8") == after
 
 
 def test_the_figures_are_those_of_the_run(measured: Path) -> None:
