@@ -18,6 +18,7 @@ from suffixsvc_client import ClientConfig, SuffixClient
 from suffixsvc_client.direct import UnixTransport, open_transport
 from suffixsvc_client.effects import SERVER_INFO
 from suffixsvc_client.grpc_sync import GrpcTransport
+from support.direct import opening
 from support.serving import ServeProcess, eventually, serving, socket_dir
 
 from suffixsvc import Limits, SuffixCache, wire
@@ -30,8 +31,7 @@ from suffixsvc.errors import (
     SuffixError,
     UnknownSessionError,
 )
-from suffixsvc.frames import DIRECT_SUFFIX, GREETING, FrameBuffer, frame
-from suffixsvc.service.listen import parse_address
+from suffixsvc.frames import DIRECT_SUFFIX, GREETING, frame
 from suffixsvc.service.server import SuffixServer
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
@@ -50,62 +50,6 @@ def server(folder: Path) -> Iterator[SuffixServer]:
     limits = Limits(max_message_bytes=4096)
     with SuffixCache() as cache, serving(cache, f"unix:{folder / 's'}", limits) as (server, _):
         yield server
-
-
-def call(path: Path) -> socket.socket:
-    """Somebody who speaks for himself; greeted already."""
-    caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    caller.settimeout(20.0)
-    caller.connect(str(path) + DIRECT_SUFFIX)
-    assert hear(caller, len(GREETING)) == GREETING
-    return caller
-
-
-def hear(caller: socket.socket, count: int) -> bytes:
-    heard = b""
-    while len(heard) < count and (more := caller.recv(count - len(heard))):
-        heard += more
-    return heard
-
-
-def hear_reply(caller: socket.socket) -> pb.StreamReply:
-    [length] = struct.unpack("<I", hear(caller, 4))
-    return pb.StreamReply.FromString(hear(caller, length))
-
-
-def opening(number: int, namespace: str = "a", prompt: bytes = b"\1\0\0\0") -> pb.StreamRequest:
-    request = pb.StreamRequest(id=number)
-    request.open.namespace, request.open.prompt_token_ids = namespace, prompt
-    return request
-
-
-# -- bytes
-
-
-def test_the_bytes_of_frames() -> None:
-    assert GREETING == b"suffixsvc direct 1\n"
-    assert DIRECT_SUFFIX == ".direct"
-    assert frame(b"abc") == b"\x03\x00\x00\x00abc"
-    assert frame(b"") == b"\x00\x00\x00\x00"
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_frames_come_out_as_they_went_in_however_the_bytes_arrive(seed: int) -> None:
-    print(f"seed {seed}")
-    rng = np.random.default_rng(seed)
-    messages = [rng.bytes(int(rng.integers(0, 300))) for _ in range(40)]
-    data = b"".join(map(frame, messages))
-    buffer, found, at = FrameBuffer(300), [], 0
-    while at < len(data):
-        piece = int(rng.integers(1, 700))
-        buffer.feed(data[at : at + piece])
-        at += piece
-        while (message := buffer.next()) is not None:
-            found.append(message)
-    assert found == messages
-    buffer.feed(frame(b"x" * 301)[:5])
-    with pytest.raises(LimitExceededError, match="at most 300 bytes; got 301"):
-        buffer.next()
 
 
 # -- the way is taken, and gives the same
@@ -241,91 +185,6 @@ def test_errors_are_those_of_the_service(folder: Path, server: SuffixServer) -> 
     for act in (lambda: transport.exchange([opening(0)], 20.0), lambda: transport.post([opening(0)])):
         with pytest.raises(ServiceUnavailableError, match="the client is closed"):
             act()
-
-
-# -- what a client may do to a service
-
-
-def test_messages_may_come_in_any_pieces(folder: Path, server: SuffixServer) -> None:
-    with call(folder / "s") as caller:
-        data = frame(opening(7).SerializeToString())
-        for byte in data:
-            caller.sendall(bytes([byte]))
-        assert hear_reply(caller).id == 7
-        caller.sendall(data * 30)
-        assert [hear_reply(caller).id for _ in range(30)] == [7] * 30
-
-
-@pytest.mark.parametrize(
-    ("said", "code"),
-    [
-        (b"GET / HTTP/1.1\r\n\r\n", LimitExceededError),
-        (frame(b"\xff\xff\xff\xff"), SuffixError),
-        (struct.pack("<I", 4097) + b"x" * 10_000, LimitExceededError),
-    ],
-)
-def test_what_cannot_be_read_is_told_and_ends_that_connection_alone(
-    folder: Path, server: SuffixServer, said: bytes, code: type[SuffixError]
-) -> None:
-    with call(folder / "s") as bad, call(folder / "s") as good:
-        bad.sendall(said)
-        reply = hear_reply(bad)
-        assert reply.id == 0
-        assert isinstance(wire.error_from_detail(reply.error), code)
-        assert bad.recv(1) == b""
-        good.sendall(frame(opening(1).SerializeToString()))
-        assert hear_reply(good).open.session_id
-
-
-def test_clients_that_leave_in_the_middle_leave_their_place(folder: Path) -> None:
-    with SuffixCache() as cache:
-        server = SuffixServer(cache, [parse_address(f"unix:{folder / 's'}")], max_streams=2)
-        server.start()
-        try:
-            data = frame(opening(1).SerializeToString())
-            for cut in range(len(data)):
-                eventually(lambda: _greeted(folder), "a place is free")
-                with call(folder / "s") as caller:
-                    caller.sendall(data[:cut])
-        finally:
-            server.drain()
-
-
-def _greeted(folder: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
-        caller.settimeout(20.0)
-        caller.connect(str(folder / "s") + DIRECT_SUFFIX)
-        return bool(caller.recv(1))
-
-
-def test_without_a_place_there_is_grpc(folder: Path) -> None:
-    with SuffixCache() as cache:
-        server = SuffixServer(cache, [parse_address(f"unix:{folder / 's'}")], max_streams=1)
-        server.start()
-        try:
-            with call(folder / "s"):
-                first, second = (UnixTransport(f"unix:{folder / 's'}") for _ in range(2))
-                assert first.exchange([opening(0)], 20.0)[0].open.session_id
-                with pytest.raises(LimitExceededError, match="too many streams"):
-                    second.exchange([opening(0)], 20.0)
-                first.close()
-                second.close()
-        finally:
-            server.drain()
-
-
-def test_who_never_reads_is_no_hindrance_to_the_end(folder: Path) -> None:
-    """Its answers fill the socket; the server stops all the same."""
-    with SuffixCache() as cache:
-        server = SuffixServer(cache, [parse_address(f"unix:{folder / 's'}")])
-        server.start()
-        with call(folder / "s") as deaf:
-            deaf.settimeout(0.2)
-            data = frame(opening(1).SerializeToString()) * 50
-            with pytest.raises(TimeoutError):
-                deaf.sendall(data * 100_000)
-            server.drain()
-    assert os.listdir(folder) == []
 
 
 # -- what a service may do to a client
