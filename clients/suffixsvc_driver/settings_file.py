@@ -58,7 +58,7 @@ class TargetSettings:
         threads: None: one a physical core.
         context_size: tokens of a prompt and its answer together.
         experts_used: of a mixture of experts; see :class:`suffixsvc_driver.targets.llama_model.LlamaModel`.
-        max_width, batch_size, flash_attention, kv_type, snapshots, full_window: see
+        max_width, batch_size, flash_attention, kv_type, snapshots, full_window, branches: see
             :class:`suffixsvc_driver.targets.llama_context.ContextSettings`.
 
     Raises:
@@ -74,6 +74,7 @@ class TargetSettings:
     kv_type: str = "f16"
     snapshots: bool = True
     full_window: bool = True
+    branches: int = 0
 
     def __post_init__(self) -> None:
         self.context_settings(threads=1, context_size=1)
@@ -92,6 +93,7 @@ class TargetSettings:
             kv_type=self.kv_type,
             snapshots=self.snapshots,
             full_window=self.full_window,
+            branches=self.branches,
         )
 
 

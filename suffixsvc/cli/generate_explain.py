@@ -11,6 +11,7 @@ step 3 at 41, behind '...name FROM customers'
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -18,6 +19,7 @@ from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Considered
 from suffixsvc_driver.loop import StepRecord
 from suffixsvc_driver.policy import Headroom, weigh_prefixes
+from suffixsvc_driver.tree import is_chain, leaf_count
 
 __all__ = ["INTRODUCTION", "Explainer"]
 
@@ -101,17 +103,48 @@ class Explainer:
         ]
 
     def _candidates(self, seen: Considered) -> str:
+        if not is_chain(seen.parents):
+            return self._tree(
+                seen.parents, lambda i: f"{self._quoted([seen.token_ids[i]])} {seen.probs[i]:.2f}"
+            )
         pairs = zip(seen.token_ids, seen.probs, strict=True)
         shown = [f"{self._quoted([token])} {prob:.2f}" for token, prob in list(pairs)[:_SHOWN]]
         more = len(seen.token_ids) - len(shown)
         return " ".join(shown) + (f" and {more} more" if more else "")
+
+    def _tree(self, parents: Sequence[int], node: Callable[[int], str]) -> str:
+        """A token and what follows it; alternatives in brackets."""
+        children: dict[int, list[int]] = {}
+        for i, parent in enumerate(parents):
+            children.setdefault(parent, []).append(i)
+        shown = 0
+
+        def below(at: int) -> str:
+            nonlocal shown
+            words = []
+            while len(following := children.get(at, ())) == 1 and shown < _SHOWN:
+                [at] = following
+                shown += 1
+                words.append(node(at))
+            if shown >= _SHOWN and following:
+                return " ".join([*words, "..."])
+            branches = []
+            for each in following:
+                shown += 1
+                branches.append(" ".join(filter(None, (node(each), below(each)))))
+            return " ".join([*words, f"({' | '.join(branches)})"] if branches else words)
+
+        return below(-1)
 
     def _verdict(self, seen: Considered, record: StepRecord, curve: CostCurve) -> str:
         if self._first_match:
             return "the first match: taken, whatever it costs"
         if seen.length:
             tokens = _count(seen.length, "token")
-            return f"best {tokens} in a batch of {seen.width}: expected to gain {seen.gain:.2f}"
+            of = "" if is_chain(record.decision.parents) else " of all answers so far"
+            return f"best {tokens}{of} in a batch of {seen.width}: expected to gain {seen.gain:.2f}"
+        if not is_chain(seen.parents):
+            return "does not pay"
         headroom = Headroom(len(seen.probs), curve.max_width, record.replayed, self._replays)
         rate = record.decision.rate
         weighed = weigh_prefixes(seen.probs, curve, rate, headroom)
@@ -135,6 +168,11 @@ class Explainer:
         if sent.continued_by:
             of = f"{_count(sent.continued_at, 'token')} of {sent.layer}, then "
             of += f"{drafted - sent.continued_at} of {sent.continued_by},"
+        if sent.layers:
+            whose = Counter(layer for layer in sent.layers[:drafted] if layer)
+            of = " and ".join(f"{_count(n, 'token')} of {layer}" for layer, n in whose.items())
+        if not is_chain(sent.parents):
+            of += f", a tree of {leaf_count(sent.parents[:drafted])} leaves,"
         padding = f" ({sent.padding} of it padding)" if sent.padding else ""
         batch = f"in a batch of {len(record.token_ids)}{padding}{again}"
         return [self._line("sent", f"{of} {batch}, {cost:.2f} plain steps by the curve")]
@@ -150,7 +188,7 @@ class Explainer:
         said = f"{accepted} of {drafted}"
         if kept:
             said += f": {self._quoted(record.emitted[:kept])}"
-        if accepted < drafted:
+        if accepted < drafted and is_chain(record.decision.parents):
             said += f"{',' if kept else ':'} not {self._quoted([record.token_ids[1 + accepted]])}"
         return [self._line("accepted", f"{said}; {wrote}")]
 

@@ -73,7 +73,8 @@ class Rig:
         if self.settings.prompt_lookup.enabled:
             layers.append(PromptLookupLayer(max_draft_tokens=self.settings.prompt_lookup.max_draft_tokens))
         if session is not None:
-            layers.append(SuffixLayer(session, max_draft_tokens=self.settings.suffix.max_draft_tokens))
+            limit, trees = self.settings.suffix.max_draft_tokens, self.settings.target.branches > 0
+            layers.append(SuffixLayer(session, max_draft_tokens=limit, tree=trees))
         if self.draft is not None:
             layers.append(self.draft)
         return layers

@@ -11,8 +11,10 @@ from suffixsvc_driver.events import Considered, Verify
 from suffixsvc_driver.loop import StepRecord
 from suffixsvc_driver.settings_file import Settings, TargetSettings, write_settings
 from support.generating import Generating, generating
+from support.tiny_gguf import chain_of, write_tiny_chain
 from support.tiny_kinds import KINDS
 
+from suffixsvc import SuffixCache
 from suffixsvc.cli.generate_explain import Explainer
 
 CURVE = CostCurve((0.0, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5))
@@ -63,6 +65,33 @@ def test_a_draft_that_another_layer_went_on_behind() -> None:
         "1 token before it computed again, 3.50 plain steps by the curve",
         "accepted 2 of 3: 'ab', not 'c'; the model's own 'y'",
         "took 20.0 ms, asking 1.0 ms: 3 tokens for 3.50 plain steps, 0.86 a plain step",
+    ]
+
+
+def test_a_tree() -> None:
+    """ "a", then "b" or "cd"; two layers agree on the first."""
+    looked_at = (
+        Considered("prompt-lookup", 5, "", tuple(b"ab"), (0.9, 0.6), 2, 3, 0.7),
+        Considered(
+            "draft-model", 5, "", tuple(b"acde"), (0.8, 0.4, 0.9, 0.2), 4, 5, 0.9, (-1, 0, 1, 1)
+        ),
+        Considered("draft-model", 5, "", tuple(b"yz"), (0.1, 0.1), parents=(-1, -1)),
+    )  # fmt: skip
+    sent = Verify(
+        tuple(b"abcd"), (5, 5, 4, 4), (0.9, 0.6, 0.4, 0.9), "prompt-lookup", considered=looked_at,
+        parents=(-1, 0, 0, 2), layers=("prompt-lookup",) * 2 + ("draft-model",) * 2,
+    )  # fmt: skip
+    lines = told(record(sent, b"acx", accepted=2))
+    assert lines[:-1] == [
+        "prompt-lookup asked for 5: 'a' 0.90 'b' 0.60",
+        "best 2 tokens of all answers so far in a batch of 3: expected to gain 0.70",
+        "draft-model asked for 5: 'a' 0.80 'c' 0.40 ('d' 0.90 | 'e' 0.20)",
+        "best 4 tokens of all answers so far in a batch of 5: expected to gain 0.90",
+        "draft-model asked for 5: ('y' 0.10 | 'z' 0.10)",
+        "does not pay",
+        "sent 2 tokens of prompt-lookup and 2 tokens of draft-model, a tree of 2 leaves, in a batch of 5, "
+        "3.00 plain steps by the curve",
+        "accepted 2 of 4: 'ac'; the model's own 'x'",
     ]
 
 
@@ -153,3 +182,23 @@ def test_explaining_changes_nothing_on_any_kind_of_target(
     assert [turn["token_ids"] for turn in chats[0]] == [turn["token_ids"] for turn in chats[1]]
     for chat in chats:
         assert chat[1]["prefill"]["reused"] >= len(chat[0]["prompt_token_ids"])
+
+
+def test_trees_are_drafted_where_the_settings_say_so_and_can_be_explained(
+    generate: Generating, tmp_path: Path
+) -> None:
+    """What came after "ab" differed: both ways go in one batch, and the text stays the same."""
+    model = write_tiny_chain(tmp_path / "m.gguf", chain_of("abcdefgh"), context=1 << 12)
+    exact = TargetSettings(flash_attention=False, kv_type="f32", max_width=16, branches=3)
+    write_settings(tmp_path / "s.toml", Settings(target=exact))
+    generate.target = exact
+    with SuffixCache(tmp_path / "data") as cache:
+        namespace = cache.namespace("n")
+        for text in (b"xabcdefghab", b"yabqrsabqrs") * 2:
+            namespace.add_output(list(text), prompt_token_ids=[1])
+    run = (model, "ab", "--raw", "--max-tokens", 24, "--settings", tmp_path / "s.toml")
+    data = ("--data", tmp_path / "data", "--namespace", "n")
+    plain, explained = generate(*run, "--layers", "none"), generate(*run, *data, "--explain")
+    assert plain.code == explained.code == 0
+    assert explained.out.endswith("\n" + plain.out)
+    assert " leaves, in a batch of " in explained.out

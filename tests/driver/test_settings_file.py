@@ -44,6 +44,7 @@ settings = st.builds(
         flash_attention=st.none() | st.booleans(),
         kv_type=st.sampled_from(["f16", "f32"]),
         snapshots=st.booleans(),
+        branches=st.integers(0, 8),
     ),
     sampling=st.builds(
         Sampling,
