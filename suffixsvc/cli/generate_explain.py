@@ -122,7 +122,7 @@ class Explainer:
         def below(at: int) -> str:
             nonlocal shown
             words = []
-            while len(following := children.get(at, ())) == 1 and shown < _SHOWN:
+            while len(following := children.get(at, [])) == 1 and shown < _SHOWN:
                 [at] = following
                 shown += 1
                 words.append(node(at))
