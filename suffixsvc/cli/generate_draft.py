@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 from suffixsvc_driver import models
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
+from suffixsvc_driver.layers.retokenized import RetokenizedLayer
 from suffixsvc_driver.settings_file import DraftModelSettings
-from suffixsvc_driver.vocabulary import Vocabulary
+from suffixsvc_driver.targets.llama_model import LlamaModel
+from suffixsvc_driver.targets.llama_tokenizer import LlamaTokenizer
 from suffixsvc_driver.workers.connecting import connect
+from suffixsvc_driver.workers.interface import DraftWorker
 from suffixsvc_driver.workers.pool import WorkerPool
 
 from suffixsvc.children import Children
 from suffixsvc.cli.generate_options import is_address
+from suffixsvc.errors import VocabularyMismatchError
 
 __all__ = ["check_draft", "draft_model"]
 
@@ -36,12 +41,20 @@ def check_draft(draft: str) -> None:
 
 @contextmanager
 def draft_model(
-    draft: str, target: Vocabulary, settings: DraftModelSettings, *, threads: int, context_size: int
+    draft: str,
+    target: LlamaModel,
+    settings: DraftModelSettings,
+    say: Callable[[str], None],
+    *,
+    threads: int,
+    context_size: int,
 ) -> Iterator[Layer]:
-    """The layer that asks it. A model gets a worker of its own, which is gone when the block is left.
+    """The layer that asks it. A model gets a worker of its own, which is gone when the block is left. One of
+    another vocabulary drafts through text; a worker's address does not tell how its model cuts text.
 
     Args:
         draft: a model, or addresses of workers, by commas: several share the work as a pool.
+        say: told what the user should know.
         threads, context_size: of the worker that is started.
 
     Raises:
@@ -49,7 +62,7 @@ def draft_model(
         ServiceUnavailableError: nobody answers, or the worker did not start.
     """
     if is_address(draft):
-        with _layer(draft, target, settings) as layer:
+        with _connected(draft) as worker, closing(_direct(worker, target, settings)) as layer:
             yield layer
         return
     model = models.resolve(draft)
@@ -58,23 +71,37 @@ def draft_model(
         children.start_draft_worker(
             model, address, threads=threads, context_size=max(256, context_size), slots=1
         )
-        with _layer(address, target, settings) as layer:
-            yield layer
+        with ExitStack() as stack:
+            worker = stack.enter_context(_connected(address))
+            made: DraftModelLayer | RetokenizedLayer
+            try:
+                made = _direct(worker, target, settings)
+            except VocabularyMismatchError as mismatch:
+                other = stack.enter_context(LlamaModel(model, vocab_only=True))
+                made = through_text = _through_text(worker, target, other, settings)
+                kept = f"{through_text.fit.kept_tokens:.1%}"
+                say(f"{model.name} drafts through text, which keeps {kept} of its tokens: {mismatch.message}")
+            yield stack.enter_context(closing(made))
 
 
-@contextmanager
-def _layer(address: str, target: Vocabulary, settings: DraftModelSettings) -> Iterator[Layer]:
+def _connected(address: str) -> DraftWorker:
     addresses = address.split(",")
-    worker = connect(address) if len(addresses) == 1 else WorkerPool(addresses)
-    with worker as client:
-        layer = DraftModelLayer(
-            client,
-            target,
-            p_min=settings.p_min,
-            top_k=settings.top_k,
-            max_draft_tokens=settings.max_draft_tokens,
-        )
-        try:
-            yield layer
-        finally:
-            layer.close()
+    return connect(address) if len(addresses) == 1 else WorkerPool(addresses)
+
+
+def _direct(worker: DraftWorker, target: LlamaModel, settings: DraftModelSettings) -> DraftModelLayer:
+    return DraftModelLayer(worker, target.vocabulary, **_options(settings))
+
+
+def _through_text(
+    worker: DraftWorker, target: LlamaModel, other: LlamaModel, settings: DraftModelSettings
+) -> RetokenizedLayer:
+    return RetokenizedLayer(worker, LlamaTokenizer(target), LlamaTokenizer(other), **_options(settings))
+
+
+def _options(settings: DraftModelSettings) -> dict[str, Any]:
+    return {
+        "p_min": settings.p_min,
+        "top_k": settings.top_k,
+        "max_draft_tokens": settings.max_draft_tokens,
+    }

@@ -151,8 +151,9 @@ def set_up(options: Options, say: Say, stack: ExitStack) -> Rig:
         draft = stack.enter_context(
             draft_model(
                 options.draft,
-                vocabulary,
+                target.model,
                 settings.draft_model,
+                say,
                 threads=target.settings.threads,
                 context_size=target.context_size,
             )
