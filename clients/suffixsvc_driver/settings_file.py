@@ -122,7 +122,7 @@ class DraftModelSettings:
 
     Attributes:
         enabled, max_draft_tokens: see :class:`LayerSettings`.
-        p_min: it stops before a token less likely than this.
+        p_min: it stops before a token less likely than this; None = by what its tokens cost.
         top_k: how many of the most probable tokens it looks at.
 
     Raises:
@@ -131,13 +131,13 @@ class DraftModelSettings:
 
     enabled: bool = True
     max_draft_tokens: int = 16
-    p_min: float = 0.4
+    p_min: float | None = None
     top_k: int = 10
 
     def __post_init__(self) -> None:
         for name in ("max_draft_tokens", "top_k"):
             _require_at_least_one(name, getattr(self, name))
-        if not 0.0 <= self.p_min <= 1.0:
+        if self.p_min is not None and not 0.0 <= self.p_min <= 1.0:
             raise InvalidConfigError("p_min makes no sense", expected="0 <= p_min <= 1", got=self.p_min)
 
 

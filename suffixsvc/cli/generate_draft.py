@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from suffixsvc_driver import models
+from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
 from suffixsvc_driver.layers.retokenized import RetokenizedLayer
@@ -44,6 +45,7 @@ def draft_model(
     draft: str,
     target: LlamaModel,
     settings: DraftModelSettings,
+    curve: CostCurve,
     say: Callable[[str], None],
     *,
     threads: int,
@@ -54,6 +56,7 @@ def draft_model(
 
     Args:
         draft: a model, or addresses of workers, by commas: several share the work as a pool.
+        curve: what the target's steps cost.
         say: told what the user should know.
         threads, context_size: of the worker that is started.
 
@@ -61,8 +64,9 @@ def draft_model(
         VocabularyMismatchError: it cannot draft for this target.
         ServiceUnavailableError: nobody answers, or the worker did not start.
     """
+    chosen = _options(settings, curve)
     if is_address(draft):
-        with _connected(draft) as worker, closing(_direct(worker, target, settings)) as layer:
+        with _connected(draft) as worker, closing(_direct(worker, target, chosen)) as layer:
             yield layer
         return
     model = models.resolve(draft)
@@ -75,10 +79,10 @@ def draft_model(
             worker = stack.enter_context(_connected(address))
             made: DraftModelLayer | RetokenizedLayer
             try:
-                made = _direct(worker, target, settings)
+                made = _direct(worker, target, chosen)
             except VocabularyMismatchError as mismatch:
                 other = stack.enter_context(LlamaModel(model, vocab_only=True))
-                made = through_text = _through_text(worker, target, other, settings)
+                made = through_text = _through_text(worker, target, other, chosen)
                 kept = f"{through_text.fit.kept_tokens:.1%}"
                 say(f"{model.name} drafts through text, which keeps {kept} of its tokens: {mismatch.message}")
             yield stack.enter_context(closing(made))
@@ -89,19 +93,20 @@ def _connected(address: str) -> DraftWorker:
     return connect(address) if len(addresses) == 1 else WorkerPool(addresses)
 
 
-def _direct(worker: DraftWorker, target: LlamaModel, settings: DraftModelSettings) -> DraftModelLayer:
-    return DraftModelLayer(worker, target.vocabulary, **_options(settings))
+def _direct(worker: DraftWorker, target: LlamaModel, options: dict[str, Any]) -> DraftModelLayer:
+    return DraftModelLayer(worker, target.vocabulary, **options)
 
 
 def _through_text(
-    worker: DraftWorker, target: LlamaModel, other: LlamaModel, settings: DraftModelSettings
+    worker: DraftWorker, target: LlamaModel, other: LlamaModel, options: dict[str, Any]
 ) -> RetokenizedLayer:
-    return RetokenizedLayer(worker, LlamaTokenizer(target), LlamaTokenizer(other), **_options(settings))
+    return RetokenizedLayer(worker, LlamaTokenizer(target), LlamaTokenizer(other), **options)
 
 
-def _options(settings: DraftModelSettings) -> dict[str, Any]:
+def _options(settings: DraftModelSettings, curve: CostCurve) -> dict[str, Any]:
     return {
         "p_min": settings.p_min,
+        "curve": curve,
         "top_k": settings.top_k,
         "max_draft_tokens": settings.max_draft_tokens,
     }

@@ -153,6 +153,7 @@ def set_up(options: Options, say: Say, stack: ExitStack) -> Rig:
                 options.draft,
                 target.model,
                 settings.draft_model,
+                curve,
                 say,
                 threads=target.settings.threads,
                 context_size=target.context_size,

@@ -54,7 +54,7 @@ settings = st.builds(
     ),
     prompt_lookup=st.builds(LayerSettings, enabled=st.booleans(), max_draft_tokens=counts),
     suffix=st.builds(LayerSettings, enabled=st.booleans(), max_draft_tokens=counts),
-    draft_model=st.builds(DraftModelSettings, p_min=st.floats(0, 1), top_k=counts),
+    draft_model=st.builds(DraftModelSettings, p_min=st.none() | st.floats(0, 1), top_k=counts),
 )
 
 
@@ -87,6 +87,7 @@ def test_every_setting_can_be_written(tmp_path: Path) -> None:
     full = Settings(
         driver=DriverConfig(model_class=ModelClass.MOE),
         target=TargetSettings(1, 1, 1, flash_attention=True),
+        draft_model=DraftModelSettings(p_min=0.3),
     )
     write_settings(path, full)
     written = path.read_text()

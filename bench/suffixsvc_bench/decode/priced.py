@@ -20,6 +20,7 @@ from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Feedback
 from suffixsvc_driver.layers import ContinuingLayer, Layer
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
+from suffixsvc_driver.layers.worker_layer import least_probability
 from suffixsvc_driver.sampling import Sampling
 from suffixsvc_driver.targets import Prefilled, StopRule, Verification
 
@@ -114,13 +115,13 @@ def price_calls(
     prices: Prices,
     vocab_size: int,
     eog_ids: frozenset[int],
-    draft_model: Callable[[], DraftModelLayer] | None,
+    draft_model: Callable[[float], DraftModelLayer] | None,
     on_call: Callable[[str, str], None] = lambda setting, job: None,
 ) -> list[PricedRow]:
     """What each setting would make of these calls at these prices.
 
     Args:
-        draft_model: a layer that waits as long as the real draft model needs.
+        draft_model: makes a layer with this p_min that waits as long as the real draft model needs.
     """
     rows = []
     for setting in settings:
@@ -260,11 +261,12 @@ class _PricedLayer(_Around):
 
 
 def _priced_model(
-    make: Callable[[], DraftModelLayer] | None, clock: _Clock, prices: Prices, setting: Setting
+    make: Callable[[float], DraftModelLayer] | None, clock: _Clock, prices: Prices, setting: Setting
 ) -> Callable[[], Layer] | None:
     if make is None or LayerKind.DRAFT_MODEL not in setting.layers:
         return None
-    return lambda: _PricedLayer(_Patient(make()), clock, prices.draft_ask, prices.draft_token)
+    p_min = least_probability(prices.curve, prices.draft_token)
+    return lambda: _PricedLayer(_Patient(make(p_min)), clock, prices.draft_ask, prices.draft_token)
 
 
 class _Patient(_Around):

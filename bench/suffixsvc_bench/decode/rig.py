@@ -93,14 +93,15 @@ class Rig:
         self._client = stack.enter_context(SuffixClient(address, ClientConfig(step_timeout_s=patience)))
         client = self._worker(folder, stack)
         vocabulary = self.model.vocabulary
-        #: make a layer that drafts with the model; None where there is none. The patient one waits for it.
+        #: make a layer that drafts with the model; None where there is none. The patient one, which gets its
+        #: p_min, waits for it.
         self.draft_model: Callable[[], Layer] | None = None
-        self.patient_draft_model: Callable[[], DraftModelLayer] | None = None
+        self.patient_draft_model: Callable[[float], DraftModelLayer] | None = None
         if client is not None:
             self.draft_seconds = client.check_vocabulary(vocabulary).seconds_per_token
-            self.draft_model = lambda: DraftModelLayer(client, vocabulary)
-            self.patient_draft_model = lambda: DraftModelLayer(
-                client, vocabulary, timeout_seconds=PATIENCE_SECONDS
+            self.draft_model = lambda: DraftModelLayer(client, vocabulary, curve=curve)
+            self.patient_draft_model = lambda p_min: DraftModelLayer(
+                client, vocabulary, p_min=p_min, timeout_seconds=PATIENCE_SECONDS
             )
 
     def targets(self, count: int) -> Sequence[LlamaTarget]:

@@ -68,7 +68,7 @@ class Rig:
         self.client = stack.enter_context(SuffixClient(self._address, ClientConfig(step_timeout_s=patience)))
         self.fingerprint = target.model.vocabulary.fingerprint
         self._namespace = self.client.namespace(f"demo/{chosen.name}", self.fingerprint)
-        self.brain = Brain(target, curve, self._namespace, self._draft_model(target))
+        self.brain = Brain(target, curve, self._namespace, self._draft_model(target, curve))
 
     def start_service(self) -> Child:
         """Start the service on its folder, whatever is in it; returns once it answers."""
@@ -105,7 +105,7 @@ class Rig:
         )
         return curve
 
-    def _draft_model(self, target: LlamaTarget) -> Callable[[], Layer] | None:
+    def _draft_model(self, target: LlamaTarget, curve: CostCurve) -> Callable[[], Layer] | None:
         if self._chosen.draft is None:
             return None
         address = f"unix:{self._folder / 'draft.sock'}"
@@ -120,4 +120,4 @@ class Rig:
             f"{speed * 1e3:.0f} ms a token",
             markup=False,
         )
-        return lambda: DraftModelLayer(client, vocabulary)
+        return lambda: DraftModelLayer(client, vocabulary, curve=curve)

@@ -8,6 +8,7 @@ from typing import Final
 
 from suffixsvc.errors import VocabularyMismatchError
 from suffixsvc.types import Draft, DraftSource, VerifyCost
+from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Feedback
 from suffixsvc_driver.layers.worker_layer import WorkerLayer
 from suffixsvc_driver.retokenizing import Retokenizer, TextFit, TextTokenizer, compare_texts
@@ -30,7 +31,8 @@ class RetokenizedLayer(WorkerLayer):
         worker: connected to a worker, or to several (a pool); the caller's to close.
         target: the target's tokenizer.
         draft: that of the worker's model.
-        p_min: the worker stops before a token (of its own) less likely than this.
+        p_min: the worker stops before a token (of its own) less likely than this; None = by what they cost.
+        curve: what the target's steps cost, for that; without it 0.4 is taken.
         wait_seconds: how long a question may wait for its start where other drivers keep the worker busy;
             0 = what the worker finds right.
         timeout_seconds: how long to wait for a draft; by default what the worker's own speed
@@ -53,7 +55,8 @@ class RetokenizedLayer(WorkerLayer):
         draft: TextTokenizer,
         name: str = "draft-model",
         *,
-        p_min: float = 0.4,
+        p_min: float | None = None,
+        curve: CostCurve | None = None,
         top_k: int = 10,
         max_draft_tokens: int = 16,
         wait_seconds: float = 0.0,
@@ -76,6 +79,7 @@ class RetokenizedLayer(WorkerLayer):
             name,
             token_ratio=self.fit.token_ratio,
             p_min=p_min,
+            curve=curve,
             top_k=top_k,
             max_draft_tokens=max_draft_tokens,
             wait_seconds=wait_seconds,

@@ -5,13 +5,31 @@ from __future__ import annotations
 from typing import Final
 
 from suffixsvc_driver.config import LayerKind, LayerSpec
+from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.workers.interface import DraftingSession, DraftWorker, WorkerDescription
 
-__all__ = ["WorkerLayer"]
+__all__ = ["WorkerLayer", "least_probability"]
 
 #: an answer may take this many times what the drafted tokens should, and this much beyond
 _PATIENCE: Final = 3.0
 _GRACE_SECONDS: Final = 0.05
+#: where nothing is known of prices; and what no price makes better: below the one drafts are noise, above the
+#: other good ones are cut off
+_USUAL: Final = 0.4
+_BOUNDS: Final = (0.05, 0.4)
+
+
+def least_probability(curve: CostCurve, seconds_per_token: float) -> float:
+    """The probability below which a drafted token is not worth what it costs.
+
+    Args:
+        curve: of the target: verifying a token is taken to cost what it does at the best width.
+        seconds_per_token: of the draft model, for one of the target's tokens.
+    """
+    verify = min((cost - 1.0) / width for width, cost in enumerate(curve.costs[2:], start=1))
+    draft = seconds_per_token / curve.seconds_per_step if curve.seconds_per_step > 0 else 0.0
+    low, high = _BOUNDS
+    return min(high, max(low, verify + draft))
 
 
 class WorkerLayer:
@@ -21,6 +39,7 @@ class WorkerLayer:
         worker: connected to a worker, or to several (a pool); the caller's to close.
         description: of the worker's model, which can draft for the target.
         token_ratio: tokens of the worker's model for one of the target.
+        p_min: None = what ``curve`` makes of it.
         timeout_seconds: how long to wait for a draft; None = what the worker's own speed suggests, three
             times over.
 
@@ -34,7 +53,8 @@ class WorkerLayer:
         name: str,
         *,
         token_ratio: float,
-        p_min: float,
+        p_min: float | None,
+        curve: CostCurve | None,
         top_k: int,
         max_draft_tokens: int,
         wait_seconds: float,
@@ -48,6 +68,9 @@ class WorkerLayer:
             max_draft_tokens=max_draft_tokens,
             continues=True,
         )
+        if p_min is None:
+            seconds = self.spec.seconds_per_token
+            p_min = _USUAL if curve is None else least_probability(curve, seconds)
         self._session = worker.open_session(p_min=p_min, top_k=top_k, wait_seconds=wait_seconds)
         self._timeout = timeout_seconds
 

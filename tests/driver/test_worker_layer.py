@@ -1,0 +1,38 @@
+"""Where a draft model's drafts end, by what their tokens cost."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.layers.draft_model import DraftModelLayer
+from suffixsvc_driver.layers.worker_layer import least_probability
+
+GPU = CostCurve.linear(0.01, 64, seconds_per_step=0.03)
+TWO_CORES = CostCurve((0.0, 1.0, 2.0, 2.8, 3.2, 4.1, 4.7, 5.6, 7.2), 0.04)
+
+
+def test_the_dearer_a_token_the_likelier_it_has_to_be() -> None:
+    assert least_probability(GPU, 0.0012) == pytest.approx(0.05)  # 0.01 to verify, 0.04 to draft
+    assert least_probability(GPU, 0.006) == pytest.approx(0.21)
+    assert least_probability(GPU, 0.0) == 0.05  # a draft of noise is nobody's gain
+    assert least_probability(TWO_CORES, 0.025) == 0.4  # it will hardly be asked
+    assert least_probability(CostCurve((0.0, 1.0, 1.9, 1.5), 0.03), 0.0) == 0.25  # the best width counts
+    costs = [least_probability(GPU, seconds) for seconds in (0.001, 0.002, 0.004, 0.008, 0.1)]
+    assert costs == sorted(costs)
+
+
+@pytest.mark.parametrize(
+    ("options", "p_min"), [({}, 0.4), ({"curve": GPU}, 0.11), ({"curve": GPU, "p_min": 0.3}, 0.3)]
+)
+def test_a_layer_goes_by_the_price_unless_it_is_told(options: dict[str, Any], p_min: float) -> None:
+    opened: dict[str, Any] = {}
+    worker: Any = SimpleNamespace(
+        check_vocabulary=lambda target: SimpleNamespace(seconds_per_token=0.003),
+        open_session=lambda **given: opened.update(given),
+    )
+    layer = DraftModelLayer(worker, SimpleNamespace(), **options)  # type: ignore[arg-type]  # never looked at
+    assert layer.spec.seconds_per_token == 0.003
+    assert opened["p_min"] == pytest.approx(p_min)
