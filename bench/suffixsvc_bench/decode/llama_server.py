@@ -38,12 +38,14 @@ class ServerVariant:
     def __init__(self, mode: str, port: int) -> None:
         self.name = f"llama-server {mode}"
         self._port = port
+        self._shown: set[tuple[int, ...]] = set()
 
     def begin(self, workload: str, warming: Sequence[Written], turn: int) -> None:
         """Show it what was written before: as prompts, which the tables that outlive a request learn from
         too. What stood before those texts would take minutes to read and teaches nothing of answers."""
-        if turn == 0:
-            for written in warming:
+        for written in warming:
+            if written.token_ids not in self._shown:
+                self._shown.add(written.token_ids)
                 self._complete(written.token_ids, 1)
 
     def answer(self, job: Job) -> Outcome:
