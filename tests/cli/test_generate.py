@@ -121,6 +121,7 @@ def colours_of(text: str) -> tuple[str, int]:
     return re.sub(r"\x1b\[\d+m", "", text), len(coloured)
 
 
+@pytest.mark.usefixtures("kept_costs")
 def test_tokens_are_coloured_or_marked_by_who_drafted_them(generate: Generating, cycle: Path) -> None:
     [told] = generate(cycle, *PROMPT, "--json").told
     drafted = sum(source != "none" for source in told["sources"])
