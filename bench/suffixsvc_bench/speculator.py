@@ -130,13 +130,13 @@ class Speculator:
             session = self.namespace.open_session(prompt_ids, labels=labels)
             outside += self.clock() - began
             layers.append(SuffixLayer(session))
-        if self.draft_model is not None:
-            draft_models = self.known.draft_models
-            if agent not in draft_models:
-                draft_models[agent] = self.draft_model()
-            layers.append(draft_models[agent])
-        trust = self.known.trust.setdefault((agent, str(config.policy)), Trust())
         try:
+            if self.draft_model is not None:
+                draft_models = self.known.draft_models
+                if agent not in draft_models:
+                    draft_models[agent] = self.draft_model()
+                layers.append(draft_models[agent])
+            trust = self.known.trust.setdefault((agent, str(config.policy)), Trust())
             result = yield from self._stream(prompt_ids, max_tokens, config, layers, trust, sampling)
         except BaseException:
             if session is not None:

@@ -1,8 +1,9 @@
 """Sessions of a service of the same machine without gRPC: the caller's own thread writes and reads a socket.
 
 Each thread has a connection of its own: nobody waits for another one's draft, and what a thread says arrives
-in the order in which it says it. An answer that comes late is read, and dropped, when the next one is due.
-Where no such socket is, or it has no place left, gRPC's stream is there.
+in the order in which it says it. A session that changes threads waits until what was posted for it on the
+other connection is answered. An answer that comes late is read, and dropped, when the next one is due. Where
+no such socket is, or it has no place left, gRPC's stream is there.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ from suffixsvc_client.transport import Transport, parse
 __all__ = ["UnixTransport", "open_transport"]
 
 _READ_BYTES: Final = 1 << 16
+#: messages that are sent before their answers are read: more could fill both sides' sockets, and each would
+#: wait for the other to read
+_WINDOW: Final = 16
+#: what is posted without waiting has to find room in the socket's buffer
+_POSTED_BYTES: Final = 1 << 16
 _MOST_REPLY_BYTES: Final = 1 << 30
 #: calls that can be messages of the stream as well
 _STREAMED: Final = {OPEN.name: "open", APPEND.name: "append_context", CLOSE.name: "close"}
@@ -58,7 +64,9 @@ class UnixTransport:
         self._grpc = GrpcTransport(target)
         self._path = os.path.abspath(target.removeprefix("unix:").removeprefix("//")) + DIRECT_SUFFIX
         self._mine = threading.local()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may close while its thread holds it
+        #: by session, where something was posted for it last
+        self._posted: dict[str, _Connection] = {}
         self._connections: weakref.WeakSet[_Connection] = weakref.WeakSet()
         self._look_again = 0.0
         self._late = 0
@@ -99,29 +107,47 @@ class UnixTransport:
         connection = self._connection(deadline, timeout_s)
         if connection is None:
             return None
+        if self._posted:
+            self._wait_for_posted(requests, connection, deadline)
         try:
             with connection.in_use:
-                ids = connection.send(requests, deadline)
-                return [connection.receive(expected, deadline) for expected in ids]
+                replies: list[pb.StreamReply] = []
+                for at in range(0, len(requests), _WINDOW):
+                    ids = connection.send(requests[at : at + _WINDOW], deadline)
+                    replies += [connection.receive(expected, deadline) for expected in ids]
+                return replies
         except TimeoutError:
             raise _timeout(timeout_s) from None
         except OSError as error:
             raise self._gone(error) from None
 
     def post(self, requests: Sequence[pb.StreamRequest]) -> None:
-        deadline = time.monotonic() + _LOOK_AGAIN_SECONDS
-        connection = self._connection(deadline, _LOOK_AGAIN_SECONDS)
-        if connection is None:
-            self._grpc.post(requests)
-            return
-        try:
-            with connection.in_use:
-                connection.drop_unread()
-                connection.send(requests, deadline, posted=True)
-        except TimeoutError:
-            raise _timeout(_LOOK_AGAIN_SECONDS) from None
-        except OSError as error:
-            raise self._gone(error) from None
+        """Waits for nothing: what cannot be sent at once raises, and goes along with the next step."""
+        if self._closed:
+            raise self._gone()
+        mine: _Connection | None = getattr(self._mine, "connection", None)
+        if mine is None or not mine.usable:
+            if time.monotonic() < self._look_again:
+                self._grpc.post(requests)
+                return
+            raise ServiceUnavailableError("not connected yet; the next step takes it along")
+        for request in requests:
+            for session_id in _sessions_of(request):
+                self._posted[session_id] = mine
+        with mine.in_use:
+            sent = mine.post(requests)
+        if not sent:
+            raise ServiceUnavailableError("the socket is full; the next step takes it along")
+
+    def _wait_for_posted(
+        self, requests: Sequence[pb.StreamRequest], connection: _Connection, deadline: float
+    ) -> None:
+        """What another thread posted for these sessions has to be there before what is said now."""
+        for request in requests:
+            for session_id in _sessions_of(request):
+                other = self._posted.pop(session_id, None)
+                if other is not None and other is not connection and other.usable:
+                    other.catch_up(deadline)
 
     def close(self) -> None:
         with self._lock:
@@ -135,7 +161,10 @@ class UnixTransport:
         """This thread's, made where it has none; None where there is no direct socket."""
         mine: _Connection | None = getattr(self._mine, "connection", None)
         if mine is not None and mine.usable:
-            return mine
+            with mine.in_use:
+                alive = mine.take_in()
+            if alive:
+                return mine
         if time.monotonic() < self._look_again:
             return None
         try:
@@ -174,6 +203,7 @@ class _Connection:
     """
 
     def __init__(self, path: str, deadline: float, late: Callable[[], None]) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         #: held while something is sent or waited for
         self.in_use = threading.Lock()
         self._owner = os.getpid()
@@ -181,7 +211,7 @@ class _Connection:
         self._sent = 0
         self._given_up: set[int] = set()
         self._frames = FrameBuffer(_MOST_REPLY_BYTES)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._owed: set[int] = set()  # answers to what was posted
         self.broken = False
         try:
             self._wait_until(deadline)
@@ -196,22 +226,66 @@ class _Connection:
         """A forked process leaves its parent's connection alone: both would read each other's answers."""
         return not self.broken and self._owner == os.getpid()
 
-    def send(self, requests: Sequence[pb.StreamRequest], deadline: float, *, posted: bool = False) -> range:
-        """The numbers that the requests went out under. Answers that are still owed to nobody stay behind."""
-        ids = range(self._sent + 1, self._sent + 1 + len(requests))
-        for number, request in zip(ids, requests, strict=True):
-            request.id = number
-        data = b"".join(frame(request.SerializeToString()) for request in requests)
-        self._sent = ids.stop - 1
+    def send(self, requests: Sequence[pb.StreamRequest], deadline: float) -> range:
+        """The numbers that the requests went out under."""
+        ids, data = self._numbered(requests)
         try:
             self._wait_until(deadline)
             self._socket.sendall(data)
         except BaseException:  # part of it may have gone out
             self._hang_up()
             raise
-        if not posted:
-            self._given_up.update(ids)
+        self._given_up.update(ids)
         return ids
+
+    def post(self, requests: Sequence[pb.StreamRequest]) -> bool:
+        """Send without waiting; False where that cannot be."""
+        if not self.take_in():
+            return False
+        try:
+            while (data := self._frames.next()) is not None:
+                self._drop(parse(pb.StreamReply, data), self._sent + 1)
+            ids, data = self._numbered(requests)
+            if len(data) > _POSTED_BYTES:
+                return False
+            self._socket.settimeout(0.0)
+            if self._socket.send(data) == len(data):
+                self._owed.update(ids)
+                return True
+        except BlockingIOError:
+            return False  # nothing went out
+        except (OSError, SuffixError):
+            pass
+        self._hang_up()  # a part of it went out
+        return False
+
+    def take_in(self) -> bool:
+        """Read what came meanwhile, lest it fills the socket. False where the service has hung up: it shows
+        before anything is sent."""
+        try:
+            self._socket.settimeout(0.0)
+            while received := self._socket.recv(_READ_BYTES):
+                self._frames.feed(received)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        self._hang_up()
+        return False
+
+    def catch_up(self, deadline: float) -> None:
+        """Wait until everything posted here is answered. From any thread."""
+        if not self.in_use.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            return
+        try:
+            while self._owed:
+                self._drop(self._next_reply(deadline), self._sent + 1)
+        except TimeoutError:
+            return
+        except (OSError, SuffixError):
+            self._hang_up()
+        finally:
+            self.in_use.release()
 
     def receive(self, expected: int, deadline: float) -> pb.StreamReply:
         """The answer of this number, those before it dropped.
@@ -233,23 +307,15 @@ class _Connection:
             self._hang_up()
             raise
 
-    def drop_unread(self) -> None:
-        """Read what came meanwhile, lest it fills the socket."""
-        try:
-            while True:
-                self._drop(self._next_reply(0.0), self._sent + 1)
-        except (TimeoutError, BlockingIOError):
-            return
-        except BaseException:
-            self._hang_up()
-            raise
-
     def close(self) -> None:
-        """From any thread; whoever waits for an answer is told. Idempotent."""
+        """From any thread, also in a signal's handler; whoever waits for an answer is told. Idempotent."""
+        if self._owner != os.getpid():
+            return  # the parent's
         self._hang_up()
-        # not under somebody who still reads: the number could be another file's by then
-        with self.in_use:
+        # Not under somebody who still reads: the number could be another file's by then. Who reads lets go.
+        if self.in_use.acquire(blocking=False):
             self._socket.close()
+            self.in_use.release()
 
     def __del__(self) -> None:
         self._socket.close()
@@ -265,9 +331,17 @@ class _Connection:
             raise wire.error_from_detail(reply.error)
         if reply.id == 0 or reply.id > expected:
             raise ProtocolError("answers come out of order", expected=f"id {expected}", got=reply.id)
+        self._owed.discard(reply.id)
         if reply.id in self._given_up:
             self._given_up.discard(reply.id)
             self._late()
+
+    def _numbered(self, requests: Sequence[pb.StreamRequest]) -> tuple[range, bytes]:
+        ids = range(self._sent + 1, self._sent + 1 + len(requests))
+        for number, request in zip(ids, requests, strict=True):
+            request.id = number
+        self._sent = ids.stop - 1
+        return ids, b"".join(frame(request.SerializeToString()) for request in requests)
 
     def _next_reply(self, deadline: float) -> pb.StreamReply:
         while (data := self._frames.next()) is None:
@@ -288,11 +362,22 @@ class _Connection:
                 raise ConnectionRefusedError(f"no direct stream: {heard!r}")
 
     def _wait_until(self, deadline: float) -> None:
-        """Let what follows on the socket take until then. 0: what is there already."""
-        left = deadline - time.monotonic() if deadline else 0.0
-        if deadline and left <= 0:
+        """Let what follows on the socket take until then."""
+        left = deadline - time.monotonic()
+        if left <= 0:
             raise TimeoutError
         self._socket.settimeout(left)
+
+
+def _sessions_of(request: pb.StreamRequest) -> list[str]:
+    match request.WhichOneof("request"):
+        case "steps":
+            return [item.session_id for item in request.steps.items]
+        case "append_context":
+            return [request.append_context.session_id]
+        case "close":
+            return [request.close.session_id]
+    return []
 
 
 def _reply_of(reply: pb.StreamReply, field: str) -> Any:

@@ -86,6 +86,8 @@ class DirectSocket:
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
             caller.settimeout(_PAUSE_SECONDS)
             caller.connect(self.path)
+        if self._acceptor.is_alive():
+            self._acceptor.join(grace_seconds)
         self._listener.close()
         until = time.monotonic() + grace_seconds
         with self._lock:
@@ -109,13 +111,14 @@ class DirectSocket:
                 connection.close()
                 continue
             thread = threading.Thread(target=self._serve, args=[connection], name="direct", daemon=True)
-            with self._lock:
-                self._running[connection] = thread
             try:
-                thread.start()
+                with self._lock:  # a connection that ends at once waits for its entry before it removes it
+                    thread.start()
+                    self._running[connection] = thread
             except RuntimeError as error:
                 log.warning("no thread for a direct connection", error=str(error))
-                self._let_go(connection)
+                connection.close()
+                self._places.release()
 
     def _serve(self, connection: socket.socket) -> None:
         try:

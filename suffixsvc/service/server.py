@@ -130,7 +130,12 @@ class SuffixServer:
         if len(os.fsencode(path)) > MAX_UNIX_PATH_BYTES:
             log.info("no direct socket: its path would be too long", path=path)
             return
-        direct = DirectSocket(path, self._servicer.answer, self._limits.max_message_bytes, self._max_streams)
+        most = self._limits.max_message_bytes
+        try:
+            direct = DirectSocket(path, self._servicer.answer, most, self._max_streams)
+        except (ListenError, OSError) as error:
+            log.warning("no direct socket; sessions go over gRPC", path=path, error=str(error))
+            return
         self._direct.append(direct)
         self._sockets.append((path, direct.inode))
 
@@ -142,11 +147,13 @@ class SuffixServer:
         if self._expiry.is_alive():
             self._expiry.join()
         stopped = self._server.stop(STOP_GRACE_SECONDS)
-        for direct in self._direct:
-            direct.stop(STOP_GRACE_SECONDS)
-        stopped.wait()
-        committed = self.handlers.sessions.drain()
-        self._remove_sockets()
+        try:
+            for direct in self._direct:
+                direct.stop(STOP_GRACE_SECONDS)
+            stopped.wait()
+        finally:
+            committed = self.handlers.sessions.drain()
+            self._remove_sockets()
         return committed
 
     def _remove_sockets(self) -> None:

@@ -7,6 +7,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -310,3 +311,97 @@ os._exit(0)
         service.start()
         status = os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", script, service.address])
         assert status == 0
+
+
+# -- what went wrong once
+
+
+def test_many_messages_at_once(folder: Path, server: SuffixServer) -> None:
+    """More than both sides' sockets hold: nobody may wait for the other to read first."""
+    transport = UnixTransport(f"unix:{folder / 's'}")
+    [opened] = transport.exchange([opening(0)], 20.0)
+    requests = []
+    for n in range(1000):
+        request = pb.StreamRequest()
+        request.append_context.session_id = opened.open.session_id
+        request.append_context.token_ids = b"\1\0\0\0" * 800
+        request.append_context.at = 1 + 800 * n
+        requests.append(request)
+    replies = transport.exchange(requests, 60.0)
+    assert [reply.append_context.length for reply in replies] == [1 + 800 * (n + 1) for n in range(1000)]
+    transport.close()
+
+
+def test_a_session_that_changes_threads_keeps_its_order(folder: Path, server: SuffixServer) -> None:
+    """Context posted on one thread's connection is there when another thread steps."""
+    with (
+        SuffixClient(f"unix:{folder / 's'}", PATIENT) as client,
+        ThreadPoolExecutor(1) as one,
+        ThreadPoolExecutor(1) as other,
+    ):
+        session = client.namespace("a").open_session([1, 2])
+        for pool in (one, other):
+            pool.submit(session.step, WORDS).result()
+        for n in range(200):
+            one.submit(session.append_context, [7] * (1 + 30 * (n % 3))).result()
+            other.submit(session.step, WORDS).result()
+        assert client.counts.empty == {}
+        session.close()
+
+
+@pytest.mark.crash
+def test_context_is_not_waited_for(folder: Path) -> None:
+    """A stopped service takes nothing: what finds no room goes along with the next step. Nothing is lost."""
+    hasty = ClientConfig(step_timeout_s=0.2, breaker_failures=1000)
+    with ServeProcess(folder) as service, SuffixClient(service.start().address, hasty) as client:
+        session = client.namespace("a").open_session([1, 2, 3])
+        eventually(lambda: len(session.step(WORDS)) > 0, "it drafts")
+        service.send(signal.SIGSTOP)
+        for _ in range(60):
+            session.append_context([5] * 8_000)
+        service.send(signal.SIGCONT)
+        eventually(lambda: len(session.step(WORDS)) > 0, "it drafts again")
+        assert session.close() is not None
+
+
+@pytest.mark.crash
+def test_a_restart_costs_idle_threads_nothing(folder: Path) -> None:
+    """Each thread's connection is dead; that shows before anything is sent on it."""
+    with ServeProcess(folder) as service, ThreadPoolExecutor(8) as pool:
+        transport = UnixTransport(service.start().address)
+        together = threading.Barrier(8)
+
+        def ask(_: int) -> str:
+            together.wait(20)
+            return transport.exchange([opening(0)], 20.0)[0].open.session_id
+
+        assert all(pool.map(ask, range(8)))
+        service.kill()
+        service.start()
+        assert all(pool.map(ask, range(8)))
+        transport.close()
+
+
+@pytest.mark.crash
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer's signal")
+def test_a_client_can_be_closed_in_a_signals_handler(folder: Path) -> None:
+    """While its thread waits for an answer that does not come."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.bind(str(folder / "s") + DIRECT_SUFFIX)
+        silent.listen()
+        transport = UnixTransport(f"unix:{folder / 's'}")
+        accepted = ThreadPoolExecutor(1).submit(silent.accept)
+
+        def greet_and_close(*_: object) -> None:
+            transport.close()
+
+        before = signal.signal(signal.SIGALRM, greet_and_close)
+        try:
+            pool = ThreadPoolExecutor(1)
+            pool.submit(lambda: accepted.result(20)[0].sendall(GREETING))
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            with pytest.raises(ServiceUnavailableError, match="the client is closed"):
+                transport.exchange([opening(0)], 20.0)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+            accepted.result(20)[0].close()

@@ -47,14 +47,18 @@ def publish(measured: Path, page: Path, *, keep: bool = False) -> list[Path]:
             segment.json, rpc.json, build.json, decode.json.
         page: the page; plots go into a folder of its name beside it, and old ones there are removed. So does
             decode.json as it is, with every pair.
-        keep: sections without a file stay as the page has them. Otherwise they are left out.
+        keep: sections without a file stay as the page has them; otherwise they are left out. Sections that
+            are none of these are left out in any case.
 
     Raises:
         InvalidInputError: there is none of these files, one cannot be read, or the page cannot be written.
     """
     parts: list[Part] = [_words("introduction")]
     found = 0
-    kept = _sections_of(page) if keep else {}
+    try:
+        kept = _sections_of(page) if keep else {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"cannot read the page {page}", got=str(error)) from None
     for name, (heading, section) in _SECTIONS.items():
         path = measured / f"{name}.json"
         if path.is_file():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -32,6 +33,13 @@ class OpenedModel:
     ) -> None:
         self._owns_model = not isinstance(model, LlamaModel)
         self.model = model if isinstance(model, LlamaModel) else LlamaModel(model)
+        with ExitStack() as opened:  # what fails below leaves nothing behind
+            if self._owns_model:
+                opened.callback(self.model.close)
+            self._open(settings, opened, unified=unified, lanes=lanes)
+            opened.pop_all()
+
+    def _open(self, settings: ContextSettings, opened: ExitStack, *, unified: bool, lanes: int) -> None:
         #: flash attention decided
         self.settings = settings = replace(
             settings, flash_attention=choose_flash_attention(self.model, settings)
@@ -43,6 +51,7 @@ class OpenedModel:
         self.context = LlamaContext(
             self.model, settings, unified=unified or self._branches > 0, extra=lanes * self._branches
         )
+        opened.callback(self.context.close)
         self.rollback = find_rollback(self.context)
         self._choosers = Choosers(self.model)
 
