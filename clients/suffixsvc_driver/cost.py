@@ -79,7 +79,8 @@ class Probed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CurveKey:
-    """What a curve depends on. ``model`` is a hash of the file's size, head and tail."""
+    """What a curve depends on. ``model`` is a hash of the file's size, head and tail; ``behind`` so many tokens
+    at most it was measured."""
 
     model: str
     model_name: str
@@ -91,6 +92,7 @@ class CurveKey:
     experts_used: int | None = None
     snapshots: bool = True
     full_window: bool = True
+    behind: int = _POSITION
 
     def file_name(self) -> str:
         digest = xxhash.xxh3_64_hexdigest(json.dumps(asdict(self), sort_keys=True).encode())

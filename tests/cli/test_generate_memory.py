@@ -259,17 +259,6 @@ def test_a_worker_that_runs_already(generate: Generating, model: Path, folder: P
     assert "tokens of draft-model in a batch of" in ran.out
 
 
-def test_a_draft_model_that_does_not_fit(generate: Generating, model: Path, tmp_path: Path) -> None:
-    texts = [*byte_texts()[1:], "\u0100"]
-    other = write_tiny_llama(tmp_path / "other.gguf", texts=[*texts, "<|endoftext|>"], width=16, layers=1)
-    ran = generate(model, *PROMPT, "--draft", other)
-    assert ran.code == 2
-    assert "rule 'token-text'" in ran.err
-
-
-# -- experts
-
-
 def test_another_number_of_experts(generate: Generating, tmp_path: Path) -> None:
     mixture = write_tiny_moe(tmp_path / "moe.gguf", seed=1)
     run = (mixture, "hello", "--raw", "--max-tokens", 20, "--json")
