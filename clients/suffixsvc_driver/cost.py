@@ -79,8 +79,8 @@ class Probed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CurveKey:
-    """What a curve depends on. ``model`` is a hash of the file's size, head and tail; ``behind`` so many tokens
-    at most it was measured."""
+    """What a curve depends on. ``model`` is a hash of the file's size, head and tail; ``behind`` is the most
+    tokens that stood in front of what was measured."""
 
     model: str
     model_name: str
