@@ -13,7 +13,7 @@ from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.layers.suffix import SuffixLayer
 from suffixsvc_driver.live_curve import LiveCurve
-from suffixsvc_driver.loop import Result, StepRecord, stream
+from suffixsvc_driver.loop import Result, StepRecord, drain, stream
 from suffixsvc_driver.sampling import GREEDY, Sampling
 from suffixsvc_driver.targets import Target
 from suffixsvc_driver.trust import Trust
@@ -102,13 +102,12 @@ class Speculator:
             commit: whether what was written is remembered. With False the text is forgotten; what engine
                 and driver learned meanwhile about how far drafts can be trusted stays.
         """
-        return self._drain(
-            self.drafting(prompt_ids, max_tokens, config, labels, sampling=sampling, commit=commit)
-        )
+        steps = self.drafting(prompt_ids, max_tokens, config, labels, sampling=sampling, commit=commit)
+        return drain(steps, self.on_step)
 
     def plain(self, prompt_ids: Sequence[int], max_tokens: int, *, sampling: Sampling = GREEDY) -> Spoken:
         """Answer as the model alone would: no layer is asked, one token a step."""
-        return self._drain(self.writing(prompt_ids, max_tokens, sampling=sampling))
+        return drain(self.writing(prompt_ids, max_tokens, sampling=sampling), self.on_step)
 
     def drafting(
         self,
@@ -174,15 +173,3 @@ class Speculator:
             content=self.content if layers else None,
             clock=self.clock,
         )
-
-    def _drain(self, steps: Speaking) -> Spoken:
-        try:
-            while True:
-                record = next(steps)
-                if self.on_step is not None:
-                    self.on_step(record)
-        except StopIteration as finished:
-            spoken: Spoken = finished.value
-            return spoken
-        finally:
-            steps.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
 
 from suffixsvc.types import TokenIds
 from suffixsvc_driver.config import DriverConfig
@@ -21,7 +22,9 @@ from suffixsvc_driver.sampling import GREEDY, Sampling
 from suffixsvc_driver.targets import StopRule, Target
 from suffixsvc_driver.trust import Trust
 
-__all__ = ["Result", "StepRecord", "generate", "stream"]
+__all__ = ["Result", "StepRecord", "drain", "generate", "stream"]
+
+T = TypeVar("T")
 
 
 def generate(
@@ -75,14 +78,22 @@ def generate(
         content=content,
         clock=clock,
     )
-    while True:
-        try:
-            record = next(steps)
-        except StopIteration as finished:
-            result: Result = finished.value
-            return result
-        if on_step is not None:
-            on_step(record)
+    return drain(steps, on_step)
+
+
+def drain(steps: Generator[StepRecord, None, T], on_step: Callable[[StepRecord], None] | None = None) -> T:
+    """Go through all steps; the generator's value. It is closed where a step, or ``on_step``, raises."""
+    try:
+        while True:
+            try:
+                record = next(steps)
+            except StopIteration as finished:
+                value: T = finished.value
+                return value
+            if on_step is not None:
+                on_step(record)
+    finally:
+        steps.close()
 
 
 def stream(

@@ -6,13 +6,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 from suffixsvc_driver import models
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
 from suffixsvc_driver.layers.retokenized import RetokenizedLayer
+from suffixsvc_driver.layers.worker_layer import WorkerOptions
 from suffixsvc_driver.settings_file import DraftModelSettings
 from suffixsvc_driver.targets.llama_model import LlamaModel
 from suffixsvc_driver.targets.llama_tokenizer import LlamaTokenizer
@@ -93,17 +93,17 @@ def _connected(address: str) -> DraftWorker:
     return connect(address) if len(addresses) == 1 else WorkerPool(addresses)
 
 
-def _direct(worker: DraftWorker, target: LlamaModel, options: dict[str, Any]) -> DraftModelLayer:
+def _direct(worker: DraftWorker, target: LlamaModel, options: WorkerOptions) -> DraftModelLayer:
     return DraftModelLayer(worker, target.vocabulary, **options)
 
 
 def _through_text(
-    worker: DraftWorker, target: LlamaModel, other: LlamaModel, options: dict[str, Any]
+    worker: DraftWorker, target: LlamaModel, other: LlamaModel, options: WorkerOptions
 ) -> RetokenizedLayer:
     return RetokenizedLayer(worker, LlamaTokenizer(target), LlamaTokenizer(other), **options)
 
 
-def _options(settings: DraftModelSettings, curve: CostCurve) -> dict[str, Any]:
+def _options(settings: DraftModelSettings, curve: CostCurve) -> WorkerOptions:
     return {
         "p_min": settings.p_min,
         "curve": curve,

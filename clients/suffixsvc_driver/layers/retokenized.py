@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Unpack
 
 from suffixsvc.errors import VocabularyMismatchError
 from suffixsvc.types import Draft, DraftSource, VerifyCost
-from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Feedback
-from suffixsvc_driver.layers.worker_layer import WorkerLayer
+from suffixsvc_driver.layers.worker_layer import WorkerLayer, WorkerOptions
 from suffixsvc_driver.retokenizing import Retokenizer, TextFit, TextTokenizer, compare_texts
 from suffixsvc_driver.workers.interface import DraftWorker
 
@@ -31,13 +30,8 @@ class RetokenizedLayer(WorkerLayer):
         worker: connected to a worker, or to several (a pool); the caller's to close.
         target: the target's tokenizer.
         draft: that of the worker's model.
-        p_min: the worker stops before a token (of its own) less likely than this; None = by what they cost.
-        curve: what the target's steps cost, for that; without it 0.4 is taken.
-        wait_seconds: how long a question may wait for its start where other drivers keep the worker busy;
-            0 = what the worker finds right.
-        timeout_seconds: how long to wait for a draft; by default what the worker's own speed
-            suggests, three times over.
         fit: of the same two tokenizers, where it is known: a quarter of a second.
+        options: see :class:`~suffixsvc_driver.layers.worker_layer.WorkerOptions`.
 
     Attributes:
         fit: what drafting through text loses with these two.
@@ -55,13 +49,8 @@ class RetokenizedLayer(WorkerLayer):
         draft: TextTokenizer,
         name: str = "draft-model",
         *,
-        p_min: float | None = None,
-        curve: CostCurve | None = None,
-        top_k: int = 10,
-        max_draft_tokens: int = 16,
-        wait_seconds: float = 0.0,
-        timeout_seconds: float | None = None,
         fit: TextFit | None = None,
+        **options: Unpack[WorkerOptions],
     ) -> None:
         description = worker.check_vocabulary(draft.vocabulary)
         self.fit = fit or compare_texts(target, draft)
@@ -73,18 +62,7 @@ class RetokenizedLayer(WorkerLayer):
                 got=f"{self.fit.whole:.0%} of the texts, {self.fit.kept_tokens:.0%} of the tokens",
                 remedy="Use another draft model: suffixsvc compat TARGET DRAFT says which.",
             )
-        super().__init__(
-            worker,
-            description,
-            name,
-            token_ratio=self.fit.token_ratio,
-            p_min=p_min,
-            curve=curve,
-            top_k=top_k,
-            max_draft_tokens=max_draft_tokens,
-            wait_seconds=wait_seconds,
-            timeout_seconds=timeout_seconds,
-        )
+        super().__init__(worker, description, name, self.fit.token_ratio, options)
         self.retokenizer = Retokenizer(target, draft)
         self._text: list[int] = []
         self._told = 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypedDict
 
 from suffixsvc_driver.config import LayerKind, LayerSpec
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.workers.interface import DraftingSession, DraftWorker, WorkerDescription
 
-__all__ = ["WorkerLayer", "least_probability"]
+__all__ = ["WorkerLayer", "WorkerOptions", "least_probability"]
 
 #: an answer may take this many times what the drafted tokens should, and this much beyond
 _PATIENCE: Final = 3.0
@@ -32,6 +32,30 @@ def least_probability(curve: CostCurve, seconds_per_token: float) -> float:
     return min(high, max(low, verify + draft))
 
 
+class WorkerOptions(TypedDict, total=False):
+    """What every layer on a worker can be told. Tokens are the worker's.
+
+    Attributes:
+        p_min: the worker stops before a token less likely than this; None, as by default: what tokens cost
+            decides.
+        curve: what the target's steps cost, for that; without it 0.4 is taken.
+        top_k: how many of the most probable tokens it looks at; 10.
+        max_draft_tokens: of the target; 16.
+        wait_seconds: how long a question may wait for its start where other drivers keep the worker busy; 0,
+            as by default: what the worker finds right, which is two of its tokens. A driver whose target
+            takes long over a step does well to say more: about such a step.
+        timeout_seconds: how long to wait for a draft; None, as by default: what the worker's own speed
+            suggests, three times over.
+    """
+
+    p_min: float | None
+    curve: CostCurve | None
+    top_k: int
+    max_draft_tokens: int
+    wait_seconds: float
+    timeout_seconds: float | None
+
+
 class WorkerLayer:
     """A session on a worker.
 
@@ -39,11 +63,7 @@ class WorkerLayer:
         worker: connected to a worker, or to several (a pool); the caller's to close.
         description: of the worker's model, which can draft for the target.
         token_ratio: tokens of the worker's model for one of the target.
-        p_min: None = what ``curve`` makes of it.
-        timeout_seconds: how long to wait for a draft; None = what the worker's own speed suggests, three
-            times over.
-
-    The others are those of :class:`~suffixsvc_driver.layers.draft_model.DraftModelLayer`.
+        options: see :class:`WorkerOptions`.
     """
 
     def __init__(
@@ -51,28 +71,25 @@ class WorkerLayer:
         worker: DraftWorker,
         description: WorkerDescription,
         name: str,
-        *,
         token_ratio: float,
-        p_min: float | None,
-        curve: CostCurve | None,
-        top_k: int,
-        max_draft_tokens: int,
-        wait_seconds: float,
-        timeout_seconds: float | None,
+        options: WorkerOptions,
     ) -> None:
         self.description = description
         self.spec = LayerSpec(
             name,
             LayerKind.DRAFT_MODEL,
             seconds_per_token=description.seconds_per_token * token_ratio,
-            max_draft_tokens=max_draft_tokens,
+            max_draft_tokens=options.get("max_draft_tokens", 16),
             continues=True,
         )
+        p_min, curve = options.get("p_min"), options.get("curve")
         if p_min is None:
             seconds = self.spec.seconds_per_token
             p_min = _USUAL if curve is None else least_probability(curve, seconds)
-        self._session = worker.open_session(p_min=p_min, top_k=top_k, wait_seconds=wait_seconds)
-        self._timeout = timeout_seconds
+        self._session = worker.open_session(
+            p_min=p_min, top_k=options.get("top_k", 10), wait_seconds=options.get("wait_seconds", 0.0)
+        )
+        self._timeout = options.get("timeout_seconds")
 
     @property
     def session(self) -> DraftingSession:
