@@ -15,6 +15,7 @@ try:
     from suffixsvc.core._ext import (
         Curve,
         Desk,
+        DeskStream,
         DraftBounds,
         Index,
         IndexStats,
@@ -36,6 +37,7 @@ __all__ = [
     "WIRE_SOURCES",
     "Curve",
     "Desk",
+    "DeskStream",
     "DraftBounds",
     "Index",
     "IndexStats",

@@ -1,7 +1,8 @@
 """The stream without gRPC, for clients of the same machine: a unix socket, one thread a connection.
 
 A decode step waits for its draft. Behind a step of tens of milliseconds everything is cold, and gRPC hands a
-message from thread to thread five times on its way there and back; here whoever reads it answers it.
+message from thread to thread five times on its way there and back; here whoever reads it answers it, and where
+that is the core's desk, the interpreter sleeps on.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
-from suffixsvc.frames import GREETING, FrameBuffer, frame
+from suffixsvc.core import Desk, DeskStream
+from suffixsvc.errors import LimitExceededError
+from suffixsvc.frames import GREETING, frame
 from suffixsvc.service.failures import detail_of
 from suffixsvc.service.listen import UnixAddress, owner_only_umask, prepare
 from suffixsvc.v1 import suffix_cache_pb2 as pb
@@ -35,9 +38,8 @@ _LAST_WORDS_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 0.1
 
 
-class _Reply(NamedTuple):
-    message: bytes
-    last: bool = False
+#: a message, and what the desk answered of it: see :meth:`suffixsvc.service.handlers.Handlers.unanswered`
+Answer = Callable[[bytes, Sequence[bytes | None] | None], bytes]
 
 
 class DirectSocket:
@@ -45,8 +47,9 @@ class DirectSocket:
 
     Args:
         path: of the socket file, absolute.
-        answer: a serialised StreamRequest -> a serialised StreamReply. What it raises is told the client,
-            and ends the connection.
+        desk: answers what it can.
+        answer: the rest, a serialised StreamRequest -> a serialised StreamReply. What it raises is told the
+            client, and ends the connection.
         max_connections: a client that comes when there are so many is turned away; it has gRPC.
 
     Raises:
@@ -56,13 +59,14 @@ class DirectSocket:
     def __init__(
         self,
         path: str,
-        answer: Callable[[bytes], bytes],
+        desk: Desk,
+        answer: Answer,
         max_message_bytes: int,
         max_connections: int,
     ) -> None:
         prepare(UnixAddress(path))
         self.path = path
-        self._answer, self._most = answer, max_message_bytes
+        self._desk, self._answer, self._most = desk, answer, max_message_bytes
         self._places = threading.Semaphore(max_connections)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with owner_only_umask():
@@ -132,24 +136,26 @@ class DirectSocket:
             self._let_go(connection)
 
     def _answer_all(self, connection: socket.socket) -> None:
-        frames = FrameBuffer(self._most)
-        while data := connection.recv(_READ_BYTES):
-            frames.feed(data)
-            while (reply := self._next_reply(frames)) is not None:
-                connection.sendall(frame(reply.message))
-                if reply.last:
-                    _listen_out(connection)
+        stream = DeskStream(self._desk, connection.fileno(), self._most)
+        while True:
+            try:
+                found = stream.next()
+                if found is None:
                     return
-
-    def _next_reply(self, frames: FrameBuffer) -> _Reply | None:
-        """The answer to the next message; None where none is complete."""
-        try:
-            message = frames.next()
-            return None if message is None else _Reply(self._answer(message))
-        except Exception as error:
-            detail = detail_of(error, "direct stream")
-            log.info("a direct stream is ended", error=detail.message)
-            return _Reply(pb.StreamReply(error=detail).SerializeToString(), last=True)
+                if isinstance(found, int):
+                    raise LimitExceededError(
+                        "a message is too long",
+                        expected=f"at most {self._most} bytes",
+                        got=f"{found} bytes",
+                    )
+                reply = self._answer(*found)
+            except Exception as error:
+                detail = detail_of(error, "direct stream")
+                log.info("a direct stream is ended", error=detail.message)
+                connection.sendall(frame(pb.StreamReply(error=detail).SerializeToString()))
+                _listen_out(connection)
+                return
+            connection.sendall(frame(reply))
 
     def _let_go(self, connection: socket.socket) -> None:
         connection.close()

@@ -83,8 +83,17 @@ class Handlers:
             InvalidInputError: the bytes are no StreamRequest.
         """
         answered = self.sessions.desk.answer(data, time.monotonic())
-        if isinstance(answered, bytes):
-            return answered
+        return answered if isinstance(answered, bytes) else self.unanswered(data, answered)
+
+    def unanswered(self, data: bytes, answered: Sequence[bytes | None] | None) -> bytes:
+        """The answer to a message that the desk could not answer, or of whose steps it took some.
+
+        Args:
+            answered: by step what the desk answered; None where it has not touched the message.
+
+        Raises:
+            InvalidInputError: the bytes are no StreamRequest.
+        """
         try:
             request = pb.StreamRequest.FromString(data)
         except DecodeError:

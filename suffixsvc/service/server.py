@@ -132,7 +132,8 @@ class SuffixServer:
             return
         most = self._limits.max_message_bytes
         try:
-            direct = DirectSocket(path, self._servicer.answer, most, self._max_streams)
+            desk = self.handlers.sessions.desk
+            direct = DirectSocket(path, desk, self._servicer.answer_rest, most, self._max_streams)
         except (ListenError, OSError) as error:
             log.warning("no direct socket; sessions go over gRPC", path=path, error=str(error))
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import grpc
@@ -38,6 +38,7 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
     def drain(self) -> None:
         """Refuse what is new, and end what would take long."""
         self.draining = True
+        self._handlers.sessions.desk.close()
         for job in tuple(self._exports):
             job.cancel()
 
@@ -60,6 +61,12 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
         """One message of a stream, a serialised StreamRequest; a serialised StreamReply."""
         self._refuse_while_draining()
         return self._handlers.message_bytes(request)
+
+    def answer_rest(self, request: bytes, answered: Sequence[bytes | None] | None) -> bytes:
+        """The same of a message that passed the desk already. See :meth:`Handlers.unanswered`."""
+        if answered is None:
+            self._refuse_while_draining()
+        return self._handlers.unanswered(request, answered)
 
     def _refuse_while_draining(self) -> None:
         if self.draining:

@@ -57,6 +57,7 @@ void Desk::remove(const std::string& session_id) {
 }
 
 std::optional<DeskReply> Desk::answer(std::string_view request, double now) {
+    if (closed_) return std::nullopt;
     const std::optional<ParsedBatch> batch = parse_steps(request);
     if (!batch) return std::nullopt;
     const std::size_t n = batch->steps.size();

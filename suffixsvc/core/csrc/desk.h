@@ -49,8 +49,11 @@ class Desk {
     void remove(const std::string& session_id);
     // The reply to a serialised StreamRequest; nothing where it is not for the desk. Any bytes may come.
     std::optional<DeskReply> answer(std::string_view request, double now);
+    // From now on nothing is for the desk.
+    void close() { closed_ = true; }
 
   private:
+    std::atomic<bool> closed_{false};
     std::size_t max_draft_;
     std::string sources_;
     std::shared_mutex mutex_;

@@ -1,10 +1,12 @@
-// Glue for the desk: bytes in, bytes out, the GIL released once a message. No logic lives here.
+// Glue for the desk: bytes in, bytes out, the GIL released once a message; on the direct socket once for as
+// many messages as the desk can answer. No logic lives here.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
 #include "curve.h"
 #include "desk.h"
+#include "desk_stream.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -15,6 +17,13 @@ namespace {
 nb::object to_bytes(const std::optional<std::string>& data) {
     if (!data) return nb::none();
     return nb::bytes(data->data(), data->size());
+}
+
+nb::object to_list(const std::vector<std::optional<std::string>>& answers) {
+    if (answers.empty()) return nb::none();
+    nb::list items;
+    for (const auto& item : answers) items.append(to_bytes(item));
+    return std::move(items);
 }
 
 }  // namespace
@@ -75,9 +84,24 @@ void bind_desk(nb::module_& m) {
                 }
                 if (!reply) return nb::none();
                 if (reply->items.empty()) return nb::bytes(reply->bytes.data(), reply->bytes.size());
-                nb::list items;
-                for (const auto& item : reply->items) items.append(to_bytes(item));
-                return std::move(items);
+                return to_list(reply->items);
             },
-            "request"_a, "now"_a);
+            "request"_a, "now"_a)
+        .def("close", &Desk::close);
+
+    nb::class_<DeskStream>(m, "DeskStream")
+        .def(nb::init<Desk&, int, std::size_t>(), "desk"_a, "socket"_a, "most"_a, nb::keep_alive<1, 2>())
+        .def("next", [](DeskStream& self) -> nb::object {
+            Unanswered found;
+            {
+                nb::gil_scoped_release release;
+                found = self.next();
+            }
+            switch (found.kind) {
+                case Unanswered::Kind::end: return nb::none();
+                case Unanswered::Kind::too_long: return nb::int_(found.length);
+                case Unanswered::Kind::message: break;
+            }
+            return nb::make_tuple(nb::bytes(found.message.data(), found.message.size()), to_list(found.items));
+        });
 }
