@@ -56,12 +56,12 @@ __all__ = [
 ]
 
 #: native source numbers -> DraftSource
-_SOURCES = np.array([DraftSource.SESSION, DraftSource.NAMESPACE], dtype=np.uint8)
-#: the same as a byte string, for steps
-WIRE_SOURCES = _SOURCES.tobytes()
+WIRE_SOURCES = bytes([DraftSource.SESSION, DraftSource.NAMESPACE])
 #: drafts that only their cost and their length bound
 UNBOUNDED = DraftBounds()
-_LOOKUP = np.array([DraftSource.PROMPT_LOOKUP, DraftSource.NAMESPACE], dtype=np.uint8)
+#: likewise, for every byte there is
+_SOURCES = WIRE_SOURCES.ljust(256, b"\0")
+_LOOKUP = bytes([DraftSource.PROMPT_LOOKUP, DraftSource.NAMESPACE]).ljust(256, b"\0")
 
 
 class StepStatus(enum.IntEnum):
@@ -83,13 +83,20 @@ def draft_from(
     *,
     tree: bool = False,
     bounds: DraftBounds = UNBOUNDED,
-    names: npt.NDArray[np.uint8] = _SOURCES,
+    names: bytes = _SOURCES,
 ) -> Draft:
     """What a native session drafts; ``names`` maps its source numbers to DraftSource."""
-    tokens, parents, probs, sources, match_lens = session.draft(max_tokens, curve, tree, bounds)
-    if len(tokens) == 0:
+    columns = session.draft(max_tokens, curve, tree, bounds)
+    if columns is None:
         return Draft.empty()
-    return Draft(tokens, parents, probs, names[sources], match_lens)
+    tokens, parents, probs, sources, match_lens = columns
+    return Draft(
+        np.frombuffer(tokens, np.int32),
+        np.frombuffer(parents, np.int32),
+        np.frombuffer(probs, np.float32),
+        np.frombuffer(sources.translate(names), np.uint8),
+        np.frombuffer(match_lens, np.int32),
+    )
 
 
 class PromptLookup:

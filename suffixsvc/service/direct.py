@@ -1,8 +1,8 @@
 """The stream without gRPC, for clients of the same machine: a unix socket, one thread a connection.
 
 A decode step waits for its draft. Behind a step of tens of milliseconds everything is cold, and gRPC hands a
-message from thread to thread five times on its way there and back; here whoever reads it answers it, and where
-that is the core's desk, the interpreter sleeps on.
+message from thread to thread five times on its way there and back; here whoever reads it answers it, without
+waking the interpreter where the core's desk can.
 """
 
 from __future__ import annotations
@@ -139,23 +139,25 @@ class DirectSocket:
         stream = DeskStream(self._desk, connection.fileno(), self._most)
         while True:
             try:
-                found = stream.next()
-                if found is None:
-                    return
-                if isinstance(found, int):
-                    raise LimitExceededError(
-                        "a message is too long",
-                        expected=f"at most {self._most} bytes",
-                        got=f"{found} bytes",
-                    )
-                reply = self._answer(*found)
+                reply = self._next_reply(stream)
             except Exception as error:
                 detail = detail_of(error, "direct stream")
                 log.info("a direct stream is ended", error=detail.message)
                 connection.sendall(frame(pb.StreamReply(error=detail).SerializeToString()))
                 _listen_out(connection)
                 return
+            if reply is None:
+                return
             connection.sendall(frame(reply))
+
+    def _next_reply(self, stream: DeskStream) -> bytes | None:
+        """The answer to the next message that the desk leaves to us; None at the end."""
+        found = stream.next()
+        if isinstance(found, int):
+            raise LimitExceededError(
+                "a message is too long", expected=f"at most {self._most} bytes", got=f"{found} bytes"
+            )
+        return None if found is None else self._answer(*found)
 
     def _let_go(self, connection: socket.socket) -> None:
         connection.close()

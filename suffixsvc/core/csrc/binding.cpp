@@ -9,6 +9,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <mutex>
 
 #include "binding_segment.h"
@@ -41,21 +42,23 @@ std::uint32_t require_writer(std::uint32_t writer) {
     return writer;
 }
 
-nb::tuple draft_arrays(const std::vector<DraftToken>& draft) {
-    std::vector<Token> tokens;
-    std::vector<std::int32_t> parents, match_lens;
-    std::vector<float> probs;
-    std::vector<std::uint8_t> sources;
-    for (const DraftToken& t : draft) {
-        tokens.push_back(t.token);
-        parents.push_back(t.parent);
-        probs.push_back(t.p);
-        sources.push_back(t.source);
-        match_lens.push_back(static_cast<std::int32_t>(t.match_len));
-    }
-    return nb::make_tuple(to_numpy(std::move(tokens)), to_numpy(std::move(parents)),
-                          to_numpy(std::move(probs)), to_numpy(std::move(sources)),
-                          to_numpy(std::move(match_lens)));
+// Columns as bytes: an array of numpy's takes as long to make as the draft.
+template <typename T>
+nb::bytes column(const std::vector<DraftToken>& draft, T (*of)(const DraftToken&)) {
+    std::vector<T> values(draft.size());
+    std::transform(draft.begin(), draft.end(), values.begin(), of);
+    return nb::bytes(values.data(), values.size() * sizeof(T));
+}
+
+nb::object draft_columns(const std::vector<DraftToken>& draft) {
+    if (draft.empty()) return nb::none();
+    return nb::make_tuple(column<Token>(draft, [](const DraftToken& t) { return t.token; }),
+                          column<std::int32_t>(draft, [](const DraftToken& t) { return t.parent; }),
+                          column<float>(draft, [](const DraftToken& t) { return t.p; }),
+                          column<std::uint8_t>(draft, [](const DraftToken& t) { return t.source; }),
+                          column<std::int32_t>(draft, [](const DraftToken& t) {
+                              return static_cast<std::int32_t>(t.match_len);
+                          }));
 }
 
 }  // namespace
@@ -204,14 +207,15 @@ NB_MODULE(_ext, m) {
              nb::call_guard<nb::gil_scoped_release>())
         .def(
             "draft",
-            [](Session& self, std::size_t max_tokens, Costs cost, bool tree, const DraftBounds& bounds) {
+            [](Session& self, std::size_t max_tokens, Costs cost, bool tree,
+               const DraftBounds& bounds) -> nb::object {
                 std::vector<DraftToken> draft;
                 {
                     nb::gil_scoped_release release;
                     const CostCurve curve(cost.data(), cost.data() + cost.shape(0));
                     draft = self.draft(max_tokens, curve, tree ? Shape::tree : Shape::chain, bounds);
                 }
-                return draft_arrays(draft);
+                return draft_columns(draft);
             },
             "max_tokens"_a, "cost"_a, "tree"_a, "bounds"_a = DraftBounds())
         .def(

@@ -98,10 +98,14 @@ void bind_desk(nb::module_& m) {
                 found = self.next();
             }
             switch (found.kind) {
-                case Unanswered::Kind::end: return nb::none();
-                case Unanswered::Kind::too_long: return nb::int_(found.length);
-                case Unanswered::Kind::message: break;
+                case Unanswered::Kind::end:
+                    return nb::none();
+                case Unanswered::Kind::too_long:
+                    return nb::int_(found.length);
+                case Unanswered::Kind::message:
+                    break;
             }
-            return nb::make_tuple(nb::bytes(found.message.data(), found.message.size()), to_list(found.items));
+            return nb::make_tuple(nb::bytes(found.message.data(), found.message.size()),
+                                  to_list(found.items));
         });
 }

@@ -81,14 +81,16 @@ void DeskStream::make_room() {
     begin_ = 0;
     if (end_ == 0 && held_.size() != kReadBytes) {  // what one long message took is given back
         held_ = std::vector<char>(kReadBytes);
-    } else if (end_ == held_.size()) {  // twice as much at a time: the word of a client alone reserves nothing
+    } else if (end_ ==
+               held_.size()) {  // twice as much at a time: the word of a client alone reserves nothing
         held_.resize(2 * held_.size());
     }
 }
 
 bool DeskStream::send(std::string_view message) {
     std::string frame(kLengthBytes, '\0');
-    for (std::size_t i = 0; i < kLengthBytes; ++i) frame[i] = static_cast<char>(message.size() >> 8 * i & 0xff);
+    for (std::size_t i = 0; i < kLengthBytes; ++i)
+        frame[i] = static_cast<char>(message.size() >> 8 * i & 0xff);
     frame += message;
     std::size_t at = 0;
     while (at < frame.size()) {

@@ -1,7 +1,12 @@
 // Steps of many sessions side by side, over and over, from several threads at once: for the sanitizers.
 //
 // Every thread owns a set of sessions in one shared namespace and steps them in batches; one more thread
-// closes and reopens steppers; then through a desk. At the end the counters must agree with what was asked.
+// closes and reopens steppers; then through a desk, and through sockets at a desk. At the end the counters
+// must agree with what was asked.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +15,7 @@
 #include <thread>
 
 #include "../desk.h"
+#include "../desk_stream.h"
 #include "../helpers.h"
 #include "../stepper.h"
 
@@ -98,10 +104,60 @@ void a_desk_serves_many_threads() {
     require(!desk.answer("\x1a\x7f", 0.0), "a torn message was answered");
 }
 
+// Sockets on one desk, each written to in odd pieces; every frame is answered, and what is no step left over.
+void streams_share_a_desk() {
+    const auto index = std::make_shared<Index>(64);
+    const auto learner = std::make_shared<Learner>();
+    const auto counters = std::make_shared<StepCounters>();
+    Session session(index, std::vector<std::shared_ptr<Index>>{}, learner, 2, 64);
+    Stepper stepper(session, counters, 1 << 20);
+    const auto seat = std::make_shared<Seat>();
+    seat->stepper = &stepper;
+    seat->cost = std::make_shared<const CostCurve>(CostCurve{1.0, 1.02, 1.04, 1.06, 1.08});
+    Desk desk(4, std::string{1, 2});
+    desk.add("a", seat);
+    const std::string good = request(0, 1, 3), other{0x12, 0x00};
+    const auto framed = [](const std::string& m) {
+        return std::string{static_cast<char>(m.size()), 0, 0, 0} + m;
+    };
+    std::atomic<std::size_t> left{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t)
+        threads.emplace_back([&] {
+            int ends[2];
+            require(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "no sockets");
+            std::thread service([&] {
+                DeskStream stream(desk, ends[1], 100);
+                for (Unanswered found = stream.next(); found.kind == Unanswered::Kind::message;
+                     found = stream.next())
+                    ++left;
+                ::close(ends[1]);
+            });
+            std::string sent;
+            for (int round = 0; round < kRounds; ++round) sent += framed(good) + framed(other);
+            std::thread reader([&] {  // until the service has hung up
+                char piece[64];
+                while (::recv(ends[0], piece, sizeof piece, 0) > 0) {
+                }
+            });
+            for (std::size_t at = 0; at < sent.size(); at += 7)
+                require(::send(ends[0], sent.data() + at, std::min<std::size_t>(7, sent.size() - at), 0) > 0,
+                        "nobody reads");
+            ::shutdown(ends[0], SHUT_WR);
+            service.join();
+            reader.join();
+            ::close(ends[0]);
+        });
+    for (auto& thread : threads) thread.join();
+    require(left == kThreads * kRounds, "what is no step was not left over");
+    require(session.length() == kThreads * kRounds, "a step was lost on its way");
+}
+
 }  // namespace
 
 int main() {
     every_turn_is_taken_once();
+    streams_share_a_desk();
     a_desk_serves_many_threads();
     const auto index = std::make_shared<Index>(64);
     const auto learner = std::make_shared<Learner>();

@@ -1,0 +1,270 @@
+"""One thread's connection to a direct socket: frames out, frames in, answers to their questions.
+
+A decode step waits for what happens here, and behind tens of milliseconds of the target's work everything is
+cold: what is not needed is not done, system calls above all.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from suffixsvc import wire
+from suffixsvc.errors import ProtocolError, SuffixError
+from suffixsvc.frames import GREETING, FrameBuffer, frame
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc_client.transport import parse
+
+__all__ = ["Connection", "HungUpError"]
+
+_READ_BYTES: Final = 1 << 16
+#: messages that are sent before their answers are read: more could fill both sides' sockets, and each would
+#: wait for the other to read
+_WINDOW: Final = 16
+#: what is posted without waiting has to find room in the socket's buffer
+_POSTED_BYTES: Final = 1 << 16
+_MOST_REPLY_BYTES: Final = 1 << 30
+
+
+class _Forks:
+    """How often this process is a child that goes on with its parent's memory."""
+
+    count = 0
+
+    @classmethod
+    def another(cls) -> None:
+        cls.count += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Forks.another)
+
+
+class HungUpError(ConnectionError):
+    """The service that was there is gone, and took nothing of what was to be sent."""
+
+
+class Connection:
+    """One thread's. After anything but a reply that is late it is of no use any more.
+
+    Args:
+        late: told of each reply that came after its step had given up.
+
+    Raises:
+        TimeoutError: not greeted in time.
+        OSError: there is no service of this kind.
+    """
+
+    def __init__(self, path: str, deadline: float, late: Callable[[], None]) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        #: held while something is sent or waited for
+        self.in_use = threading.Lock()
+        self._forks = _Forks.count
+        self._late = late
+        self._sent = 0
+        self._given_up: set[int] = set()
+        self._frames = FrameBuffer(_MOST_REPLY_BYTES)
+        self._owed: set[int] = set()  # answers to what was posted
+        self.broken = False
+        self._readable = select.poll()
+        try:
+            self._socket.settimeout(_left(deadline))
+            self._socket.connect(path)
+            self._be_greeted(deadline)
+            self._socket.setblocking(False)
+            self._readable.register(self._socket, select.POLLIN)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    @property
+    def usable(self) -> bool:
+        """A forked process leaves its parent's connection alone: both would read each other's answers."""
+        return not self.broken and self._forks == _Forks.count
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is on its way here that nobody waits for any more."""
+        return not self._owed and not self._given_up
+
+    def exchange(self, requests: Sequence[pb.StreamRequest], deadline: float) -> list[pb.StreamReply]:
+        """Send, and wait for a reply to each.
+
+        Raises:
+            HungUpError: nothing was sent; another connection may do.
+            TimeoutError: the connection stays of use.
+            OSError, SuffixError: it does not.
+        """
+        with self.in_use:
+            replies: list[pb.StreamReply] = []
+            for at in range(0, len(requests), _WINDOW):
+                ids = self._send(requests[at : at + _WINDOW], deadline, first=at == 0)
+                for expected in ids:
+                    replies.append(self._receive(expected, deadline))
+            return replies
+
+    def post(self, requests: Sequence[pb.StreamRequest]) -> bool:
+        """Send without waiting; False where that cannot be."""
+        with self.in_use:
+            if not self._take_in():
+                return False
+            try:
+                while (data := self._frames.next()) is not None:
+                    self._drop(parse(pb.StreamReply, data), self._sent + 1)
+                ids, data = self._numbered(requests)
+                if len(data) > _POSTED_BYTES:
+                    return False
+                if self._socket.send(data) == len(data):
+                    self._owed.update(ids)
+                    return True
+            except BlockingIOError:
+                return False  # nothing went out
+            except (OSError, SuffixError):
+                pass
+            self._hang_up()  # a part of it went out
+            return False
+
+    def take_in(self) -> bool:
+        """Read what came meanwhile, lest it fills the socket. False where the service has hung up."""
+        with self.in_use:
+            return self._take_in()
+
+    def catch_up(self, deadline: float) -> None:
+        """Wait until everything posted here is answered. From any thread."""
+        if not self.in_use.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            return
+        try:
+            while self._owed:
+                self._drop(self._next_reply(deadline), self._sent + 1)
+        except TimeoutError:
+            return
+        except (OSError, SuffixError):
+            self._hang_up()
+        finally:
+            self.in_use.release()
+
+    def close(self) -> None:
+        """From any thread, also in a signal's handler; whoever waits for an answer is told. Idempotent."""
+        if self._forks != _Forks.count:
+            return  # the parent's
+        self._hang_up()
+        # Not under somebody who still reads: the number could be another file's by then. Who reads lets go.
+        if self.in_use.acquire(blocking=False):
+            self._socket.close()
+            self.in_use.release()
+
+    def __del__(self) -> None:
+        self._socket.close()
+
+    def _send(self, requests: Sequence[pb.StreamRequest], deadline: float, *, first: bool) -> range:
+        """The numbers that the requests went out under."""
+        ids, data = self._numbered(requests)
+        try:
+            sent = 0
+            while True:
+                with suppress(BlockingIOError):
+                    sent += self._socket.send(data[sent:] if sent else data)
+                if sent == len(data):
+                    break
+                self._wait_for_room(deadline)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            self._hang_up()
+            raise HungUpError(str(error)) if first and not sent else error from None
+        except BaseException:  # part of it may have gone out
+            self._hang_up()
+            raise
+        self._given_up.update(ids)
+        return ids
+
+    def _receive(self, expected: int, deadline: float) -> pb.StreamReply:
+        """The answer of this number, those before it dropped."""
+        try:
+            while True:
+                reply = self._next_reply(deadline)
+                if reply.id == expected:
+                    self._given_up.discard(expected)
+                    return reply
+                self._drop(reply, expected)
+        except TimeoutError:
+            raise
+        except BaseException:
+            self._hang_up()
+            raise
+
+    def _take_in(self) -> bool:
+        try:
+            while received := self._socket.recv(_READ_BYTES):
+                self._frames.feed(received)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        self._hang_up()
+        return False
+
+    def _hang_up(self) -> None:
+        self.broken = True
+        if self._forks == _Forks.count:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _drop(self, reply: pb.StreamReply, expected: int) -> None:
+        if reply.id == 0 and reply.WhichOneof("reply") == "error":
+            raise wire.error_from_detail(reply.error)
+        if reply.id == 0 or reply.id > expected:
+            raise ProtocolError("answers come out of order", expected=f"id {expected}", got=reply.id)
+        self._owed.discard(reply.id)
+        if reply.id in self._given_up:
+            self._given_up.discard(reply.id)
+            self._late()
+
+    def _numbered(self, requests: Sequence[pb.StreamRequest]) -> tuple[range, bytes]:
+        ids = range(self._sent + 1, self._sent + 1 + len(requests))
+        self._sent = ids.stop - 1
+        data = b""
+        for number, request in zip(ids, requests, strict=True):
+            request.id = number
+            data += frame(request.SerializeToString())
+        return ids, data
+
+    def _next_reply(self, deadline: float) -> pb.StreamReply:
+        while (data := self._frames.next()) is None:
+            if not self._readable.poll(1e3 * _left(deadline)):
+                raise TimeoutError
+            try:
+                received = self._socket.recv(_READ_BYTES)
+            except BlockingIOError:
+                continue
+            if not received:
+                raise ConnectionResetError("end of the stream")
+            self._frames.feed(received)
+        return parse(pb.StreamReply, data)
+
+    def _wait_for_room(self, deadline: float) -> None:
+        writable = select.poll()
+        writable.register(self._socket, select.POLLOUT)
+        if not writable.poll(1e3 * _left(deadline)):
+            raise TimeoutError
+
+    def _be_greeted(self, deadline: float) -> None:
+        heard = b""
+        while len(heard) < len(GREETING):
+            self._socket.settimeout(_left(deadline))
+            received = self._socket.recv(len(GREETING) - len(heard))
+            heard += received
+            if not received or not GREETING.startswith(heard):
+                raise ConnectionRefusedError(f"no direct stream: {heard!r}")
+
+
+def _left(deadline: float) -> float:
+    """Seconds; TimeoutError where none are left."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
