@@ -79,7 +79,7 @@ class Children:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._children: list[Child] = []
 
     def __enter__(self) -> Self:
@@ -134,7 +134,7 @@ class Children:
 
     def told(self, name: str) -> Path:
         """What a server of ours of this name writes when it is ready: JSON, its addresses among it."""
-        return self._folder / f"{name}.ready"
+        return self.folder / f"{name}.ready"
 
     def _start_server(self, name: str, command: Sequence[str]) -> Child:
         ready = self.told(name)
@@ -145,7 +145,7 @@ class Children:
         self, name: str, line: Sequence[str], ready: Callable[[], bool], timeout_seconds: float = 120.0
     ) -> Child:
         """Start any program, by its whole command line; otherwise as :meth:`start`."""
-        log = self._folder / f"{name}.log"
+        log = self.folder / f"{name}.log"
         leash = [sys.executable, "-m", "suffixsvc.leash", str(os.getpid())]
         with log.open("ab") as output:
             process = subprocess.Popen(  # noqa: S603  # our own interpreter in front of what the caller names

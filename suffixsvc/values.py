@@ -184,9 +184,7 @@ def as_tree(tree: bool | str) -> bool | str:
 
 def as_verified(verified: Verified | tuple[int, int, int]) -> Verified:
     """Feedback with width >= 1, 0 <= accepted < width and a known source; InvalidInputError otherwise."""
-    if (
-        type(verified) is Verified and type(verified.source) is DraftSource
-    ):  # of every driver step
+    if type(verified) is Verified and type(verified.source) is DraftSource:  # of every driver step
         width, accepted = verified.width, verified.accepted
         if type(width) is int and type(accepted) is int and 0 <= accepted < width <= MAX_TOKEN_ID:
             return verified

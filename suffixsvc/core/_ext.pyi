@@ -1,8 +1,16 @@
 import numpy as np
 import numpy.typing as npt
 
-#: of a draft: token_ids int32, parents int32, probs float32, sources uint8, match_lens int32
-_Columns = tuple[bytes, bytes, bytes, bytes, bytes]
+#: of a draft: token_ids, parents, probs, sources, match_lens
+_Columns = tuple[
+    npt.NDArray[np.int32],
+    npt.NDArray[np.int32],
+    npt.NDArray[np.float32],
+    npt.NDArray[np.uint8],
+    npt.NDArray[np.int32],
+]
+#: the same, each array as its bytes
+_PackedColumns = tuple[bytes, bytes, bytes, bytes, bytes]
 
 class IndexStats:
     @property
@@ -61,7 +69,7 @@ class Session:
     def account(self, step_cost: float, tokens: int) -> None: ...
     def draft(
         self, max_tokens: int, cost: npt.NDArray[np.float64], tree: bool, bounds: DraftBounds = ...
-    ) -> _Columns | None: ...
+    ) -> _PackedColumns | None: ...
     def first_difference(self, at: int, tokens: npt.NDArray[np.int32]) -> int: ...
     def text(self, first: int, last: int) -> npt.NDArray[np.int32]: ...
     def ngrams(self, n: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint64]]: ...

@@ -107,6 +107,10 @@ class Peer:
 TARGETS: Any = ("A", "B", "C")
 
 
+def ignore(prompt_ids: Sequence[int]) -> None:
+    """Nothing to make ready."""
+
+
 def jobs(n: int) -> list[Job]:
     return [Job("w", f"j{i}", "agent", (1, 2), 8) for i in range(n)]
 
@@ -115,7 +119,8 @@ def test_ways_begin_every_round_anew_and_change_targets_from_job_to_job() -> Non
     seen: list[str] = []
     plain, way, other = (Scripted(name, seen) for name in ("plain", "way", "other"))
     warming = [Written(jobs(1)[0], (5,))]
-    pairs = run_workload(Workload("w", jobs(3), warming), plain, [way, other], [], TARGETS, 2)
+    prompts: list[Sequence[int]] = []
+    pairs = run_workload(Workload("w", jobs(3), warming), plain, [way, other], [], TARGETS, 2, prompts.append)
     firsts = [entry for i, entry in enumerate(seen[:18]) if i % 2 == 0]
     assert firsts == [
         *("j0:plain:A", "j0:way:B", "j0:other:C"),
@@ -123,6 +128,7 @@ def test_ways_begin_every_round_anew_and_change_targets_from_job_to_job() -> Non
         *("j2:other:A", "j2:plain:B", "j2:way:C"),
     ]
     assert way.begun == [("w", 1, 0), ("w", 1, 1)]
+    assert prompts == [(1, 2)] * 6
     assert [p.job for p in pairs["way"]] == ["j0", "j1", "j2"] * 2
     assert all(p.ratio == 2.0 for p in pairs["way"])
 
@@ -130,7 +136,7 @@ def test_ways_begin_every_round_anew_and_change_targets_from_job_to_job() -> Non
 def test_ways_that_cannot_stop_answer_before_the_others_or_behind_them() -> None:
     seen: list[str] = []
     ways: list[Any] = [[Scripted("way", seen)], [Peer("a", seen), Peer("b", seen)]]
-    pairs = run_workload(Workload("w", jobs(2)), Scripted("plain", seen), *ways, TARGETS[:2], 1)
+    pairs = run_workload(Workload("w", jobs(2)), Scripted("plain", seen), *ways, TARGETS[:2], 1, ignore)
     assert [s for s in seen if s.count(":") == 1] == ["j0:a", "j0:b", "j1:a", "j1:b"]
     assert seen[4:8] == ["j0:a", "j0:b", "j1:a", "j1:b"]
     assert [p.ratio for p in pairs["b"]] == [4.0, 4.0]

@@ -235,3 +235,22 @@ def test_an_override_that_llama_cpp_would_ignore_is_refused(tmp_path: Path) -> N
 def test_a_dense_model_has_no_experts(tiny_model: Path) -> None:
     with pytest.raises(InvalidConfigError, match="no experts"):
         LlamaModel(tiny_model, experts_used=1)
+
+
+def test_what_one_target_has_computed_another_goes_on_with(target: LlamaTarget) -> None:
+    """Bit for bit, whatever was in the slot before, as often as one likes."""
+    rng = np.random.default_rng(12)
+    with LlamaTarget(target.model, target.settings) as other:
+        for length in (1, 30, 3 * WINDOW):
+            prompt = rng.integers(0, 256, size=length).tolist()
+            layer = ScriptedLayer(lambda text, budget: chain([text[-1]] * min(budget, 5)))
+            generate(other, rng.integers(0, 256, size=50).tolist(), None, [layer], 12, curve=CARELESS)
+            target.begin(prompt, fresh=True)
+            snapshot = target.snapshot()
+            assert snapshot.token_ids == tuple(prompt[:-1])
+            for _ in range(2):
+                other.adopt(snapshot)
+                result = generate(other, prompt, max_tokens=20)
+                assert (result.prefill.reused, result.prefill.computed) == (length - 1, 0)
+                assert check_exactness(other, result).ok
+            assert generate(target, prompt, max_tokens=20).token_ids == result.token_ids

@@ -20,6 +20,7 @@ from suffixsvc_bench.decode.forecast import forecast_speedup
 from suffixsvc_bench.decode.jobs import Job, Workload, Written, load_workloads
 from suffixsvc_bench.decode.llama_server import MODES
 from suffixsvc_bench.decode.peers import open_peers
+from suffixsvc_bench.decode.prefill import SharedPrefill
 from suffixsvc_bench.decode.prepared import Prepared
 from suffixsvc_bench.decode.priced import PricedRow, Prices, price_calls
 from suffixsvc_bench.decode.rig import Rig, RigOptions
@@ -219,7 +220,8 @@ def _run_at(
             tell(f"{name}: {job}, {variant}", min(1.0, done / answers))
             done += job != "what it remembers"
 
-        pairs = run_workload(workload, plain, ways, peers, targets, options.rounds, on_answer)
+        prefill = SharedPrefill(targets)
+        pairs = run_workload(workload, plain, ways, peers, targets, options.rounds, prefill, on_answer)
         measured.pairs[name] = pairs
         measured.rows += [row_of(name, variant, found) for variant, found in pairs.items()]
         first, *others = pairs
@@ -289,6 +291,8 @@ def _plain(pair: Pair) -> dict[str, Any]:
             "drafted": which.drafted,
             "accepted": which.accepted,
             "by_layer": which.by_layer,
+            "asking_seconds": round(sum(which.own_ms) / 1e3, 5),
+            "deciding_seconds": round(which.deciding_seconds, 5),
         }
 
     return {

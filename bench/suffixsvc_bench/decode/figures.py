@@ -57,7 +57,13 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way on one workload, summed up."""
+    """One way on one workload, summed up.
+
+    Attributes:
+        tokens_per_step: 0 where nobody tells how many steps there were.
+        own_ms_p50, own_ms_p99: what asking the layers took in a step, milliseconds.
+        deciding_ms: per step in neither the target nor a layer, milliseconds, on average.
+    """
 
     workload: str
     variant: str
@@ -70,6 +76,7 @@ class Row:
     by_layer: Mapping[str, int]
     own_ms_p50: float
     own_ms_p99: float
+    deciding_ms: float
 
     @property
     def acceptance(self) -> float:
@@ -104,6 +111,7 @@ def row_of(workload: str, variant: str, pairs: Sequence[Pair]) -> Row:
     for outcome in outcomes:
         for name, accepted in outcome.by_layer.items():
             layers[name] = layers.get(name, 0) + accepted
+    steps = sum(o.steps for o in outcomes)
     own = np.array([ms for o in outcomes for ms in o.own_ms] or [0.0])
     return Row(
         workload,
@@ -111,12 +119,13 @@ def row_of(workload: str, variant: str, pairs: Sequence[Pair]) -> Row:
         ratio_of(pairs),
         tokens,
         tokens / seconds if seconds else 0.0,
-        tokens / max(1, sum(o.steps for o in outcomes)),
+        tokens / steps if steps else 0.0,
         sum(o.drafted for o in outcomes),
         sum(o.accepted for o in outcomes),
         layers,
         float(np.percentile(own, 50)),
         float(np.percentile(own, 99)),
+        1e3 * sum(o.deciding_seconds for o in outcomes) / max(1, steps),
     )
 
 

@@ -32,24 +32,72 @@ _START_SECONDS: Final = 180.0
 _ANSWER_SECONDS: Final = 600.0
 
 
-class ServerVariant:
-    """One llama-server. What it remembers, it remembers over workloads: nothing makes it forget."""
+class PromptFiles:
+    """What one server has computed of a prompt, others read: llama-server's saved slots.
 
-    def __init__(self, mode: str, port: int) -> None:
+    Args:
+        folder: every server of these files is started with it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._names: dict[tuple[int, ...], str] = {}
+
+    def name(self, prompt_ids: Sequence[int]) -> str | None:
+        """Of the file that has the prompt; None where none has."""
+        return self._names.get(tuple(prompt_ids))
+
+    def add(self, prompt_ids: Sequence[int]) -> str:
+        """Where to save the prompt."""
+        return self._names.setdefault(tuple(prompt_ids), f"{len(self._names)}.slot")
+
+    def clear(self) -> None:
+        """Forget all prompts, and remove their files."""
+        for name in self._names.values():
+            (self.folder / name).unlink(missing_ok=True)
+        self._names.clear()
+
+
+class ServerVariant:
+    """One llama-server after the other: nothing but a new one forgets what the last one saw.
+
+    Args:
+        command: starts it, but for the port.
+        children: it becomes one of these.
+        prompts: shared by all servers of a run.
+
+    Raises:
+        ServiceUnavailableError: it does not come up.
+    """
+
+    def __init__(self, mode: str, command: Sequence[str], children: Children, prompts: PromptFiles) -> None:
         self.name = f"llama-server {mode}"
-        self._port = port
-        self._shown: set[tuple[int, ...]] = set()
+        self._command, self._children, self._prompts = command, children, prompts
+        self._workload = ""
+        self._start()
+
+    def _start(self) -> None:
+        self._port = _free_port()
+        line = [*self._command, "--port", str(self._port), "--slot-save-path", f"{self._prompts.folder}/"]
+        self._child = self._children.start_program(self.name, line, self.healthy, _START_SECONDS)
+        self._used = False
 
     def begin(self, workload: str, warming: Sequence[Written], turn: int) -> None:
-        """Show it what was written before: as prompts, which the tables that outlive a request learn from
-        too. What stood before those texts would take minutes to read and teaches nothing of answers."""
-        for written in warming:
-            if written.token_ids not in self._shown:
-                self._shown.add(written.token_ids)
-                self._complete(written.token_ids, 1)
+        """Begin anew, and show it what was written before: as prompts, which the tables that outlive a
+        request learn from too. What stood before those texts would take minutes to read and teaches nothing
+        of answers."""
+        if self._used:
+            self._child.stop()
+            self._start()
+        if workload != self._workload:
+            self._prompts.clear()
+        self._workload = workload
+        for token_ids in dict.fromkeys(written.token_ids for written in warming):
+            self._complete(token_ids, 1)
 
     def answer(self, job: Job) -> Outcome:
         """As its own clock has it. The first token comes out of reading the prompt and is not counted."""
+        self._read(job.prompt_ids)
         reply = self._complete(job.prompt_ids, job.max_tokens)
         timings = reply["timings"]
         return Outcome(
@@ -60,6 +108,17 @@ class ServerVariant:
             token_ids=tuple(reply.get("tokens", ())),
         )
 
+    def _read(self, prompt_ids: Sequence[int]) -> None:
+        """Have the prompt in the server's only slot, computed by whichever server was first."""
+        name = self._prompts.name(prompt_ids)
+        action = "save" if name is None else "restore"
+        if name is None:
+            self._complete(prompt_ids, 0)
+            name = self._prompts.add(prompt_ids)
+        reply = self._ask("POST", f"/slots/0?action={action}", {"filename": name}, _ANSWER_SECONDS)
+        if "error" in reply:
+            raise ServiceUnavailableError(f"{self.name} cannot {action} a slot", got=str(reply)[:200])
+
     def healthy(self) -> bool:
         """Whether it answers."""
         try:
@@ -68,6 +127,7 @@ class ServerVariant:
             return False
 
     def _complete(self, prompt: Sequence[int], tokens: int) -> dict[str, Any]:
+        self._used = True
         request = {
             "prompt": list(prompt),
             "n_predict": tokens,
@@ -114,6 +174,9 @@ def start_servers(
     binary = folder / "llama-server"
     if not binary.is_file():
         raise InvalidInputError(f"no llama-server in {folder}", expected="llama.cpp's programs", got="none")
+    slots = children.folder / "slots"
+    slots.mkdir(exist_ok=True)
+    prompts = PromptFiles(slots)
     servers: list[ServerVariant] = []
     for mode in modes:
         if mode not in MODES:
@@ -121,14 +184,11 @@ def start_servers(
         if mode.startswith("draft") and draft is None:
             continue
         told(f"starting llama-server, {mode}")
-        port = _free_port()
-        command = [str(binary), "-m", str(model), "--host", "127.0.0.1", "--port", str(port)]
+        command = [str(binary), "-m", str(model), "--host", "127.0.0.1"]
         command += ["-t", str(threads), "-tb", str(threads), "-c", str(context), "-np", "1", *MODES[mode]]
         if mode.startswith("draft"):
             command += ["-md", str(draft), "-td", str(threads)]
-        server = ServerVariant(mode, port)
-        children.start_program(server.name, command, server.healthy, _START_SECONDS)
-        servers.append(server)
+        servers.append(ServerVariant(mode, command, children, prompts))
     return servers
 
 

@@ -16,7 +16,8 @@ class Outcome:
         steps: of the target.
         drafted, accepted: tokens sent to verification, and those the target agreed with.
         by_layer: accepted tokens of each layer.
-        own_ms: for each step, the driver's own time and that of the suffix layer, milliseconds.
+        own_ms: for each step, what asking the layers took, milliseconds.
+        deciding_seconds: in neither the target nor a layer, over all steps.
         token_ids: what was written, where it is known.
     """
 
@@ -27,6 +28,7 @@ class Outcome:
     accepted: int = 0
     by_layer: dict[str, int] = field(default_factory=dict)
     own_ms: tuple[float, ...] = ()
+    deciding_seconds: float = 0.0
     token_ids: tuple[int, ...] = ()
 
     @property

@@ -9,6 +9,7 @@ from suffixsvc_driver.targets import Target
 from suffixsvc_bench.decode.figures import Pair
 from suffixsvc_bench.decode.jobs import Job, Workload
 from suffixsvc_bench.decode.outcome import Outcome
+from suffixsvc_bench.decode.prefill import Prefill
 from suffixsvc_bench.decode.turns import in_turns
 from suffixsvc_bench.decode.variants import Stepwise, Variant, Whole
 
@@ -24,6 +25,7 @@ def run_workload(
     whole: Sequence[Whole],
     targets: Sequence[Target],
     rounds: int,
+    prefill: Prefill,
     on_answer: OnAnswer = lambda variant, job: None,
 ) -> dict[str, list[Pair]]:
     """Pairs by name of the way.
@@ -35,6 +37,7 @@ def run_workload(
 
     Args:
         targets: of the same model, as many as there are ways that take turns, the reference included.
+        prefill: makes all of them ready for a prompt.
         on_answer: called before each answer with the way's name and the job's key, and before a way begins.
     """
     beside = [reference, *stepwise]
@@ -48,6 +51,7 @@ def run_workload(
             found: dict[str, Outcome] = {}
             if (number + turn) % 2:
                 found |= _one_by_one(job, whole, on_answer)
+            prefill(job.prompt_ids)
             found |= _side_by_side(job, beside, targets, number + turn, on_answer)
             if (number + turn) % 2 == 0:
                 found |= _one_by_one(job, whole, on_answer)

@@ -23,6 +23,7 @@ def decode_grid(measured: Mapping[str, Any]) -> Grid:
             "drafted",
             "accepted",
             "asking p50 / p99 ms",
+            "deciding ms",
             "calls",
         )
     )
@@ -35,10 +36,11 @@ def decode_grid(measured: Mapping[str, Any]) -> Grid:
                 f"{ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})",
                 f"{ratio['median']:.2f}",
                 f"{row['tokens_per_second']:.1f}",
-                f"{row['tokens_per_step']:.2f}",
+                f"{row['tokens_per_step']:.2f}" if row["tokens_per_step"] else "",
                 f"{row['drafted']:,}",
                 f"{row['accepted']:,} ({row['acceptance']:.0%})",
-                f"{row['own_ms_p50']:.2f} / {row['own_ms_p99']:.2f}",
+                f"{row['own_ms_p50']:.2f} / {row['own_ms_p99']:.2f}" if row["own_ms_p99"] else "",
+                f"{row['deciding_ms']:.2f}" if row["deciding_ms"] else "",
                 str(ratio["pairs"]),
             ]
         )

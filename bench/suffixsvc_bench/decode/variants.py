@@ -239,12 +239,13 @@ def _outcome(spoken: Spoken) -> Outcome:
         result.stats.accepted,
         {name: counts.sent.accepted for name, counts in result.stats.layers.items() if counts.sent.accepted},
         _own_ms(spoken),
+        result.decode_seconds - sum(step.target_seconds + step.ask_seconds for step in result.steps),
         result.token_ids,
     )
 
 
 def _own_ms(spoken: Spoken) -> tuple[float, ...]:
-    """Of each step, what did not pass in the target: asking included, the draft model left out."""
+    """Of each step, what asking the layers took."""
     result: Result = spoken.result
     if not any(step.ask_seconds for step in result.steps):
         return ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from suffixsvc.errors import ModelError
@@ -12,12 +13,27 @@ from suffixsvc_driver.sampling import GREEDY, Sampling, choose
 from suffixsvc_driver.targets import Batch, Prefilled, StopRule, Verification
 from suffixsvc_driver.targets.branches import Branches
 from suffixsvc_driver.targets.lane import Lane
-from suffixsvc_driver.targets.llama_context import ContextSettings, Part
+from suffixsvc_driver.targets.llama_context import ContextSettings, Part, State
 from suffixsvc_driver.targets.llama_model import LlamaModel, check_prompt
 from suffixsvc_driver.targets.opened import OpenedModel
 from suffixsvc_driver.targets.slots import SlotCache
 
-__all__ = ["LlamaTarget"]
+__all__ = ["LlamaTarget", "Snapshot"]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a target has computed of a sequence.
+
+    Attributes:
+        token_ids: those in the KV.
+        history: the batches they were computed in.
+        state: llama.cpp's own bytes.
+    """
+
+    token_ids: tuple[int, ...]
+    history: tuple[Batch, ...]
+    state: State
 
 
 class LlamaTarget(OpenedModel):
@@ -76,6 +92,30 @@ class LlamaTarget(OpenedModel):
         self._lane.begin(slot, prompt[-1])
         self._lane.fill(prompt[keep:-1])
         return Prefilled(keep, len(prompt) - 1 - keep, tuple(slot.history))
+
+    def snapshot(self) -> Snapshot:
+        """All that is computed of the current sequence.
+
+        Raises:
+            ModelError: llama.cpp cannot save it.
+        """
+        slot = self._lane.slot
+        state = self.context.save_state(slot.index, whole=True)
+        return Snapshot(tuple(slot.tokens), tuple(slot.history), state)
+
+    def adopt(self, snapshot: Snapshot) -> None:
+        """Put what another target of the same model and settings computed into the slot that was not used
+        for longest: a prompt that begins so need not be computed here.
+
+        Raises:
+            ModelError: llama.cpp refuses it. The slot is empty then.
+        """
+        self._lane.release()
+        slot = self._cache.carry_out(self._cache.emptied())
+        self.context.cut(slot.index, 0)
+        self.context.load_state(slot.index, snapshot.state, whole=True)
+        slot.tokens.extend(snapshot.token_ids)
+        slot.history.extend(snapshot.history)
 
     def forget(self) -> None:
         """Empty every slot."""

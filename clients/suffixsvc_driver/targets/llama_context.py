@@ -23,14 +23,16 @@ from suffixsvc_driver.targets.llama_binding import llama, recent_log
 from suffixsvc_driver.targets.llama_model import LlamaModel
 from suffixsvc_driver.tree import depths_of
 
-__all__ = ["MAX_SEQUENCES", "ContextSettings", "LlamaContext", "Outputs", "Part"]
+__all__ = ["MAX_SEQUENCES", "ContextSettings", "LlamaContext", "Outputs", "Part", "State"]
 
 _KV_TYPES: Final = {"f32": 0, "f16": 1}
-#: LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+#: LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY, and no flags
 _PARTIAL_ONLY: Final = 1
+_WHOLE: Final = 0
 #: sequences that llama.cpp can tell apart in a context (LLAMA_MAX_SEQ)
 MAX_SEQUENCES: Final = 256
 _Int32s: Final = ctypes.POINTER(ctypes.c_int32)
+State = ctypes.Array[ctypes.c_uint8]
 
 
 class Outputs(enum.Enum):
@@ -356,29 +358,37 @@ class LlamaContext:
         self._check_open()
         return int(self._lib.llama_memory_seq_pos_min(self._memory, sequence))
 
-    def save_state(self, slot: int) -> ctypes.Array[ctypes.c_uint8]:
+    def save_state(self, slot: int, *, whole: bool = False) -> State:
         """The part of the slot's state that cannot be cut (recurrent layers, windows).
+
+        Args:
+            whole: everything that is computed of the slot instead.
 
         Raises:
             ModelError: llama.cpp wrote less than it said it would.
         """
         self._check_open()
-        size = self._lib.llama_state_seq_get_size_ext(self._handle, slot, _PARTIAL_ONLY)
-        state: ctypes.Array[ctypes.c_uint8] = (ctypes.c_uint8 * size)()
-        written = self._lib.llama_state_seq_get_data_ext(self._handle, state, size, slot, _PARTIAL_ONLY)
+        flags = _WHOLE if whole else _PARTIAL_ONLY
+        size = self._lib.llama_state_seq_get_size_ext(self._handle, slot, flags)
+        state: State = (ctypes.c_uint8 * size)()
+        written = self._lib.llama_state_seq_get_data_ext(self._handle, state, size, slot, flags)
         if written != size:
             raise ModelError("llama.cpp could not save a state", expected=f"{size} bytes", got=written)
         return state
 
-    def load_state(self, slot: int, state: ctypes.Array[ctypes.c_uint8]) -> None:
+    def load_state(self, slot: int, state: State, *, whole: bool = False) -> None:
         """Put back what :meth:`save_state` returned. Layers with attention keep their KV: cut it next.
+
+        Args:
+            whole: ``state`` is everything, of a slot here or in a context on the same model with the same
+                settings; it takes the place of what the slot holds.
 
         Raises:
             ModelError: llama.cpp refuses it.
         """
         self._check_open()
-        size = len(state)
-        if self._lib.llama_state_seq_set_data_ext(self._handle, state, size, slot, _PARTIAL_ONLY) != size:
+        size, flags = len(state), _WHOLE if whole else _PARTIAL_ONLY
+        if self._lib.llama_state_seq_set_data_ext(self._handle, state, size, slot, flags) != size:
             raise ModelError("llama.cpp could not put a state back", expected=f"{size} bytes", got="fewer")
 
     def copy(self, source: int, slot: int) -> None:

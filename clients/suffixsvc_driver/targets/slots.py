@@ -90,6 +90,10 @@ class SlotCache:
             return Placement(oldest, keep, copy_from=best)
         return Placement(best, keep)
 
+    def emptied(self) -> Placement:
+        """The slot unused for longest, with nothing in it."""
+        return Placement(min(self.slots, key=lambda slot: (slot.last_used, slot.index)).index, 0)
+
     def carry_out(self, placement: Placement) -> Slot:
         """Update the book for a placement; the KV itself is the caller's."""
         slot = self.slots[placement.slot]
