@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from suffixsvc_bench.decode.charts import decode_charts
 from suffixsvc_bench.decode.command import DecodeOptions, Measured
 from suffixsvc_bench.decode.figures import Pair, row_of
 from suffixsvc_bench.decode.outcome import Outcome
+from suffixsvc_bench.decode.priced import PricedRow
 from suffixsvc_bench.decode.rig import RigOptions
 from suffixsvc_bench.index_bench import IndexBenchOptions, run_index_bench
 from suffixsvc_bench.page import publish
@@ -125,6 +127,44 @@ def test_sections_that_were_not_measured_again_can_stay(measured: Path, tmp_path
     assert json.loads((page.with_suffix("") / "decode.json").read_text(encoding="utf-8")) == data
     publish(only, page, keep=True)
     assert page.read_text(encoding="utf-8") == after
+
+
+def test_further_runs_go_below_the_first(tmp_path: Path) -> None:
+    page, data = tmp_path / "page.md", decoded()
+    priced = [asdict(PricedRow("sql", "expected-gain", 2.5, 3.0, 8, 6, {"draft-model": 6}))]
+    with_draft = data | {"draft": "d.gguf", "prices": {"gpu": "assumed"}, "priced": {"gpu": priced}}
+    sweep = data | {"rows": [*data["rows"], *(data["rows"][0] | {"variant": f"K = {k}"} for k in (4, 8))]}
+    runs = {"decode": data, "decode-k": sweep, "decode-draft": with_draft}
+    for name, run in runs.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(run), encoding="utf-8")
+    publish(tmp_path, page)
+    first, rest = page.read_text(encoding="utf-8").split("### Speed against K\n")
+    second, third = rest.split("### With a draft model\n")
+    for text, name in ((first, "decode"), (second, "decode-k"), (third, "decode-draft")):
+        assert f"Every pair stands in {name}.json" in text
+        assert json.loads((tmp_path / "page" / f"{name}.json").read_text(encoding="utf-8")) == runs[name]
+    assert "![What a draft of K tokens can bring]" in first
+    assert "![Speed against K](page/speed-against-k.svg)" in second
+    assert "| sql | K = 8 |" in second
+    assert "drafts by d.gguf" not in first + second
+    assert "drafts by d.gguf" in third
+    assert "#### At the prices of gpu" in third
+
+
+def test_every_call_is_drawn_from_the_worst_to_the_best() -> None:
+    ratios = {"sql": {"a": [1.5, 0.5], "b": [1.0]}, "chat": {"a": [1.0]}}
+    pairs = {w: {n: [{"ratio": r} for r in found] for n, found in ways.items()} for w, ways in ratios.items()}
+    chart = next(c for c in decode_charts(decoded() | {"pairs": pairs}) if c.title.startswith("Every call"))
+    assert [(s.name, [y for _, y in s.points]) for s in chart.series] == [
+        ("a", [0.5, 1.0, 1.5]),
+        ("b", [1.0]),
+    ]
+
+
+def test_what_can_be_gained_follows_from_the_costs() -> None:
+    chart = decode_charts(decoded())[0]
+    assert {s.name: s.points for s in chart.series}["80% accepted"] == [(0, 1.0), (1, 1.2)]
+    assert [y for _, y in chart.series[-1].points] == [1.0, pytest.approx(2 / 1.5)]
 
 
 def test_the_figures_are_those_of_the_run(measured: Path) -> None:

@@ -1,4 +1,5 @@
-"""What came out, as pictures: speed and acceptance against K, and each workload's ways side by side."""
+"""What came out, as pictures: what drafts can bring at these costs, every single call, speed and acceptance
+against K."""
 
 from __future__ import annotations
 
@@ -8,13 +9,66 @@ from typing import Any, Final
 
 from suffixsvc.plots import COLOURS, Chart, Series
 
-__all__ = ["decode_charts"]
+__all__ = ["decode_charts", "k_charts"]
 
 _FIXED: Final = re.compile(r"^K = (\d+)$")
+#: shares of drafted tokens accepted, each given that the one before it was
+_ACCEPTANCES: Final = (0.6, 0.8, 0.9, 0.95, 1.0)
 
 
 def decode_charts(measured: Mapping[str, Any]) -> list[Chart]:
-    """From :meth:`Measured.as_dict`; no pictures of a sweep where no fixed K was run."""
+    """All of them, from :meth:`Measured.as_dict`."""
+    return [_possible(measured), *_calls(measured), *k_charts(measured)]
+
+
+def _possible(measured: Mapping[str, Any]) -> Chart:
+    costs = measured["curve"]["costs"]
+    series = [
+        Series(f"{p:.0%} accepted", [(k, _tokens(p, k) / costs[k + 1]) for k in range(len(costs) - 1)], i)
+        for i, p in enumerate(_ACCEPTANCES)
+    ]
+    return Chart(
+        "What a draft of K tokens can bring",
+        f"From the measured costs of {measured['target']}'s steps: expected tokens of a step that verifies K "
+        "drafted tokens, over what it costs in plain steps. Below 1 it is slower than drafting nothing.",
+        "K, drafted tokens",
+        "times plain decoding",
+        series,
+        level=1.0,
+    )
+
+
+def _tokens(acceptance: float, k: int) -> float:
+    """Expected tokens of a step: those accepted, and the target's own behind them."""
+    return sum(acceptance**i for i in range(k + 1))
+
+
+def _calls(measured: Mapping[str, Any]) -> list[Chart]:
+    ways: dict[str, list[float]] = {}
+    for found in measured["pairs"].values():
+        for name, pairs in found.items():
+            ways.setdefault(name, []).extend(pair["ratio"] for pair in pairs)
+    series = [
+        Series(name, [((i + 0.5) / len(ratios), r) for i, r in enumerate(sorted(ratios))], n % COLOURS)
+        for n, (name, ratios) in enumerate(ways.items())
+    ]
+    if all(len(each.points) < 2 for each in series):
+        return []
+    return [
+        Chart(
+            "Every call, from the worst to the best",
+            "Tokens per second over plain decoding of the same call, all workloads together, each way's "
+            "calls sorted: at 0.5 stands its median call.",
+            "share of the calls",
+            "times plain decoding",
+            series,
+            level=1.0,
+        )
+    ]
+
+
+def k_charts(measured: Mapping[str, Any]) -> list[Chart]:
+    """Speed and acceptance against K; none where no sweep of fixed K was run."""
     rows = measured["rows"]
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     sweep = {w: _sweep(rows, w) for w in workloads}

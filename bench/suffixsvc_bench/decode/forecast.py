@@ -20,16 +20,24 @@ from suffixsvc_bench.replay.run import replay_method
 __all__ = ["forecast_speedup"]
 
 
-def forecast_speedup(calls: Sequence[Written], warming: Sequence[Written], curve: CostCurve) -> float:
-    """Priced speedup of ``bench replay --cost-curve`` over these calls, the memory warmed likewise."""
+def forecast_speedup(
+    rounds: Sequence[Sequence[Written]], warming: Sequence[Written], curve: CostCurve
+) -> float:
+    """Priced speedup of ``bench replay --cost-curve`` over the calls of all rounds, the memory warmed
+    likewise before each."""
     cost = curve.effective()
-    method: Method = Ours(Settings(curve.max_width - 1, cost))
-    try:
-        replay_method(method, [_call(written) for written in warming])
-        tally = replay_method(method, [_call(written) for written in calls])
-    finally:
-        method.close()
-    return float(tally.speedup(cost))
+    tokens = seconds = 0.0
+    for calls in rounds:
+        method: Method = Ours(Settings(curve.max_width - 1, cost))
+        try:
+            replay_method(method, [_call(written) for written in warming])
+            speedup = float(replay_method(method, [_call(written) for written in calls]).speedup(cost))
+        finally:
+            method.close()
+        written_now = sum(len(written.token_ids) for written in calls)
+        tokens += written_now
+        seconds += written_now / speedup if speedup else 0.0
+    return tokens / seconds if seconds else 0.0
 
 
 def _call(written: Written) -> Call:

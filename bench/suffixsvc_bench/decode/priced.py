@@ -14,20 +14,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from suffixsvc_driver.chooser import Chooser
 from suffixsvc_driver.config import LayerKind
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Feedback
 from suffixsvc_driver.layers import ContinuingLayer, Layer
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
 from suffixsvc_driver.layers.worker_layer import least_probability
-from suffixsvc_driver.sampling import Sampling
-from suffixsvc_driver.targets import Prefilled, StopRule, Verification
 
 from suffixsvc.engine import SuffixCache
 from suffixsvc.errors import InvalidCostError
-from suffixsvc.types import Draft, TokenIds, VerifyCost
+from suffixsvc.types import Draft, VerifyCost
 from suffixsvc_bench.decode.jobs import Written
+from suffixsvc_bench.decode.told import AddedUpClock, ToldTarget, live_through
 from suffixsvc_bench.decode.variants import Setting
 from suffixsvc_bench.speculator import Speculator
 
@@ -125,29 +123,26 @@ def price_calls(
     """
     rows = []
     for setting in settings:
-        clock = _Clock()
+        clock = AddedUpClock()
         with SuffixCache() as cache:
             memory = cache.namespace("priced")
-            for written in warming:
-                memory.add_output(written.token_ids, prompt_token_ids=written.job.prompt_ids)
-            target = _Told(vocab_size, eog_ids, prices.curve, clock)
+            target = ToldTarget(vocab_size, eog_ids, prices.curve, clock)
             with_memory = LayerKind.SUFFIX in setting.layers
-            speculator = Speculator(
+            before = Speculator(
                 target,
                 prices.curve,
                 _PricedNamespace(memory, clock, prices.suffix_ask) if with_memory else None,
-                _priced_model(draft_model, clock, prices, setting),
+                None,
                 LayerKind.PROMPT_LOOKUP in setting.layers,
                 clock=clock,
             )
+            for written in warming:
+                live_through(written, target, before, setting.config)
+            speculator = replace(before, draft_model=_priced_model(draft_model, clock, prices, setting))
             spoken = []
             for written in calls:
                 on_call(setting.name, written.job.key)
-                target.truth = written.token_ids
-                labels = {"agent": written.job.agent, "session": written.job.key}
-                spoken.append(
-                    speculator.drafted(written.job.prompt_ids, len(written.token_ids), setting.config, labels)
-                )
+                spoken.append(live_through(written, target, speculator, setting.config))
         stats = [each.result.stats for each in spoken]
         tokens = sum(s.tokens for s in stats)
         accepted: dict[str, int] = {}
@@ -166,53 +161,6 @@ def price_calls(
             )
         )
     return rows
-
-
-class _Clock:
-    """Time as prices add up to it."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class _Told:
-    """A target that writes a text it is told, and takes the time that the prices say."""
-
-    replays = False
-    max_branches = 1
-
-    def __init__(self, vocab_size: int, eog_ids: frozenset[int], curve: CostCurve, clock: _Clock) -> None:
-        self.vocab_size, self.eog_ids = vocab_size, eog_ids
-        self.max_width, self.context_size = curve.max_width, 1 << 20
-        self.truth: Sequence[int] = ()
-        self._curve, self._clock, self._at = curve, clock, 0
-
-    def begin(self, prompt_ids: TokenIds) -> Prefilled:
-        self._at = 0
-        return Prefilled(0, 0)
-
-    def chooser(self, sampling: Sampling, prompt_ids: TokenIds) -> Chooser:
-        return Chooser(sampling, self.vocab_size)
-
-    def verify(
-        self,
-        drafted: Sequence[int],
-        choices: Sampling | Chooser,
-        max_emit: int,
-        stop: StopRule | None = None,
-        parents: Sequence[int] = (),
-    ) -> Verification:
-        self._clock.now += self._curve.costs[len(drafted) + 1] * self._curve.seconds_per_step
-        ahead = self.truth[self._at : self._at + max_emit]
-        accepted = 0
-        while accepted < min(len(drafted), len(ahead)) and drafted[accepted] == ahead[accepted]:
-            accepted += 1
-        emitted = tuple(ahead[: accepted + 1])
-        self._at += len(emitted)
-        return Verification(emitted, accepted)
 
 
 class _Around:
@@ -243,7 +191,7 @@ class _Around:
 class _PricedLayer(_Around):
     """A layer whose answers take the time that the prices say."""
 
-    def __init__(self, layer: Layer, clock: _Clock, per_ask: float, per_token: float) -> None:
+    def __init__(self, layer: Layer, clock: AddedUpClock, per_ask: float, per_token: float) -> None:
         super().__init__(layer)
         self._clock, self._per_ask, self._per_token = clock, per_ask, per_token
         self.spec = replace(layer.spec, seconds_per_ask=per_ask, seconds_per_token=per_token)
@@ -261,7 +209,7 @@ class _PricedLayer(_Around):
 
 
 def _priced_model(
-    make: Callable[[float], DraftModelLayer] | None, clock: _Clock, prices: Prices, setting: Setting
+    make: Callable[[float], DraftModelLayer] | None, clock: AddedUpClock, prices: Prices, setting: Setting
 ) -> Callable[[], Layer] | None:
     if make is None or LayerKind.DRAFT_MODEL not in setting.layers:
         return None
@@ -302,7 +250,7 @@ class _Patient(_Around):
 class _PricedNamespace:
     """A namespace whose sessions take the time of a question at each step."""
 
-    def __init__(self, namespace: Any, clock: _Clock, per_ask: float) -> None:
+    def __init__(self, namespace: Any, clock: AddedUpClock, per_ask: float) -> None:
         self._namespace, self._clock, self._per_ask = namespace, clock, per_ask
 
     def open_session(self, *args: Any, **more: Any) -> Any:
@@ -310,7 +258,7 @@ class _PricedNamespace:
 
 
 class _PricedSession:
-    def __init__(self, session: Any, clock: _Clock, per_ask: float) -> None:
+    def __init__(self, session: Any, clock: AddedUpClock, per_ask: float) -> None:
         self._session, self._clock, self._per_ask = session, clock, per_ask
 
     def step(self, *args: Any, **more: Any) -> Draft:

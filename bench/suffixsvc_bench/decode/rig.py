@@ -20,7 +20,7 @@ from suffixsvc_driver.targets.llama_model import LlamaModel
 from suffixsvc_driver.workers.client import DraftWorkerClient
 
 from suffixsvc.children import Children
-from suffixsvc_bench.decode.variants import Memory
+from suffixsvc.types import BackendNamespace
 
 __all__ = ["Rig", "RigOptions"]
 
@@ -110,7 +110,7 @@ class Rig:
             self._targets.append(self._stack.enter_context(LlamaTarget(self.model, self._settings)))
         return self._targets[:count]
 
-    def namespace(self, name: str) -> Memory:
+    def namespace(self, name: str) -> BackendNamespace:
         """A memory of the service."""
         return self._client.namespace(name, self.fingerprint)
 

@@ -14,19 +14,19 @@ from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.live_curve import LiveCurve
 from suffixsvc_driver.loop import Result
 from suffixsvc_driver.sampling import Sampling
-from suffixsvc_driver.targets import Target
+from suffixsvc_driver.targets import Target, TargetShape
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc.types import BackendNamespace, TokenIds
+from suffixsvc.types import BackendNamespace
 from suffixsvc_bench.decode.jobs import Job, Written
 from suffixsvc_bench.decode.outcome import Outcome
+from suffixsvc_bench.decode.told import AddedUpClock, ToldTarget, live_through
 from suffixsvc_bench.decode.turns import Answering, Stopwatch, timed
 from suffixsvc_bench.speculator import Known, Speaking, Speculator, Spoken
 
 __all__ = [
     "PLAIN",
     "DriverVariant",
-    "Memory",
     "PlainVariant",
     "Setting",
     "Stepwise",
@@ -37,13 +37,6 @@ __all__ = [
 
 PLAIN: Final = "plain"
 LAYERS: Final = tuple(str(kind) for kind in LayerKind)
-
-
-class Memory(BackendNamespace, Protocol):
-    """A namespace of an engine or a client."""
-
-    def add_output(self, token_ids: TokenIds, *, prompt_token_ids: TokenIds | None = None) -> object:
-        """Remember what was written before."""
 
 
 class Variant(Protocol):
@@ -109,6 +102,7 @@ class DriverVariant:
     """With drafts. What its steps cost it learns by itself, from ``curve`` on.
 
     Args:
+        shape: of the targets that it will answer on.
         namespace: opens a memory of this name.
         draft_model: makes a layer that drafts with a model; None where there is none.
         content: what kind of text token ids are.
@@ -118,45 +112,58 @@ class DriverVariant:
         self,
         setting: Setting,
         curve: CostCurve,
-        namespace: Callable[[str], Memory],
+        shape: TargetShape,
+        namespace: Callable[[str], BackendNamespace],
         draft_model: Callable[[], Layer] | None = None,
         content: Callable[[Sequence[int]], ContentType] | None = None,
     ) -> None:
         self.name = setting.name
         self.setting = setting
-        self._curve = LiveCurve(curve)
-        self._open = namespace
+        self._measured, self._curve = curve, LiveCurve(curve)
+        self._shape, self._open = shape, namespace
         self._draft_model = draft_model if LayerKind.DRAFT_MODEL in setting.layers else None
         self._content = content if setting.config.controller is Controller.CONTENT else None
-        self._memory: Memory | None = None
+        self._memory: BackendNamespace | None = None
         self._known = Known()
 
     def begin(self, workload: str, warming: Sequence[Written], turn: int) -> None:
-        """See :class:`Variant`."""
+        """See :class:`Variant`. What was written before was written with drafts, as what follows will be."""
         self._memory, self._known = None, Known()
         if LayerKind.SUFFIX in self.setting.layers:
             self._memory = self._open(f"decode/{workload}/{_path(self.name)}/{turn}")
-            for written in warming:
-                self._memory.add_output(written.token_ids, prompt_token_ids=written.job.prompt_ids)
+        clock = AddedUpClock()
+        target = ToldTarget(self._shape.vocab_size, self._shape.eog_ids, self._measured, clock)
+        speculator = self._speculator(target, self._measured, clock, None)
+        for written in warming:
+            live_through(written, target, speculator, self.setting.config)
 
     def answering(self, job: Job, target: Target) -> Answering:
         """See :class:`Stepwise`."""
         watch = Stopwatch()
-        speculator = Speculator(
-            target,
-            self._curve,
-            self._memory,
-            self._draft_model,
-            LayerKind.PROMPT_LOOKUP in self.setting.layers,
-            self._content,
-            clock=watch,
-            known=self._known,
-        )
+        speculator = self._speculator(target, self._curve, watch, self._draft_model)
         labels = {"agent": job.agent, "session": job.key}
         steps = speculator.drafting(
             job.prompt_ids, job.max_tokens, self.setting.config, labels, sampling=self.setting.sampling
         )
         return _outcomes(timed(steps, watch))
+
+    def _speculator(
+        self,
+        target: Target,
+        curve: CostCurve | LiveCurve,
+        clock: Callable[[], float],
+        draft_model: Callable[[], Layer] | None,
+    ) -> Speculator:
+        return Speculator(
+            target,
+            curve,
+            self._memory,
+            draft_model,
+            LayerKind.PROMPT_LOOKUP in self.setting.layers,
+            self._content,
+            clock=clock,
+            known=self._known,
+        )
 
 
 def settings_for(

@@ -12,7 +12,7 @@ from suffixsvc.errors import InvalidInputError
 from suffixsvc.plots import Chart
 from suffixsvc.plots.files import svg_file
 from suffixsvc_bench.build_bench.tables import build_grids
-from suffixsvc_bench.decode.charts import decode_charts
+from suffixsvc_bench.decode.charts import decode_charts, k_charts
 from suffixsvc_bench.decode.tables import against_grid, decode_grid, forecast_grid, priced_grid
 from suffixsvc_bench.index_bench.charts import index_charts
 from suffixsvc_bench.index_bench.tables import index_grids, removal_line, restart_grid
@@ -35,6 +35,8 @@ from suffixsvc_bench.tables import markdown_grid
 __all__ = ["publish"]
 
 _WORDS: Final = Path(__file__).parent
+#: further runs of decoding: the file's name, and the heading
+_DECODED_TOO: Final = {"decode-k": "### Speed against K", "decode-draft": "### With a draft model"}
 #: a paragraph of the page, or a chart in it
 Part = str | Chart
 
@@ -44,9 +46,10 @@ def publish(measured: Path, page: Path, *, keep: bool = False) -> list[Path]:
 
     Args:
         measured: a folder with what the verbs printed with ``--json``: replay.json, index.json,
-            segment.json, rpc.json, build.json, decode.json.
+            segment.json, rpc.json, build.json, decode.json; and of further runs of that verb, which go below
+            it, decode-k.json (a sweep over K) and decode-draft.json (with a draft model).
         page: the page; plots go into a folder of its name beside it, and old ones there are removed. So does
-            decode.json as it is, with every pair.
+            the latter as they are, with every pair.
         keep: sections without a file stay as the page has them; otherwise they are left out. Sections that
             are none of these are left out in any case.
 
@@ -71,7 +74,7 @@ def publish(measured: Path, page: Path, *, keep: bool = False) -> list[Path]:
             f"{measured} holds no results", expected=", ".join(f"{name}.json" for name in _SECTIONS)
         )
     try:
-        return [*_write(page, parts), *_pairs(measured / "decode.json", page)]
+        return [*_write(page, parts), *_pairs(measured, page)]
     except OSError as error:
         raise InvalidInputError(f"cannot write the page {page}", got=str(error)) from None
 
@@ -83,13 +86,16 @@ def _sections_of(page: Path) -> dict[str, str]:
     return {section.splitlines()[0]: section.strip() for section in found if section.startswith("## ")}
 
 
-def _pairs(decode: Path, page: Path) -> list[Path]:
+def _pairs(measured: Path, page: Path) -> list[Path]:
     """What was measured on a real model, pair by pair, beside the page."""
-    if not decode.is_file():
-        return []
-    beside = page.with_suffix("") / decode.name
-    beside.write_text(json.dumps(json.loads(decode.read_text(encoding="utf-8"))) + "\n", encoding="utf-8")
-    return [beside]
+    written = []
+    for name in ("decode", *_DECODED_TOO):
+        path = measured / f"{name}.json"
+        if path.is_file():
+            data = json.loads(path.read_text(encoding="utf-8"))
+            written.append(page.with_suffix("") / path.name)
+            written[-1].write_text(json.dumps(data) + "\n", encoding="utf-8")
+    return written
 
 
 def _write(page: Path, parts: Sequence[Part]) -> list[Path]:
@@ -160,9 +166,25 @@ def _build(path: Path) -> list[Part]:
 
 
 def _decode(path: Path) -> list[Part]:
-    results = _read(path, ("provenance", "options", "rows", "forecasts"))
-    parts: list[Part] = [_words("decode")]
-    parts += [_made(_where(results), decode_command(results)), _decoded(results)]
+    results = _read_decode(path)
+    parts: list[Part] = [_words("decode"), *_run(results, path.name)]
+    parts += decode_charts(results)
+    for name, heading in _DECODED_TOO.items():
+        beside = path.with_name(f"{name}.json")
+        if beside.is_file():
+            more = _read_decode(beside)
+            parts += [heading, _words(name), *_run(more, beside.name), *k_charts(more)]
+    return parts
+
+
+def _read_decode(path: Path) -> dict[str, Any]:
+    return _read(path, ("provenance", "options", "rows", "forecasts"))
+
+
+def _run(results: Mapping[str, Any], beside: str) -> list[Part]:
+    """One run of decoding, whose pairs stand in the file ``beside``."""
+    parts: list[Part] = []
+    parts += [_made(_where(results), decode_command(results)), _decoded(results, beside)]
     parts += [markdown_grid(decode_grid(results)), "Beside what the replay of the same calls forecasts:"]
     parts.append(markdown_grid(forecast_grid(results)))
     others = against_grid(results)
@@ -172,20 +194,20 @@ def _decode(path: Path) -> list[Part]:
         parts.append(markdown_grid(others))
     for name, rows in results["priced"].items():
         parts += [
-            f"### At the prices of {name}",
+            f"#### At the prices of {name}",
             f"{results['prices'][name]}.",
             markdown_grid(priced_grid(rows)),
         ]
-    return [*parts, *decode_charts(results)]
+    return parts
 
 
-def _decoded(results: Mapping[str, Any]) -> str:
+def _decoded(results: Mapping[str, Any], beside: str) -> str:
     costs = results["curve"]["costs"]
     widths = ", ".join(f"{w}: {costs[w]:.1f}" for w in (2, 4, 8, 16, 32) if w < len(costs))
     draft = f", drafts by {results['draft']}" if results["draft"] else ""
     return (
         f"{results['target']}{draft}, {results['threads']} threads. A step of so many tokens costs, in plain "
-        f"ones: {widths}. Every pair stands in decode.json, beside the plots."
+        f"ones: {widths}. Every pair stands in {beside}, beside the plots."
     )
 
 
