@@ -47,6 +47,7 @@ class Prices:
         about: whose prices these are.
         curve: of the target's steps, seconds of a plain one included.
         draft_token, draft_ask, suffix_ask: seconds.
+        draft_read: seconds in which the draft model reads a token of what it has not seen.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Prices:
     draft_token: float
     draft_ask: float
     suffix_ask: float
+    draft_read: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ def read_prices(where: str | Path) -> Prices:
         _number(draft, "seconds_per_token", path),
         _number(draft, "seconds_per_ask", path),
         _number(suffix, "seconds_per_ask", path),
+        _number(draft, "seconds_per_read_token", path),
     )
 
 
@@ -188,13 +191,20 @@ class _Around:
         self._layer.end(new_token_ids, verified)
 
 
-class _PricedLayer(_Around):
-    """A layer whose answers take the time that the prices say."""
+class _PricedModel(_Around):
+    """A draft model whose answers take the time that the prices say."""
 
-    def __init__(self, layer: Layer, clock: AddedUpClock, per_ask: float, per_token: float) -> None:
+    def __init__(self, layer: Layer, clock: AddedUpClock, prices: Prices) -> None:
         super().__init__(layer)
-        self._clock, self._per_ask, self._per_token = clock, per_ask, per_token
-        self.spec = replace(layer.spec, seconds_per_ask=per_ask, seconds_per_token=per_token)
+        self._clock, self._prices = clock, prices
+        self._unread = 0
+        self.spec = replace(
+            layer.spec, seconds_per_ask=prices.draft_ask, seconds_per_token=prices.draft_token
+        )
+
+    def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
+        super().begin(prompt_ids, cost)
+        self._unread = len(prompt_ids)
 
     def draft(
         self,
@@ -204,7 +214,12 @@ class _PricedLayer(_Around):
         after: Sequence[int] = (),
     ) -> Draft:
         draft = super().draft(new_token_ids, budget, verified, after)
-        self._clock.now += self._per_ask + self._per_token * max(1, len(draft.token_ids))
+        prices = self._prices
+        self._unread += len(new_token_ids)
+        if budget > 0:
+            self._clock.now += prices.draft_ask + prices.draft_token * max(1, len(draft.token_ids))
+            self._clock.now += prices.draft_read * self._unread
+            self._unread = 0
         return draft
 
 
@@ -214,7 +229,7 @@ def _priced_model(
     if make is None or LayerKind.DRAFT_MODEL not in setting.layers:
         return None
     p_min = least_probability(prices.curve, prices.draft_token)
-    return lambda: _PricedLayer(_Patient(make(p_min)), clock, prices.draft_ask, prices.draft_token)
+    return lambda: _PricedModel(_Patient(make(p_min)), clock, prices)
 
 
 class _Patient(_Around):
@@ -232,15 +247,15 @@ class _Patient(_Around):
         verified: Feedback | None,
         after: Sequence[int] = (),
     ) -> Draft:
-        draft = super().draft(new_token_ids, budget, verified, after)
         until = time.monotonic() + _PATIENCE_SECONDS
-        unanswered = budget > 0
-        while unanswered and not len(draft.token_ids) and time.monotonic() < until:
+        before = self._unanswered()
+        draft = super().draft(new_token_ids, budget, verified, after)
+        while budget > 0 and not len(draft.token_ids) and time.monotonic() < until:
+            if not self._session.reading and self._unanswered() == before:
+                break  # that was its answer: nothing
+            time.sleep(_PAUSE_SECONDS)
             before = self._unanswered()
             draft = super().draft((), budget, verified, after)
-            unanswered = self._unanswered() > before
-            if unanswered:
-                time.sleep(_PAUSE_SECONDS)
         return draft
 
     def _unanswered(self) -> int:

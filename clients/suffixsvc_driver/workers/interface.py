@@ -52,6 +52,10 @@ class DraftingSession(Protocol):
         """Questions that the worker turned away."""
 
     @property
+    def reading(self) -> bool:
+        """Whether text was sent ahead and nothing was asked behind it yet: the worker may still read it."""
+
+    @property
     def failures(self) -> int:
         """Conversations that broke, answers that made no sense, refusals."""
 

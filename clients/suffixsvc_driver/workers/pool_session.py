@@ -52,6 +52,10 @@ class PoolSession:
         return self._past[1] + (self._session.busy if self._session is not None else 0)
 
     @property
+    def reading(self) -> bool:
+        return self._session is not None and self._session.reading
+
+    @property
     def failures(self) -> int:
         return self._past[2] + (self._session.failures if self._session is not None else 0)
 

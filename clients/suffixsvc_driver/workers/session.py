@@ -105,6 +105,11 @@ class WorkerSession:
         return self._exchange is None and self._retry_at > 0.0
 
     @property
+    def reading(self) -> bool:
+        """See the protocol."""
+        return self._ahead and self._exchange is not None and not self._refused
+
+    @property
     def refused(self) -> bool:
         """The worker will not take this text."""
         return self._refused
