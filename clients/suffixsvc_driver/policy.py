@@ -27,6 +27,9 @@ __all__ = [
 
 #: tokens; what gains less than this gains nothing: probabilities and prices are not known that well
 LEAST_GAIN: Final = 0.02
+#: so many a rate is taken to have behind it before there are any; measured on two cores: 1 % faster than with
+#: one, and no slower where verification costs little
+_PLAIN_STEPS: Final = 80.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +168,16 @@ def best_ask(
 
 class RunningRate:
     """lambda: tokens per unit cost so far, old steps decayed. Never below 1, which plain decoding gives:
-    a run of bad luck must not make bad drafts look worth their price."""
+    a run of bad luck must not make bad drafts look worth their price.
+
+    It begins as if many plain steps lay behind it. Hits come in runs: a few good steps say little of what a
+    unit of cost brings in the long run, and a lambda that follows them is choosy just where drafts are good.
+    """
 
     def __init__(self, decay: float) -> None:
         self._decay = decay
-        self._tokens = 1.0
-        self._cost = 1.0
+        self._tokens = _PLAIN_STEPS
+        self._cost = _PLAIN_STEPS
 
     @property
     def value(self) -> float:

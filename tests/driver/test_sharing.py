@@ -281,7 +281,7 @@ def test_the_rate_is_that_of_all_together() -> None:
     truth, rate = text(400, seed=6), RunningRate(0.99)
     drafting = Driver(DriverConfig(), GPU, [SUFFIX], rate=rate)
     plain = Driver(DriverConfig(), GPU, [], rate=rate)
-    written, tokens, cost = 0, 1.0, 1.0
+    written, tokens, cost = 0, 80.0, 80.0
     for driver in (drafting, plain):
         driver.on(replace(begin(300), paced=True))
     for _ in range(10):

@@ -69,7 +69,7 @@ def forked(truth: list[int]) -> Answer:
             wrong = [3, 3] if step % 2 else []
             return chain([*ahead[:2], *wrong][: ask.budget], 0.9, DraftSource.PROMPT_LOOKUP)
         if ask.layer == "suffix":
-            if step % 7 == 3:
+            if step % 3 == 0:
                 return None
             if len(ahead) < 4 or ask.budget < 6:
                 return Draft.empty()
