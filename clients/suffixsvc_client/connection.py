@@ -64,7 +64,7 @@ class Connection:
     def __init__(self, path: str, deadline: float, late: Callable[[], None]) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         #: held while something is sent or waited for
-        self.in_use = threading.Lock()
+        self._in_use = threading.Lock()
         self._forks = _Forks.count
         self._late = late
         self._sent = 0
@@ -101,7 +101,7 @@ class Connection:
             TimeoutError: the connection stays of use.
             OSError, SuffixError: it does not.
         """
-        with self.in_use:
+        with self._in_use:
             replies: list[pb.StreamReply] = []
             for at in range(0, len(requests), _WINDOW):
                 ids = self._send(requests[at : at + _WINDOW], deadline, first=at == 0)
@@ -111,7 +111,7 @@ class Connection:
 
     def post(self, requests: Sequence[pb.StreamRequest]) -> bool:
         """Send without waiting; False where that cannot be."""
-        with self.in_use:
+        with self._in_use:
             if not self._take_in():
                 return False
             try:
@@ -132,12 +132,12 @@ class Connection:
 
     def take_in(self) -> bool:
         """Read what came meanwhile, lest it fills the socket. False where the service has hung up."""
-        with self.in_use:
+        with self._in_use:
             return self._take_in()
 
     def catch_up(self, deadline: float) -> None:
         """Wait until everything posted here is answered. From any thread."""
-        if not self.in_use.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        if not self._in_use.acquire(timeout=max(0.0, deadline - time.monotonic())):
             return
         try:
             while self._owed:
@@ -147,7 +147,7 @@ class Connection:
         except (OSError, SuffixError):
             self._hang_up()
         finally:
-            self.in_use.release()
+            self._in_use.release()
 
     def close(self) -> None:
         """From any thread, also in a signal's handler; whoever waits for an answer is told. Idempotent."""
@@ -155,9 +155,9 @@ class Connection:
             return  # the parent's
         self._hang_up()
         # Not under somebody who still reads: the number could be another file's by then. Who reads lets go.
-        if self.in_use.acquire(blocking=False):
+        if self._in_use.acquire(blocking=False):
             self._socket.close()
-            self.in_use.release()
+            self._in_use.release()
 
     def __del__(self) -> None:
         self._socket.close()

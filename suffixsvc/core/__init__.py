@@ -59,9 +59,7 @@ __all__ = [
 WIRE_SOURCES = bytes([DraftSource.SESSION, DraftSource.NAMESPACE])
 #: drafts that only their cost and their length bound
 UNBOUNDED = DraftBounds()
-#: likewise, for every byte there is
-_SOURCES = WIRE_SOURCES.ljust(256, b"\0")
-_LOOKUP = bytes([DraftSource.PROMPT_LOOKUP, DraftSource.NAMESPACE]).ljust(256, b"\0")
+_LOOKUP = bytes([DraftSource.PROMPT_LOOKUP, DraftSource.NAMESPACE])
 
 
 class StepStatus(enum.IntEnum):
@@ -83,20 +81,11 @@ def draft_from(
     *,
     tree: bool = False,
     bounds: DraftBounds = UNBOUNDED,
-    names: bytes = _SOURCES,
+    names: bytes = WIRE_SOURCES,
 ) -> Draft:
     """What a native session drafts; ``names`` maps its source numbers to DraftSource."""
-    columns = session.draft(max_tokens, curve, tree, bounds)
-    if columns is None:
-        return Draft.empty()
-    tokens, parents, probs, sources, match_lens = columns
-    return Draft(
-        np.frombuffer(tokens, np.int32),
-        np.frombuffer(parents, np.int32),
-        np.frombuffer(probs, np.float32),
-        np.frombuffer(sources.translate(names), np.uint8),
-        np.frombuffer(match_lens, np.int32),
-    )
+    columns = session.draft(max_tokens, curve, tree, names, bounds)
+    return Draft.empty() if columns is None else Draft(*columns)
 
 
 class PromptLookup:

@@ -42,6 +42,10 @@ SECONDARY = 2  #: followers of a context, but the deepest, that are proposed
 MIN_MATCH = 5
 
 
+#: the core's own source numbers
+NUMBERS = bytes([0, 1])
+
+
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
@@ -121,7 +125,7 @@ class World:
         for token in output.array:
             session.append(np.array([token], dtype=np.int32), True)
             if self.random.random() < 0.2:
-                session.draft(4, np.array([1.0, 1.01, 1.02, 1.03, 1.04]), False)
+                session.draft(4, np.array([1.0, 1.01, 1.02, 1.03, 1.04]), False, NUMBERS)
         if self.random.random() < 0.3:
             session.retract()
         else:
@@ -303,10 +307,8 @@ def sealed(folder: Path, name: str, texts: dict[int, list[int]]) -> Segment:
 
 
 def draft(session: Session, n: int = 4) -> tuple[list[int], list[int]]:
-    columns = session.draft(n, np.ones(n + 1), False)
-    if columns is None:
-        return [], []
-    return np.frombuffer(columns[0], np.int32).tolist(), list(columns[3])
+    columns = session.draft(n, np.ones(n + 1), False, NUMBERS)
+    return ([], []) if columns is None else (columns[0].tolist(), columns[3].tolist())
 
 
 def test_drafts_come_from_segments_of_every_namespace_read(folder: Path) -> None:
@@ -457,7 +459,7 @@ def test_own_text_and_unused_drafts_note_nobody(folder: Path) -> None:
     assert draft(session) == (text[20:24], [0] * 4)
     index.add(np.array(text_of(32), dtype=np.int32), 0, 6)
     costly = session_at(index, text_of(32)[:20], 7)
-    assert costly.draft(8, np.array([1.0] + [1000.0] * 8), False) is None
+    assert costly.draft(8, np.array([1.0] + [1000.0] * 8), False, NUMBERS) is None
     assert index.take_drafted() == []
 
 

@@ -24,7 +24,7 @@ from suffixsvc.types import BackendNamespace
 
 __all__ = ["Rig", "RigOptions"]
 
-#: plain and drafted runs of some agents keep their prompts
+#: prompts of some agents are kept: the next one that begins alike is read from there on
 SLOTS: Final = 4
 #: a step of the service may cost at most a decode step of the target, within these bounds
 STEP_TIMEOUT: Final = (0.005, 0.05)

@@ -95,11 +95,11 @@ def steps(namespace: NamespaceIndex, outputs: Sequence[TokenArray], max_draft_to
             a = time.perf_counter()
             native.append(token, True)
             b = time.perf_counter()
-            columns = native.draft(max_draft_tokens, curve, False)
+            columns = native.draft(max_draft_tokens, curve, False, core.WIRE_SOURCES)
             c = time.perf_counter()
             append.append((b - a) * 1e6)
             draft.append((c - b) * 1e6)
-            drafted += len(columns[3]) if columns else 0
+            drafted += len(columns[0]) if columns else 0
         native.retract()
         with _session(namespace) as session:
             for i in range(len(output)):

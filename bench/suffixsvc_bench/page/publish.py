@@ -183,10 +183,13 @@ def _read_decode(path: Path) -> dict[str, Any]:
 
 def _run(results: Mapping[str, Any], beside: str) -> list[Part]:
     """One run of decoding, whose pairs stand in the file ``beside``."""
-    parts: list[Part] = []
-    parts += [_made(_where(results), decode_command(results)), _decoded(results, beside)]
-    parts += [markdown_grid(decode_grid(results)), "Beside what the replay of the same calls forecasts:"]
-    parts.append(markdown_grid(forecast_grid(results)))
+    parts: list[Part] = [
+        _made(_where(results), decode_command(results)),
+        _decoded(results, beside),
+        markdown_grid(decode_grid(results)),
+        "Beside what the replay of the same calls forecasts:",
+        markdown_grid(forecast_grid(results)),
+    ]
     others = against_grid(results)
     if others is not None:
         first = results["rows"][0]["variant"]

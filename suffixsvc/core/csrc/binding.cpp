@@ -9,10 +9,10 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <mutex>
 
 #include "binding_segment.h"
+#include "draft_binding.h"
 #include "index.h"
 #include "ngram_binding.h"
 #include "segment.h"
@@ -40,25 +40,6 @@ nb::ndarray<nb::numpy, T, nb::ndim<1>> to_numpy(std::vector<T>&& values) {
 std::uint32_t require_writer(std::uint32_t writer) {
     if (writer & kManyWriters) throw std::invalid_argument("a writer is below 2**31");
     return writer;
-}
-
-// Columns as bytes: an array of numpy's takes as long to make as the draft.
-template <typename T>
-nb::bytes column(const std::vector<DraftToken>& draft, T (*of)(const DraftToken&)) {
-    std::vector<T> values(draft.size());
-    std::transform(draft.begin(), draft.end(), values.begin(), of);
-    return nb::bytes(values.data(), values.size() * sizeof(T));
-}
-
-nb::object draft_columns(const std::vector<DraftToken>& draft) {
-    if (draft.empty()) return nb::none();
-    return nb::make_tuple(column<Token>(draft, [](const DraftToken& t) { return t.token; }),
-                          column<std::int32_t>(draft, [](const DraftToken& t) { return t.parent; }),
-                          column<float>(draft, [](const DraftToken& t) { return t.p; }),
-                          column<std::uint8_t>(draft, [](const DraftToken& t) { return t.source; }),
-                          column<std::int32_t>(draft, [](const DraftToken& t) {
-                              return static_cast<std::int32_t>(t.match_len);
-                          }));
 }
 
 }  // namespace
@@ -207,17 +188,17 @@ NB_MODULE(_ext, m) {
              nb::call_guard<nb::gil_scoped_release>())
         .def(
             "draft",
-            [](Session& self, std::size_t max_tokens, Costs cost, bool tree,
-               const DraftBounds& bounds) -> nb::object {
+            [](Session& self, std::size_t max_tokens, Costs cost, bool tree, const nb::bytes& sources,
+               const DraftBounds& bounds) {
                 std::vector<DraftToken> draft;
                 {
                     nb::gil_scoped_release release;
                     const CostCurve curve(cost.data(), cost.data() + cost.shape(0));
                     draft = self.draft(max_tokens, curve, tree ? Shape::tree : Shape::chain, bounds);
                 }
-                return draft_columns(draft);
+                return columns(draft, view(sources));
             },
-            "max_tokens"_a, "cost"_a, "tree"_a, "bounds"_a = DraftBounds())
+            "max_tokens"_a, "cost"_a, "tree"_a, "sources"_a, "bounds"_a = DraftBounds())
         .def(
             "first_difference",
             [](const Session& self, std::size_t at, Tokens tokens) {
