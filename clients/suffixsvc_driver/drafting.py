@@ -15,6 +15,10 @@ __all__ = ["Offer", "StepDraft", "behind"]
 _NONE: Final = int(DraftSource.NONE)
 #: what fills a batch where nothing was drafted: a token that every vocabulary has
 _ANY: Final = (0,)
+#: Of all prefixes of all chains the one that looks best is sent, and what looks best is overrated more often
+#: than not (the optimizer's curse). So probabilities are taken to this power before they are compared: measured
+#: on real calls, 1 % faster at the costs of two cores and of a GPU alike, and steadier.
+_CAUTION: Final = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,7 @@ class Offer:
 
     Attributes:
         layer: whose it is.
-        token_ids, sources, probs: of each token; ``probs`` as the driver believes them.
+        token_ids, sources, probs: of each token; ``probs`` as the driver counts on them.
         continued_by, continued_at: another layer's tokens follow from there on.
         parents: of a tree, of each token.
     """
@@ -98,7 +102,7 @@ class StepDraft:
         Args:
             after: the tokens of :attr:`offer` it goes on behind, which are all of them.
         """
-        why = ""
+        offer, why = replace(offer, probs=tuple(p**_CAUTION for p in offer.probs)), ""
         if after:
             offer, why = self.offer.then(offer), behind(after)
         self._offers.append(offer)

@@ -16,7 +16,7 @@ from rich.console import Console
 from suffixsvc_bench.demo import agents, database, show
 from suffixsvc_bench.demo.database import MAX_ROWS, QueryResult, execute
 from suffixsvc_bench.demo.pipeline import Call, answer_question
-from suffixsvc_bench.demo.questions import AFTER_RESTART, FIRST_MATCH, FIRST_PASS, SECOND_PASS, Question
+from suffixsvc_bench.demo.questions import AFTER_RESTART, FIRST_MATCH, FIRST_PASS, SECOND_PASS, THIRD_PASS, Question
 from suffixsvc_bench.stopping import stop_on_signals
 
 from suffixsvc.errors import ServiceUnavailableError
@@ -116,7 +116,8 @@ def test_the_worked_examples_are_right(shop: Path) -> None:
         assert agents.extract_json(report) == json.loads(report)
     for _, code in agents.PYTHON_WRITER.examples:
         assert agents.extract_python(code) is not None
-    asked = {question.text for question in (*FIRST_PASS, *SECOND_PASS, AFTER_RESTART, FIRST_MATCH)}
+    everything = (*FIRST_PASS, *SECOND_PASS, *THIRD_PASS, AFTER_RESTART, FIRST_MATCH)
+    asked = {question.text for question in everything}
     for agent in agents.AGENTS:
         assert not any(text in told for text in asked for told, _ in agent.examples)
 
@@ -234,10 +235,10 @@ def test_a_runaway_query_is_stopped(shop: Path, monkeypatch: pytest.MonkeyPatch)
     assert execute(shop, endless).error == "interrupted"
 
 
-def test_both_passes_ask_different_questions_of_the_same_number() -> None:
-    texts = [q.text for q in (*FIRST_PASS, *SECOND_PASS, AFTER_RESTART, FIRST_MATCH)]
-    assert len(FIRST_PASS) == len(SECOND_PASS) == 6
-    assert len(set(texts)) == len(texts)
+def test_all_passes_ask_different_questions_of_the_same_number() -> None:
+    everything = (*FIRST_PASS, *SECOND_PASS, *THIRD_PASS, AFTER_RESTART, FIRST_MATCH)
+    assert len(FIRST_PASS) == len(SECOND_PASS) == len(THIRD_PASS) == 6
+    assert len({q.text for q in everything}) == len({q.key for q in everything}) == len(everything)
 
 
 def lose_a_signal() -> None:

@@ -1,6 +1,6 @@
 """What the model is asked, by workload; and what it wrote before, which warms the memory.
 
-sql, json, python   the demo's agents: the first pass of questions warms, the second is measured
+sql, json, python   the demo's agents: the first pass of questions warms, the ones after it are measured
 log                 the prompts of a recorded log, in order; nothing but their own answers warms
 chat                questions of all kinds; likewise
 edit                a file and what to change in it, several times over the same files
@@ -22,7 +22,7 @@ from suffixsvc.errors import InvalidInputError
 from suffixsvc_bench.demo import database
 from suffixsvc_bench.demo.agents import PLANNER, PYTHON_WRITER, REPORTER, SQL_WRITER
 from suffixsvc_bench.demo.pipeline import Call, answer_question
-from suffixsvc_bench.demo.questions import FIRST_PASS, SECOND_PASS, Question
+from suffixsvc_bench.demo.questions import FIRST_PASS, SECOND_PASS, THIRD_PASS, Question
 from suffixsvc_bench.replay.logs import read_calls
 
 __all__ = ["WORKLOADS", "Job", "Workload", "Written", "load_workloads"]
@@ -94,8 +94,8 @@ def load_workloads(
     """The workloads of these names, each of at most ``calls`` jobs that fit into ``context`` tokens.
 
     Args:
-        answer: called for what must be written before: the demo's first pass, and its second, in which an
-            agent's prompt holds what the one before it wrote.
+        answer: called for what must be written before: the demo's passes, in which an agent's prompt holds
+            what the one before it wrote.
         log: for "log": a recorded log of prompts.
         max_tokens: of an answer, where the workload does not say.
 
@@ -113,7 +113,7 @@ class _Maker:
     def __init__(self, model: LlamaModel, answer: Answer, calls: int, context: int, max_tokens: int) -> None:
         self._model, self._answer = model, answer
         self._calls, self._context, self._max_tokens = calls, context, max_tokens
-        self._passes: tuple[list[Written], list[Written]] | None = None
+        self._passes: dict[str, list[Written]] = {}
         self._warm: dict[str, Written] = {}
 
     def make(self, name: str, log: Path | None) -> Workload:
@@ -126,23 +126,24 @@ class _Maker:
         return Workload(name, self._limited(self._prompts(name)))
 
     def _agents(self, name: str) -> Workload:
-        first, second = self._demo()
-        of = _AGENTS[name]
-        jobs = [w.job for w in second if w.job.agent in of]
-        renamed = [Job(name, j.key, j.agent, j.prompt_ids, j.max_tokens) for j in jobs]
-        return Workload(name, self._limited(renamed), first)
+        jobs: list[Job] = []
+        for questions in (SECOND_PASS, THIRD_PASS):
+            if len(jobs) < self._calls:
+                of_them = [w.job for w in self._pass(questions) if w.job.agent in _AGENTS[name]]
+                jobs += [Job(name, j.key, j.agent, j.prompt_ids, j.max_tokens) for j in of_them]
+        return Workload(name, self._limited(jobs), self._pass(FIRST_PASS))
 
-    def _demo(self) -> tuple[list[Written], list[Written]]:
-        """Both passes, written once."""
-        if self._passes is None:
+    def _pass(self, questions: Sequence[Question]) -> list[Written]:
+        """All calls of the demo over these questions, written once."""
+        key = questions[0].key
+        if key not in self._passes:
             with tempfile.TemporaryDirectory() as folder:
                 shop = Path(folder) / "shop.sqlite"
                 database.create(shop)
-                first = self._one_pass(FIRST_PASS, shop)
-                self._passes = first, self._one_pass(SECOND_PASS, shop)
-        return self._passes
+                self._passes[key] = self._write_pass(questions, shop)
+        return self._passes[key]
 
-    def _one_pass(self, questions: Iterable[Question], shop: Path) -> list[Written]:
+    def _write_pass(self, questions: Iterable[Question], shop: Path) -> list[Written]:
         written: list[Written] = []
 
         def one_call(call: Call) -> str:
@@ -173,7 +174,7 @@ class _Maker:
 
     def _repeat(self) -> Workload:
         """Agents that do the same again, and a file that is edited again."""
-        _, second = self._demo()
+        second = self._pass(SECOND_PASS)
         edits = self._prompts("edit")
         share = max(1, self._calls // 2)
         again = [w for w in second if w.job.agent != PYTHON_WRITER.name][:share]

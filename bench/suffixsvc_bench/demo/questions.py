@@ -1,11 +1,19 @@
-"""What the agents are asked: a first and a second pass of different questions of the same kind."""
+"""What the agents are asked: passes of different questions of the same kind."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["AFTER_RESTART", "FIRST_MATCH", "FIRST_PASS", "SECOND_PASS", "Question", "passes"]
+__all__ = [
+    "AFTER_RESTART",
+    "FIRST_MATCH",
+    "FIRST_PASS",
+    "SECOND_PASS",
+    "THIRD_PASS",
+    "Question",
+    "passes",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,19 @@ SECOND_PASS: Final = _numbered(
     ],
 )
 
+#: for measurements that need more calls than the demo makes
+THIRD_PASS: Final = _numbered(
+    5,
+    [
+        "Which 5 customers cancelled the most orders?",
+        "What is the total revenue per year?",
+        "How many customers live in each country?",
+        "Which 5 products were ordered least often?",
+        "How many products are there in each category?",
+        "What is the average value of an order in each country?",
+    ],
+)
+
 #: a new question, asked after the service was killed: what its first call draws on, the store brought back
 AFTER_RESTART: Final = Question("p3-q1", "Which 5 cities placed the most orders?")
 
@@ -52,5 +73,5 @@ FIRST_MATCH: Final = Question("p4-q1", "Which 3 countries have the most customer
 
 
 def passes(questions: int) -> tuple[tuple[Question, ...], tuple[Question, ...]]:
-    """The first ``questions`` of each pass."""
+    """The first ``questions`` of each of the demo's passes."""
     return FIRST_PASS[:questions], SECOND_PASS[:questions]
