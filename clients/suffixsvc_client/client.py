@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -319,15 +320,20 @@ class ClientNamespace:
 
 
 class _Worker:
-    """A daemon thread for what must not cost a caller time; started when first needed."""
+    """A daemon thread for what must not cost a caller time; started when first needed, and anew in a forked
+    child, which has its parent's memory but not its threads."""
 
     def __init__(self, carry_out: Any) -> None:
         self._carry_out = carry_out
+        self._process = os.getpid()
         self._queue: queue.SimpleQueue[Procedure[None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def add(self, procedure: Procedure[None]) -> None:
+        if self._process != os.getpid():
+            self._process, self._thread = os.getpid(), None
+            self._queue, self._lock = queue.SimpleQueue(), threading.Lock()
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="suffixsvc-background", daemon=True)

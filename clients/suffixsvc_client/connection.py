@@ -29,7 +29,9 @@ _READ_BYTES: Final = 1 << 16
 _WINDOW: Final = 16
 #: what is posted without waiting has to find room in the socket's buffer
 _POSTED_BYTES: Final = 1 << 16
-_MOST_REPLY_BYTES: Final = 1 << 30
+_MOST_REPLY_BYTES: Final = 1 << 26
+#: read at once of what nobody waits for; a service that says more than that is none
+_MOST_UNASKED_BYTES: Final = 1 << 24
 
 
 class _Forks:
@@ -101,39 +103,55 @@ class Connection:
             TimeoutError: the connection stays of use.
             OSError, SuffixError: it does not.
         """
-        with self._in_use:
+        if not self._in_use.acquire(timeout=_left(deadline)):  # another thread catches up here
+            raise TimeoutError
+        try:
             replies: list[pb.StreamReply] = []
             for at in range(0, len(requests), _WINDOW):
                 ids = self._send(requests[at : at + _WINDOW], deadline, first=at == 0)
                 for expected in ids:
                     replies.append(self._receive(expected, deadline))
             return replies
+        finally:
+            self._in_use.release()
 
     def post(self, requests: Sequence[pb.StreamRequest]) -> bool:
         """Send without waiting; False where that cannot be."""
-        with self._in_use:
-            if not self._take_in():
-                return False
-            try:
-                while (data := self._frames.next()) is not None:
-                    self._drop(parse(pb.StreamReply, data), self._sent + 1)
-                ids, data = self._numbered(requests)
-                if len(data) > _POSTED_BYTES:
-                    return False
-                if self._socket.send(data) == len(data):
-                    self._owed.update(ids)
-                    return True
-            except BlockingIOError:
-                return False  # nothing went out
-            except (OSError, SuffixError):
-                pass
-            self._hang_up()  # a part of it went out
+        if not self._in_use.acquire(blocking=False):
             return False
+        try:
+            return self._take_in() and self._say(requests)
+        except (OSError, SuffixError):
+            self._hang_up()
+            return False
+        except BaseException:  # part of it may have gone out
+            self._hang_up()
+            raise
+        finally:
+            self._in_use.release()
 
     def take_in(self) -> bool:
         """Read what came meanwhile, lest it fills the socket. False where the service has hung up."""
-        with self._in_use:
+        if not self._in_use.acquire(blocking=False):
+            return True  # another thread reads
+        try:
             return self._take_in()
+        finally:
+            self._in_use.release()
+
+    def settled(self) -> bool:
+        """Whether everything posted here is answered, as far as that can be seen without waiting. From any
+        thread."""
+        if not self._in_use.acquire(blocking=False):
+            return False
+        try:
+            if self.usable and self._owed and self._take_in():
+                self._drop_all()
+        except SuffixError:
+            self._hang_up()
+        finally:
+            self._in_use.release()
+        return not self.usable or not self._owed
 
     def catch_up(self, deadline: float) -> None:
         """Wait until everything posted here is answered. From any thread."""
@@ -142,10 +160,14 @@ class Connection:
         try:
             while self._owed:
                 self._drop(self._next_reply(deadline), self._sent + 1)
+                _left(deadline)
         except TimeoutError:
             return
         except (OSError, SuffixError):
             self._hang_up()
+        except BaseException:
+            self._hang_up()
+            raise
         finally:
             self._in_use.release()
 
@@ -182,6 +204,21 @@ class Connection:
         self._given_up.update(ids)
         return ids
 
+    def _say(self, requests: Sequence[pb.StreamRequest]) -> bool:
+        """What nobody waits for an answer to; False where nothing went out."""
+        self._drop_all()
+        ids, data = self._numbered(requests)
+        if len(data) > _POSTED_BYTES:
+            return False
+        try:
+            sent = self._socket.send(data)
+        except BlockingIOError:
+            return False
+        if sent != len(data):
+            raise ConnectionError("only a part went out")
+        self._owed.update(ids)
+        return True
+
     def _receive(self, expected: int, deadline: float) -> pb.StreamReply:
         """The answer of this number, those before it dropped."""
         try:
@@ -191,6 +228,7 @@ class Connection:
                     self._given_up.discard(expected)
                     return reply
                 self._drop(reply, expected)
+                _left(deadline)  # old answers without end are no answer
         except TimeoutError:
             raise
         except BaseException:
@@ -198,15 +236,25 @@ class Connection:
             raise
 
     def _take_in(self) -> bool:
+        room = _MOST_UNASKED_BYTES
         try:
-            while received := self._socket.recv(_READ_BYTES):
+            while room > 0 and (received := self._socket.recv(_READ_BYTES)):
                 self._frames.feed(received)
+                room -= len(received)
         except BlockingIOError:
             return True
         except OSError:
             pass
+        except BaseException:  # what was read last may be lost
+            self._hang_up()
+            raise
         self._hang_up()
         return False
+
+    def _drop_all(self) -> None:
+        """What was read is nobody's answer."""
+        while (data := self._frames.next()) is not None:
+            self._drop(parse(pb.StreamReply, data), self._sent + 1)
 
     def _hang_up(self) -> None:
         self.broken = True
@@ -217,12 +265,13 @@ class Connection:
     def _drop(self, reply: pb.StreamReply, expected: int) -> None:
         if reply.id == 0 and reply.WhichOneof("reply") == "error":
             raise wire.error_from_detail(reply.error)
-        if reply.id == 0 or reply.id > expected:
-            raise ProtocolError("answers come out of order", expected=f"id {expected}", got=reply.id)
-        self._owed.discard(reply.id)
-        if reply.id in self._given_up:
+        if reply.id in self._given_up and reply.id < expected:
             self._given_up.discard(reply.id)
             self._late()
+        elif reply.id in self._owed:
+            self._owed.discard(reply.id)
+        else:
+            raise ProtocolError("answers come out of order", expected=f"id {expected}", got=reply.id)
 
     def _numbered(self, requests: Sequence[pb.StreamRequest]) -> tuple[range, bytes]:
         ids = range(self._sent + 1, self._sent + 1 + len(requests))

@@ -77,9 +77,11 @@ class UnixTransport:
         if field is not None:
             message = pb.StreamRequest()
             getattr(message, field).CopyFrom(request)
-            replies = self._exchange([message], timeout_s)
+            deadline = time.monotonic() + timeout_s
+            replies = self._exchange([message], deadline, timeout_s)
             if replies is not None:
                 return _reply_of(replies[0], field)
+            timeout_s = _rest(deadline, timeout_s)
         return self._grpc.unary(method, request, timeout_s)
 
     def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any:
@@ -91,14 +93,16 @@ class UnixTransport:
         self._grpc.download(method, request, take, timeout_s)
 
     def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
-        replies = self._exchange(requests, timeout_s)
-        return self._grpc.exchange(requests, timeout_s) if replies is None else replies
+        deadline = time.monotonic() + timeout_s
+        replies = self._exchange(requests, deadline, timeout_s)
+        if replies is None:
+            return self._grpc.exchange(requests, _rest(deadline, timeout_s))
+        return replies
 
     def _exchange(
-        self, requests: Sequence[pb.StreamRequest], timeout_s: float
+        self, requests: Sequence[pb.StreamRequest], deadline: float, timeout_s: float
     ) -> list[pb.StreamReply] | None:
         """The replies; None where there is no direct socket."""
-        deadline = time.monotonic() + timeout_s
         for _ in range(_ATTEMPTS):
             connection = self._connection(deadline, timeout_s)
             if connection is None:
@@ -125,11 +129,14 @@ class UnixTransport:
                 self._grpc.post(requests)
                 return
             raise ServiceUnavailableError("not connected yet; the next step takes it along")
-        for request in requests:
-            for session_id in _sessions_of(request):
-                self._posted[session_id] = mine
+        sessions = [session_id for request in requests for session_id in _sessions_of(request)]
+        others = {self._posted.get(session_id, mine) for session_id in sessions} - {mine}
+        if not all(other.settled() for other in others):
+            raise ServiceUnavailableError("another thread's words are still on their way")
         if not mine.post(requests):
             raise ServiceUnavailableError("the socket is full; the next step takes it along")
+        with self._lock:
+            self._posted.update(dict.fromkeys(sessions, mine))
 
     def _wait_for_posted(
         self, requests: Sequence[pb.StreamRequest], connection: Connection, deadline: float
@@ -137,9 +144,12 @@ class UnixTransport:
         """What another thread posted for these sessions has to be there before what is said now."""
         for request in requests:
             for session_id in _sessions_of(request):
-                other = self._posted.pop(session_id, None)
-                if other is not None and other is not connection and other.usable:
+                other = self._posted.get(session_id, connection)
+                if other is not connection and not other.settled():
                     other.catch_up(deadline)
+                    if not other.settled():
+                        continue  # no time left for the step either
+                self._posted.pop(session_id, None)
 
     def close(self) -> None:
         with self._lock:
@@ -167,6 +177,10 @@ class UnixTransport:
             if self._closed:
                 raise self._gone()
             self._connections.add(made)
+            # threads end without a word, and so do sessions: a connection is kept for what it is owed only
+            for session_id, other in list(self._posted.items()):
+                if other.settled():
+                    self._posted.pop(session_id, None)
         self._mine.connection = made
         return made
 
@@ -200,6 +214,14 @@ def _reply_of(reply: pb.StreamReply, field: str) -> Any:
             "an answer does not belong to its request", expected=field, got=reply.WhichOneof("reply")
         )
     return getattr(reply, field)
+
+
+def _rest(deadline: float, timeout_s: float) -> float:
+    """Seconds that gRPC has left. Raises ServiceTimeoutError where that is none."""
+    left = deadline - time.monotonic()
+    if left <= 0.0:
+        raise _timeout(timeout_s)
+    return left
 
 
 def _timeout(timeout_s: float) -> SuffixError:

@@ -136,6 +136,8 @@ class Procedures:
             state.skipped()
             self.counters.empty(self._why_not(state, allowed))
             if allowed and self._may_reopen(state):
+                # once, however many steps there are until somebody gets to it
+                state.retry_at = self._clock() + self.config.breaker_pause_s
                 yield Background(self._reopen(state))
         if asked:
             yield from self._ask(asked, message, drafts)

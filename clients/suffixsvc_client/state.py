@@ -78,6 +78,8 @@ class StepCall(NamedTuple):
     from_acknowledged: bool
     end: int
     cost: bytes
+    #: drafted tokens that were asked for at most
+    most: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,9 @@ class SessionState:
             )
             from_acknowledged = self._sent == self._acked
             self._sent = end
-            return StepCall(before, self._session_id, seq, from_acknowledged, end, args.cost.data)
+            return StepCall(
+                before, self._session_id, seq, from_acknowledged, end, args.cost.data, args.max_draft_tokens
+            )
 
     def _unsent_step(self) -> tuple[Sequence[pb.StreamRequest], int, bytes]:
         """What was not sent: messages for what can be no part of a step, then its position and tokens."""
@@ -203,6 +207,10 @@ class SessionState:
                 got=f"session {reply.session_id}, step {reply.seq}, length {reply.length}",
             )
         draft = wire.draft_from_proto(reply.draft)
+        if len(draft) > call.most:
+            raise ProtocolError(
+                "a draft is longer than was asked for", expected=f"at most {call.most} tokens", got=len(draft)
+            )
         with self._lock:
             if call.session_id == self._session_id:
                 self._acked = max(self._acked, call.end)

@@ -50,7 +50,6 @@ _WIDTHS: Final = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 5
 _POSITION: Final = 768
 #: plain steps that a guess is based on
 _GUESS_ROUNDS: Final = 5
-_HASHED_BYTES: Final = 1 << 20
 
 #: measurements done, measurements in all
 Progress = Callable[[int, int], None]
@@ -106,16 +105,10 @@ def cost_folder() -> Path:
 
 def key_of(target: LlamaTarget) -> CurveKey:
     """The key of a target's curve. Reads 2 MiB of the model file."""
-    path, settings = target.model.path, target.settings
-    size = path.stat().st_size
-    digest = xxhash.xxh3_64(size.to_bytes(8, "little"))
-    with path.open("rb") as file:
-        digest.update(file.read(_HASHED_BYTES))
-        file.seek(max(0, size - _HASHED_BYTES))
-        digest.update(file.read(_HASHED_BYTES))
+    settings = target.settings
     return CurveKey(
-        digest.hexdigest(),
-        path.name,
+        target.model.digest,
+        target.model.path.name,
         settings.threads,
         build_name(),
         settings.max_width,

@@ -16,8 +16,8 @@ _NONE: Final = int(DraftSource.NONE)
 #: what fills a batch where nothing was drafted: a token that every vocabulary has
 _ANY: Final = (0,)
 #: Of all prefixes of all chains the one that looks best is sent, and what looks best is overrated more often
-#: than not (the optimizer's curse). So probabilities are taken to this power before they are compared: measured
-#: on real calls, 1 % faster at the costs of two cores and of a GPU alike, and steadier.
+#: than not (the optimizer's curse). So probabilities are taken to this power before they are compared: on
+#: real calls that is 1 % faster at the costs of two cores and of a GPU alike, and steadier.
 _CAUTION: Final = 1.25
 
 

@@ -111,6 +111,7 @@ class Handlers:
         try:
             match request.WhichOneof("request"):
                 case "steps":
+                    self._refuse_more_than_there_are(request.steps.items)
                     return stream_reply(request.id, self._items(request.steps.items))
                 case "open":
                     reply.open.CopyFrom(self.open_session(request.open))
@@ -123,6 +124,16 @@ class Handlers:
         except Exception as error:
             reply.error.CopyFrom(detail_of(error, "stream message"))
         return reply.SerializeToString()
+
+    def _refuse_more_than_there_are(self, requests: Sequence[pb.StepRequest]) -> None:
+        """A step each of all sessions that there may be is the most that makes sense."""
+        if len(requests) > self._limits.max_sessions:
+            raise LimitExceededError(
+                "too many steps in a message",
+                expected=f"at most {self._limits.max_sessions}, one for each session there may be",
+                got=len(requests),
+                remedy="Send them in several messages, or serve with a larger --max-sessions.",
+            )
 
     def _items(self, requests: Sequence[pb.StepRequest]) -> bytes:
         """The answers of a batch, a serialised StepBatchReply: repeated fields laid end to end are one."""

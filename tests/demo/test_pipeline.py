@@ -16,7 +16,14 @@ from rich.console import Console
 from suffixsvc_bench.demo import agents, database, show
 from suffixsvc_bench.demo.database import MAX_ROWS, QueryResult, execute
 from suffixsvc_bench.demo.pipeline import Call, answer_question
-from suffixsvc_bench.demo.questions import AFTER_RESTART, FIRST_MATCH, FIRST_PASS, SECOND_PASS, THIRD_PASS, Question
+from suffixsvc_bench.demo.questions import (
+    AFTER_RESTART,
+    FIRST_MATCH,
+    FIRST_PASS,
+    SECOND_PASS,
+    THIRD_PASS,
+    Question,
+)
 from suffixsvc_bench.stopping import stop_on_signals
 
 from suffixsvc.errors import ServiceUnavailableError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from suffixsvc_driver.targets.llama import LlamaTarget
 from support.layers import ScriptedLayer, chain, hostile_drafter
 from support.targets import WIDTH_INDEPENDENT
 from support.tiny_gguf import write_tiny_llama
+from support.tiny_kinds import KINDS
 
 #: almost free drafts: the widest and most careless driver
 CARELESS = CostCurve.linear(0.001, 32)
@@ -74,10 +76,30 @@ def test_same_batches_again_and_one_at_a_time(tiny_target: LlamaTarget) -> None:
         assert report.positions == len(result.token_ids)
 
 
+@pytest.mark.parametrize("slots", [1, 3])
+def test_a_prompt_that_ends_inside_an_earlier_batch(tmp_path: Path, slots: int) -> None:
+    """All of it is there, and the last batch of it goes on behind it: a shorter prompt after a longer one, a
+    text taken up inside a drafted step."""
+    prompt = np.random.default_rng(1).integers(0, 256, size=140).tolist()
+    path = KINDS["llama"](tmp_path / "t.gguf", seed=1)
+    with LlamaTarget(path, replace(WIDTH_INDEPENDENT, slots=slots)) as target:
+        generate(target, prompt, max_tokens=5)
+        shorter = generate(target, prompt[:50], max_tokens=30)
+        assert shorter.prefill.computed == 0
+        assert check_exactness(target, shorter).ok
+        target.forget()
+        text = [*prompt, *generate(target, prompt, max_tokens=40).token_ids]
+        layer = ScriptedLayer(lambda seen, budget: chain(text[len(seen) : len(seen) + min(6, budget)]))
+        target.forget()
+        generate(target, prompt, None, [layer], 40, curve=CARELESS)
+        taken_up = generate(target, text[:150], max_tokens=20)
+        assert taken_up.prefill.computed == 0
+        assert list(taken_up.token_ids) == text[150:170]
+        assert check_exactness(target, taken_up).ok
+
+
 def test_a_wrong_token_is_noticed(tiny_target: LlamaTarget) -> None:
     """The check can fail: one written token is replaced behind its back."""
-    from dataclasses import replace
-
     prompt = tiny_target.model.tokenize("abc")
     result = generate(tiny_target, prompt, max_tokens=10)
     step = result.steps[4]

@@ -3,6 +3,7 @@ and without snapshots. All must write what plain decoding writes, bit for bit (f
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -254,3 +255,32 @@ def test_what_one_target_has_computed_another_goes_on_with(target: LlamaTarget) 
                 assert (result.prefill.reused, result.prefill.computed) == (length - 1, 0)
                 assert check_exactness(other, result).ok
             assert generate(target, prompt, max_tokens=20).token_ids == result.token_ids
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_what_cannot_be_adopted_is_refused(kind: str, tmp_path: Path) -> None:
+    """Another model of the same shape, another number of experts, and no state at all; nobody goes on with
+    what was there before."""
+    ours, others = (KINDS[kind](tmp_path / f"{seed}.gguf", seed=seed) for seed in (1, 2))
+    prompt, settings = list(range(40)), replace(WIDTH_INDEPENDENT, slots=1)
+    with LlamaTarget(ours, settings) as target, LlamaTarget(others, settings) as other:
+        expected = generate(other, prompt, max_tokens=8).token_ids
+        target.begin(prompt)
+        snapshot = target.snapshot()
+        with pytest.raises(ModelError, match="another model"):
+            other.adopt(snapshot)
+        nothing = replace(snapshot, state=(ctypes.c_uint8 * 0)())
+        with pytest.raises(ModelError, match="could not put a state back"):
+            target.adopt(nothing)
+        assert generate(target, prompt, max_tokens=8).prefill.computed == len(prompt) - 1
+        target.adopt(snapshot)
+        with pytest.raises(ModelError):
+            target.verify([], GREEDY, 5)
+        assert generate(other, prompt, max_tokens=8).token_ids == expected
+    if kind == "moe":
+        with (
+            LlamaModel(ours, experts_used=1) as model,
+            LlamaTarget(model, settings) as fewer,
+            pytest.raises(ModelError, match="another model"),
+        ):
+            fewer.adopt(snapshot)

@@ -15,11 +15,12 @@ from support.serving import eventually
 
 from suffixsvc import Limits, SuffixCache, wire
 from suffixsvc.core import Desk, DeskStream
+from suffixsvc.errors import LimitExceededError
 from suffixsvc.frames import frame
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
-LIMITS = Limits(max_session_tokens=4000, max_draft_tokens=12)
+LIMITS = Limits(max_session_tokens=4000, max_draft_tokens=12, max_sessions=100)
 MOST = 1 << 20
 SESSIONS = ("a", "b", "c")
 
@@ -151,6 +152,25 @@ def test_a_closed_desk_leaves_everything() -> None:
             caller.sendall(frame(message.SerializeToString()))
             assert hear_reply(caller).id == 3
             assert left == [message.SerializeToString()]
+
+
+@pytest.mark.parametrize("session_id", ["a", "nobody", ""])
+def test_a_message_with_more_steps_than_sessions_is_refused(session_id: str) -> None:
+    """Two bytes an item: a message of some megabytes would be answered by gigabytes."""
+    with SuffixCache(limits=LIMITS) as cache:
+        handlers = new_handlers(cache)
+        items = [pb.StepRequest(session_id=session_id)] * (LIMITS.max_sessions + 1)
+        with connected(handlers) as (caller, left):
+            message = pb.StreamRequest(id=3, steps=pb.StepBatch(items=items)).SerializeToString()
+            caller.sendall(frame(message))
+            reply = hear_reply(caller)
+            assert (reply.id, left) == (3, [message])
+            error = wire.error_from_detail(reply.error)
+            assert isinstance(error, LimitExceededError)
+            assert str(LIMITS.max_sessions) in str(error)
+            fewer = pb.StreamRequest(id=4, steps=pb.StepBatch(items=items[1:]))
+            caller.sendall(frame(fewer.SerializeToString()))
+            assert len(hear_reply(caller).steps.items) == LIMITS.max_sessions
 
 
 def test_a_socket_that_fails_is_the_end() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from suffixsvc.errors import ModelError
 from suffixsvc.types import FloatArray, TokenIds
@@ -21,6 +22,10 @@ from suffixsvc_driver.targets.slots import SlotCache
 __all__ = ["LlamaTarget", "Snapshot"]
 
 
+#: what a generation that has not begun goes on behind; llama.cpp refuses it
+_NO_TOKEN: Final = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """What a target has computed of a sequence.
@@ -29,11 +34,13 @@ class Snapshot:
         token_ids: those in the KV.
         history: the batches they were computed in.
         state: llama.cpp's own bytes.
+        model: whose they are.
     """
 
     token_ids: tuple[int, ...]
     history: tuple[Batch, ...]
     state: State
+    model: str
 
 
 class LlamaTarget(OpenedModel):
@@ -53,6 +60,11 @@ class LlamaTarget(OpenedModel):
         self._cache = SlotCache(slots, whole=not self.rollback.cuts_anywhere)
         leaves = Branches(self.context, range(slots, slots + self._branches))
         self._lane = Lane(self.context, self.rollback, self.model.eog_ids, self._cache.slots[0], leaves)
+
+    @property
+    def _model_name(self) -> str:
+        used = self.model.experts_used
+        return self.model.digest if used is None else f"{self.model.digest}, {used} experts"
 
     @property
     def position(self) -> int:
@@ -101,16 +113,19 @@ class LlamaTarget(OpenedModel):
         """
         slot = self._lane.slot
         state = self.context.save_state(slot.index, whole=True)
-        return Snapshot(tuple(slot.tokens), tuple(slot.history), state)
+        return Snapshot(tuple(slot.tokens), tuple(slot.history), state, self._model_name)
 
     def adopt(self, snapshot: Snapshot) -> None:
         """Put what another target of the same model and settings computed into the slot that was not used
-        for longest: a prompt that begins so need not be computed here.
+        for longest: a prompt that begins so need not be computed here. :meth:`begin` must follow.
 
         Raises:
-            ModelError: llama.cpp refuses it. The slot is empty then.
+            ModelError: another model's, and nothing changes; or llama.cpp refuses it, and the slot is empty.
         """
+        if snapshot.model != self._model_name:
+            raise ModelError("a snapshot of another model", expected=self._model_name, got=snapshot.model)
         self._lane.release()
+        self._lane.begin(self._lane.slot, _NO_TOKEN)
         slot = self._cache.carry_out(self._cache.emptied())
         self.context.cut(slot.index, 0)
         self.context.load_state(slot.index, snapshot.state, whole=True)

@@ -372,7 +372,7 @@ class LlamaContext:
         size = self._lib.llama_state_seq_get_size_ext(self._handle, slot, flags)
         state: State = (ctypes.c_uint8 * size)()
         written = self._lib.llama_state_seq_get_data_ext(self._handle, state, size, slot, flags)
-        if written != size:
+        if written != size or (whole and not size):
             raise ModelError("llama.cpp could not save a state", expected=f"{size} bytes", got=written)
         return state
 
@@ -388,8 +388,9 @@ class LlamaContext:
         """
         self._check_open()
         size, flags = len(state), _WHOLE if whole else _PARTIAL_ONLY
-        if self._lib.llama_state_seq_set_data_ext(self._handle, state, size, slot, flags) != size:
-            raise ModelError("llama.cpp could not put a state back", expected=f"{size} bytes", got="fewer")
+        read = self._lib.llama_state_seq_set_data_ext(self._handle, state, size, slot, flags)
+        if read != size or (whole and not size):
+            raise ModelError("llama.cpp could not put a state back", expected=f"{size} bytes", got=read)
 
     def copy(self, source: int, slot: int) -> None:
         """Make ``slot`` a copy of ``source``."""

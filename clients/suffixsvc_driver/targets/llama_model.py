@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import xxhash
 
 from suffixsvc.errors import InvalidTokensError, LimitExceededError, ModelCorruptError, ModelError
 from suffixsvc.fingerprint import tokenizer_fingerprint
@@ -21,6 +22,8 @@ from suffixsvc_driver.vocabulary import Vocabulary
 
 __all__ = ["LlamaModel", "SpecialToken", "check_ids", "check_prompt"]
 
+#: of the head and of the tail of a file
+_HASHED_BYTES: Final = 1 << 20
 _VOCAB_KINDS: Final = ("NONE", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLAMO2")
 
 
@@ -107,6 +110,17 @@ class LlamaModel:
         Raises ModelError once the model is closed."""
         _ = self.handle
         return self._vocab
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the file's size, head and tail: tells models apart. Reads 2 MiB."""
+        size = self.path.stat().st_size
+        digest = xxhash.xxh3_64(size.to_bytes(8, "little"))
+        with self.path.open("rb") as file:
+            digest.update(file.read(_HASHED_BYTES))
+            file.seek(max(0, size - _HASHED_BYTES))
+            digest.update(file.read(_HASHED_BYTES))
+        return digest.hexdigest()
 
     @cached_property
     def parameters(self) -> int:

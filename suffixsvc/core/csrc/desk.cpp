@@ -56,9 +56,14 @@ void Desk::remove(const std::string& session_id) {
     }
 }
 
+std::size_t Desk::seated() {
+    const std::shared_lock lock(mutex_);
+    return seats_.size();
+}
+
 std::optional<DeskReply> Desk::answer(std::string_view request, double now) {
     if (closed_) return std::nullopt;
-    const std::optional<ParsedBatch> batch = parse_steps(request);
+    const std::optional<ParsedBatch> batch = parse_steps(request, seated());
     if (!batch) return std::nullopt;
     const std::size_t n = batch->steps.size();
     std::vector<Item> items(n);

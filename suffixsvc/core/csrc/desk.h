@@ -53,6 +53,8 @@ class Desk {
     void close() { closed_ = true; }
 
   private:
+    std::size_t seated();
+
     std::atomic<bool> closed_{false};
     std::size_t max_draft_;
     std::string sources_;

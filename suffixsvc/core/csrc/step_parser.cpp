@@ -120,7 +120,7 @@ bool parse_step(std::string_view data, ParsedStep& step) {
 
 }  // namespace
 
-std::optional<ParsedBatch> parse_steps(std::string_view message) {
+std::optional<ParsedBatch> parse_steps(std::string_view message, std::size_t most) {
     ParsedBatch batch;
     Reader in(message);
     bool found = false;
@@ -133,6 +133,7 @@ std::optional<ParsedBatch> parse_steps(std::string_view message) {
                 found = true;
                 Reader items(in.bytes());
                 while (items.more()) {
+                    if (batch.steps.size() == most) return std::nullopt;
                     if (items.key_of_field() != key(1, kBytes)) return std::nullopt;
                     if (!parse_step(items.bytes(), batch.steps.emplace_back())) return std::nullopt;
                 }

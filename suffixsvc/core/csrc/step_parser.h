@@ -1,6 +1,7 @@
 // Plain step messages of the wire format (proto/suffixsvc/v1), read without protobuf.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -24,7 +25,8 @@ struct ParsedBatch {
 };
 
 // A StreamRequest with a batch of steps. Nothing for any other message, and for steps with a verify_cost,
-// with tree mode AUTO, with values out of range or fields that this does not know: protobuf reads those.
-std::optional<ParsedBatch> parse_steps(std::string_view message);
+// with tree mode AUTO, with values out of range or fields that this does not know, and for more than `most`
+// steps: protobuf reads those.
+std::optional<ParsedBatch> parse_steps(std::string_view message, std::size_t most);
 
 }  // namespace suffixsvc
