@@ -84,10 +84,18 @@ class CostCurve:
         return cls((0.0, *(1.0 + per_token * (w - 1) for w in range(1, max_width + 1))), seconds_per_step)
 
     @classmethod
-    def guessed(cls, max_width: int, *, seconds_per_step: float = 0.0) -> CostCurve:
-        """For targets that nobody measured: a mid-sized model on a machine with some width to spare."""
+    def guessed(
+        cls, max_width: int, per_token: float | None = None, *, seconds_per_step: float = 0.0
+    ) -> CostCurve:
+        """For targets that nobody measured.
+
+        Args:
+            per_token: what a further token costs, in plain steps; None: as on a mid-sized model on a machine
+                with some width to spare.
+        """
         width = max(1, min(_GUESSED_WIDTH, max_width))
-        return cls.linear(_GUESSED_COST_PER_TOKEN, width, seconds_per_step=seconds_per_step)
+        each = _GUESSED_COST_PER_TOKEN if per_token is None else per_token
+        return cls.linear(each, width, seconds_per_step=seconds_per_step)
 
     @classmethod
     def from_samples(cls, samples: Mapping[int, float], *, seconds_per_step: float = 0.0) -> CostCurve:

@@ -16,9 +16,9 @@ _NONE: Final = int(DraftSource.NONE)
 #: what fills a batch where nothing was drafted: a token that every vocabulary has
 _ANY: Final = (0,)
 #: Of all prefixes of all chains the one that looks best is sent, and what looks best is overrated more often
-#: than not (the optimizer's curse). So probabilities are taken to this power before they are compared: on
-#: real calls that is 1 % faster at the costs of two cores and of a GPU alike, and steadier.
-_CAUTION: Final = 1.25
+#: than not (the optimizer's curse). So a token counts with its odds divided by this: on real calls that is
+#: 2 % faster at the costs of two cores, 1 % where a token costs a tenth, and loses nothing on a GPU.
+_CAUTION: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,15 @@ class Offer:
     def __len__(self) -> int:
         return len(self.token_ids)
 
-    def then(self, other: Offer) -> Offer:
-        """This chain, and ``other`` behind it."""
+    def then(self, other: Offer, at: int) -> Offer:
+        """The first ``at`` tokens of this chain, and ``other`` behind them."""
         return Offer(
             self.layer,
-            self.token_ids + other.token_ids,
-            self.sources + other.sources,
-            self.probs + other.probs,
+            self.token_ids[:at] + other.token_ids,
+            self.sources[:at] + other.sources,
+            self.probs[:at] + other.probs,
             other.layer,
-            len(self),
+            at,
         )
 
 
@@ -78,11 +78,6 @@ class StepDraft:
         self._looked_at: list[Considered] = []
 
     @property
-    def complete(self) -> bool:
-        """There is a draft, and all of its chain is worth sending: one may go on behind it."""
-        return 0 < self.choice.length == len(self.offer)
-
-    @property
     def gain(self) -> float:
         """Of the best draft so far, tokens."""
         return self.choice.gain
@@ -100,11 +95,11 @@ class StepDraft:
         """Take the best prefix of a chain if it gains more than what is there.
 
         Args:
-            after: the tokens of :attr:`offer` it goes on behind, which are all of them.
+            after: the tokens of :attr:`offer` it goes on behind.
         """
-        offer, why = replace(offer, probs=tuple(p**_CAUTION for p in offer.probs)), ""
+        offer, why = replace(offer, probs=tuple(map(_counted_on, offer.probs))), ""
         if after:
-            offer, why = self.offer.then(offer), behind(after)
+            offer, why = self.offer.then(offer, len(after)), behind(after)
         self._offers.append(offer)
         choice = best_prefix(offer.probs, self.curve, self.rate, self.headroom)
         self._note(offer, budget, why, choice)
@@ -167,6 +162,10 @@ class StepDraft:
             continued_by=offer.continued_by if continued else "",
             continued_at=offer.continued_at if continued else 0,
         )
+
+
+def _counted_on(p: float) -> float:
+    return p / (_CAUTION - (_CAUTION - 1.0) * p)
 
 
 def behind(after: tuple[int, ...]) -> str:

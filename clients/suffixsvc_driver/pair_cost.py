@@ -15,7 +15,7 @@ from suffixsvc_driver.cost import (
     key_of,
     measured_curve,
     save_curve,
-    seconds_per_token,
+    seconds_per_step,
 )
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.prospects import best_speedup, pays_from
@@ -99,7 +99,7 @@ def measured_seconds_per_token(
         kept = None if again else kept_curve(target, folder=folder)
         if kept is not None:
             return kept.seconds_per_step
-        seconds = seconds_per_token(target)
+        seconds = seconds_per_step(target)
         key = key_of(target)
         path = (folder or cost_folder()) / key.file_name()
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from suffixsvc_driver.config import DriverConfig, LayerKind, Policy
@@ -90,7 +91,8 @@ class Questions:
         left: int,
         eog_ids: frozenset[int],
     ) -> AskLayer | None:
-        """From where the text ends, or behind the draft at hand, whichever is worth more."""
+        """From where the text ends, or behind the draft at hand as far as that is to be believed more than
+        the draft model, whichever is worth more."""
         curve, rate, room = draft.curve, draft.rate, draft.headroom
         headroom = Headroom(limit, room.room, room.beside, room.replays)
 
@@ -109,11 +111,14 @@ class Questions:
         hoped = best(acceptance)
         after: tuple[int, ...] = ()
         reading = layer.reading_seconds
-        goes_on = draft.complete and len(draft.offer) < limit and draft.offer.token_ids[-1] not in eog_ids
-        if layer.spec.continues and goes_on:
-            behind = best(acceptance, draft.offer.probs)
-            if behind.gain > hoped.gain:
-                hoped, after = behind, draft.offer.token_ids
+        if layer.spec.continues:
+            offer = draft.offer
+            for length in _handovers(offer.probs[: limit - 1], acceptance):
+                if offer.token_ids[length - 1] in eog_ids:
+                    break
+                behind = best(acceptance, offer.probs[:length])
+                if behind.gain > hoped.gain:
+                    hoped, after = behind, offer.token_ids[:length]
         asked = hoped.length - len(after)
         at_hand = draft.gain_behind if after else draft.gain
         # reading is paid once and may serve every step that is left
@@ -131,6 +136,13 @@ class Questions:
             return AskLayer(name, ideal.length, verified)
         draft.leave_alone(name, "even right in every token it would not pay")
         return None
+
+
+def _handovers(probs: Sequence[float], acceptance: float) -> list[int]:
+    """Behind how many tokens of a draft a layer of this acceptance might go on: before each one that is
+    doubted more than the layer's own, and behind all."""
+    lengths = [length for length in range(1, len(probs)) if probs[length] < acceptance]
+    return [*lengths, len(probs)] if probs else []
 
 
 def _why_no_budget(limit: int, room: int) -> str:

@@ -77,12 +77,6 @@ class TreeDraft:
         """Of that path alone."""
         return best_prefix(self.offer.probs, self.curve, self.rate, self.headroom).gain
 
-    @property
-    def complete(self) -> bool:
-        """There is a draft, and all of its most probable path is worth sending: one may go on behind it."""
-        path = self._best_path()
-        return bool(path) and path[-1] in self._chosen.nodes
-
     def leave_alone(self, layer: str, why: str) -> None:
         """A layer was not asked."""
         self._looked_at.append(Considered(layer, 0, why))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
-    from suffixsvc_bench.decode.command import Measured
+    from suffixsvc_bench.decode.measured import Measured
 
 __all__ = ["bench_decode"]
 
@@ -27,9 +28,15 @@ def bench_decode(
     draft: Annotated[str, typer.Option(help="A model that drafts: likewise. Default: none.")] = "",
     workload: Annotated[
         list[str] | None,
-        typer.Option(help="sql, json, python, log, chat, edit, repeat; several times. Default: all but log."),
+        typer.Option(
+            help="sql, json, python, log, files, chat, edit, repeat; several times. Default: all, log and "
+            "files where they are given."
+        ),
     ] = None,
     log: Annotated[Path | None, typer.Option(help="For the workload log: a recorded log.")] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option(help="For the workload files: a prompt; several times.")
+    ] = None,
     calls: Annotated[int, typer.Option(min=1, help="Of each workload at most.")] = 12,
     rounds: Annotated[int, typer.Option(min=1, help="How often each call is answered in each way.")] = 2,
     policy: Annotated[
@@ -42,7 +49,9 @@ def bench_decode(
     k: Annotated[str, typer.Option(help="For fixed-k: the K to compare, by commas.")] = "4,8,16,24,32,48",
     layers: Annotated[
         list[str] | None,
-        typer.Option(help="all, or kinds joined by +: prompt-lookup+suffix; several times."),
+        typer.Option(
+            help="For expected-gain: all, or kinds joined by +: prompt-lookup+suffix; several times."
+        ),
     ] = None,
     temperature: Annotated[str, typer.Option(help="Temperatures to compare, by commas.")] = "0",
     threads: Annotated[
@@ -52,8 +61,8 @@ def bench_decode(
     max_width: Annotated[int, typer.Option(min=2, help="The widest step, in tokens.")] = 32,
     max_tokens: Annotated[int, typer.Option(min=8, help="Of an answer of log and chat.")] = 160,
     experts: Annotated[
-        int | None, typer.Option(min=1, help="Of a mixture of experts: use so many a token.")
-    ] = None,
+        str, typer.Option(help="Of a mixture of experts: how many a token goes through, by commas.")
+    ] = "",
     again: Annotated[bool, typer.Option("--again", help="Measure the cost curve anew.")] = False,
     prepared: Annotated[
         Path | None, typer.Option(help="Keep here what has to be written first; the next run reads it.")
@@ -77,7 +86,9 @@ def bench_decode(
     best: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.toml", help="Write the best of the settings here, for generate and serve."
+            metavar="FILE.toml",
+            help="Write the best setting here, for generate and serve: the first one, unless another was "
+            "faster by the interval over all calls of the first temperature.",
         ),
     ] = None,
     report: Annotated[
@@ -94,9 +105,10 @@ def bench_decode(
     """
     from rich.console import Console
     from suffixsvc_bench.decode.best import best_of, write_best
-    from suffixsvc_bench.decode.command import DecodeOptions, run_decode
+    from suffixsvc_bench.decode.command import run_decode
     from suffixsvc_bench.decode.jobs import WORKLOADS
     from suffixsvc_bench.decode.llama_server import MODES
+    from suffixsvc_bench.decode.options import DecodeOptions
     from suffixsvc_bench.decode.priced import read_prices
     from suffixsvc_bench.decode.rig import RigOptions
     from suffixsvc_bench.decode.tables import against_grid, decode_grid, forecast_grid, priced_grid
@@ -116,10 +128,9 @@ def bench_decode(
             threads or usable_cores(),
             context,
             max_width,
-            experts,
-            again,
+            again=again,
         ),
-        workload or [name for name in WORKLOADS if name != "log" or log],
+        workload or [name for name in WORKLOADS if {"log": log, "files": file}.get(name, True)],
         calls,
         rounds,
         policy or ["expected-gain"],
@@ -127,7 +138,9 @@ def bench_decode(
         layers or ["all"],
         _numbers(temperature, float, "--temperature"),
         max_tokens,
+        _numbers(experts, int, "--experts") if experts else [None],
         log,
+        file or [],
         prepared,
         llama_bin,
         llama_mode or list(MODES),
@@ -137,9 +150,9 @@ def bench_decode(
     with stop_on_signals(), Told() as told:
         measured = run_decode(options, told.share, lambda found: _keep(found, report))
     data = measured.as_dict()
-    winner = best_of(measured.rows, measured.settings)
+    winner = best_of(measured.compared, measured.settings)
     if best is not None and winner is not None:
-        write_best(best, *winner, options.rig)
+        write_best(best, winner, replace(options.rig, experts=options.experts[0]))
     _keep(measured, report)
     if as_json:
         typer.echo(json.dumps(data, indent=2))
@@ -154,6 +167,10 @@ def bench_decode(
     for name, rows in data["priced"].items():
         console.print(f"at the prices of {name} ({data['prices'][name]}):", markup=False)
         print_grid(console, priced_grid(rows))
+    if winner is not None:
+        console.print(f"best: {winner}", highlight=False)
+    if best is not None:
+        console.print(f"written to {best}" if winner is not None else "nothing to write", highlight=False)
     console.print(measured.provenance.line(), style="dim", highlight=False, soft_wrap=True)
 
 

@@ -18,7 +18,7 @@ from typing import Final
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Considered
 from suffixsvc_driver.loop import StepRecord
-from suffixsvc_driver.policy import Headroom, weigh_prefixes
+from suffixsvc_driver.policy import LEAST_GAIN, Headroom, weigh_prefixes
 from suffixsvc_driver.tree import is_chain, leaf_count
 
 __all__ = ["INTRODUCTION", "Explainer"]
@@ -142,7 +142,8 @@ class Explainer:
         if seen.length:
             tokens = _count(seen.length, "token")
             of = "" if is_chain(record.decision.parents) else " of all answers so far"
-            return f"best {tokens}{of} in a batch of {seen.width}: expected to gain {seen.gain:.2f}"
+            said = f"best {tokens}{of} in a batch of {seen.width}: expected to gain {seen.gain:.2f}"
+            return said if seen.gain > LEAST_GAIN else f"{said}, too little to count"
         if not is_chain(seen.parents):
             return "does not pay"
         headroom = Headroom(len(seen.probs), curve.max_width, record.replayed, self._replays)

@@ -16,6 +16,7 @@ from suffixsvc.errors import InvalidConfigError, ListenError
 __all__ = ["Options", "checked_address", "checked_text", "grammar_text", "is_address"]
 
 #: how the ways to give a prompt are called
+_GIVE_ONE: Final = "PROMPT, --prompt TEXT, --prompt-file FILE, or text on stdin"
 _WAYS: Final = ("PROMPT", "--prompt", "--prompt-file")
 _FIELD_OF: Final = {
     LayerKind.PROMPT_LOOKUP: "prompt_lookup",
@@ -84,8 +85,19 @@ class Options:
         from the terminal.
 
         Raises:
-            InvalidConfigError: there is none, or it cannot be read.
+            InvalidConfigError: there is none, it is empty, or it cannot be read.
         """
+        words = self._given_prompt()
+        if words is not None and not words.strip() and not self.raw:
+            raise InvalidConfigError(
+                "the prompt is empty",
+                expected="some text",
+                got=repr(words),
+                remedy=f"Give it as {_GIVE_ONE}.",
+            )
+        return words
+
+    def _given_prompt(self) -> str | None:
         words, prompt, file = self.prompts
         if file is not None:
             return _read(file)
@@ -99,9 +111,7 @@ class Options:
             return None
         if words is None and sys.stdin.isatty():
             raise InvalidConfigError(
-                "there is no prompt",
-                expected="PROMPT, --prompt TEXT, --prompt-file FILE, or text on stdin",
-                remedy="Or talk to the model: --chat.",
+                "there is no prompt", expected=_GIVE_ONE, remedy="Or talk to the model: --chat."
             )
         return _read("-")
 

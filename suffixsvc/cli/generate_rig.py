@@ -13,6 +13,7 @@ from suffixsvc_driver.config import Controller, DriverConfig, Policy
 from suffixsvc_driver.content import ContentType, content_type
 from suffixsvc_driver.cost import guessed_curve, kept_curve, measured_curve
 from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.gbnf import check_grammar
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.layers.suffix import SuffixLayer
@@ -116,6 +117,8 @@ def set_up(options: Options, say: Say, stack: ExitStack) -> Rig:
         SuffixError: what was asked for cannot be had.
     """
     settings = options.settings()
+    if settings.sampling.grammar is not None:
+        check_grammar(settings.sampling.grammar)
     if not settings.suffix.enabled:
         for option, value in (
             ("--data", options.data),

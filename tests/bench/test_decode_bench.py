@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from suffixsvc_bench.decode.best import best_of, write_best
+from suffixsvc_bench.decode.best import Best, best_of, write_best
 from suffixsvc_bench.decode.figures import Pair, against, ratio_of, row_of
 from suffixsvc_bench.decode.jobs import Job, Workload, Written
 from suffixsvc_bench.decode.outcome import Outcome
@@ -18,7 +18,7 @@ from suffixsvc_bench.decode.priced import PRICES, price_calls, read_prices
 from suffixsvc_bench.decode.programs import parse_statistics
 from suffixsvc_bench.decode.rig import RigOptions
 from suffixsvc_bench.decode.run import run_workload
-from suffixsvc_bench.decode.tables import against_grid, decode_grid, forecast_grid, priced_grid
+from suffixsvc_bench.decode.tables import priced_grid
 from suffixsvc_bench.decode.turns import Answering, Stopwatch, in_turns, timed
 from suffixsvc_bench.decode.variants import settings_for
 from suffixsvc_driver.config import Controller, LayerKind, Policy
@@ -253,6 +253,12 @@ def test_prices_that_come_with_the_package_can_be_read() -> None:
         ({"target": {"seconds_per_step": 1, "costs": [0, 2]}}, "relative to a plain step"),
         ({"suffix": {"seconds_per_ask": "1"}}, "finite number"),
         ({"draft_model": {"seconds_per_token": -1}}, "finite number"),
+        ({"draft_model": {}}, "seconds_per_token"),
+        ({"draft_model": {"second_per_token": 1}}, "has no second_per_token"),
+        ({"target": {"seconds_per_step": 1, "cost_per_tokens": 0.1}}, "has no cost_per_tokens"),
+        ({"target": {"seconds_per_step": 1, "max_width": 8}}, "costs, or cost_per_token"),
+        ({"target": {"seconds_per_step": 1, "cost_per_token": 0.1}}, "costs, or max_width"),
+        ({"suffix": {}}, "seconds_per_ask"),
     ],
 )
 def test_prices_that_make_no_sense(tmp_path: Path, change: dict[str, Any], match: str) -> None:
@@ -289,31 +295,61 @@ def test_a_text_that_is_known_costs_what_the_curve_says() -> None:
 # -- the best of them
 
 
-def test_the_best_setting_is_written_and_can_be_read(tmp_path: Path) -> None:
-    made = settings_for(
-        policies=["expected-gain", "fixed-k"], ks=[8], layers=["all"], sampling=GREEDY, model_class=None
+def ways(**seconds: Sequence[float]) -> dict[str, list[Pair]]:
+    """Of each way, the seconds its answers took; plain took 1."""
+    return {name: [pair((10, each), (10, 1.0)) for each in taken] for name, taken in seconds.items()}
+
+
+BOTH = {
+    setting.name: setting
+    for setting in settings_for(
+        policies=["expected-gain", "fixed-k", "plain"],
+        ks=[8],
+        layers=["all"],
+        sampling=GREEDY,
+        model_class=None,
     )
-    settings = {setting.name: setting for setting in made}
-    rows = [
-        row_of("sql", "expected-gain", [pair((10, 1.0), (10, 1.2))]),
-        row_of("sql", "K = 8", [pair((10, 1.0), (10, 2.0))]),
-        row_of("chat", "expected-gain", [pair((10, 1.0), (10, 1.0))]),
-        row_of("chat", "K = 8", [pair((10, 2.0), (10, 1.0))]),
-        row_of("chat", "llama-server plain", [pair((10, 1.0), (10, 9.0))]),
-    ]
-    found = best_of(rows, settings)
+}
+
+
+def test_the_first_setting_is_the_best_unless_another_one_is_faster_for_sure() -> None:
+    gain, eight = "expected-gain", "K = 8"
+    close = {"sql": {gain: ways(a=[0.8, 0.9, 0.7])["a"], eight: ways(a=[0.75, 0.95, 0.65])["a"]}}
+    found = best_of(close, BOTH)
     assert found is not None
-    setting, mean = found
-    assert setting.name == "expected-gain"
-    assert mean == pytest.approx(1.2**0.5)
+    assert found.setting.name == gain
+    assert found.mean == pytest.approx(3 / 2.4)
+    sure = {
+        "sql": {gain: ways(a=[0.8, 0.9])["a"], eight: ways(a=[0.4, 0.4])["a"]},
+        "chat": {gain: ways(a=[1.0, 1.0])["a"], eight: ways(a=[0.9, 0.8])["a"]},
+    }
+    found = best_of(sure, BOTH)
+    assert found is not None
+    assert found.setting.name == eight
+    assert found.mean == pytest.approx((1 / 0.4 * 2 / 1.7) ** 0.5)
+    assert "K = 8: 1.7" in str(found)
+
+
+def test_what_asks_no_layer_is_no_best_setting() -> None:
+    fast = ways(a=[0.5, 0.5])["a"]
+    slow = ways(a=[1.1, 1.1])["a"]
+    measured = {"chat": {"plain, again": fast, "llama-server plain": fast, "expected-gain": slow}}
+    found = best_of(measured, BOTH)
+    assert found is not None
+    assert found.setting.name == "expected-gain"
+    assert best_of({"chat": {"llama-server plain": fast}}, BOTH) is None
+    assert best_of({}, BOTH) is None
+
+
+def test_the_best_setting_is_written_and_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "best.toml"
     rig = RigOptions(Path("target.gguf"), None, 2, 1024, 16)
-    write_best(path, made[1], 1.0, rig)
+    write_best(path, Best(BOTH["K = 8"], 1.25), rig)
+    assert "K = 8: 1.25 times plain decoding" in path.read_text()
     kept = read_settings(path)
     assert kept.driver.controller is Controller.FIXED
     assert (kept.driver.k_start, kept.target.threads, kept.target.max_width) == (8, 2, 16)
     assert not kept.draft_model.enabled
-    assert best_of(rows[-1:], settings) is None
 
 
 # -- what was prepared
@@ -339,33 +375,3 @@ def test_prepared_answers_are_written_once_and_belong_to_their_model(tmp_path: P
     path.write_text("[]")
     with pytest.raises(InvalidInputError, match="no prepared answers"):
         Prepared(path, "model-a", write)
-
-
-# -- the real thing
-
-
-@pytest.mark.model
-def test_a_real_model_is_measured(tmp_path: Path, real_model: Path) -> None:
-    """Two short chats, with a real service beside; the report holds every pair."""
-    from typer.testing import CliRunner
-
-    from suffixsvc.cli.bench import app
-
-    report = tmp_path / "decode.json"
-    arguments = ["decode", "--target", str(real_model), "--workload", "chat", "--calls", "2", "--rounds", "1"]
-    arguments += ["--threads", "1", "--max-width", "4", "--max-tokens", "12", "--policy", "expected-gain"]
-    arguments += ["--policy", "content-k", "--price-with", "gpu", "--report", str(report)]
-    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    assert done.exit_code == 0
-    data = json.loads(report.read_text())
-    assert [(r["workload"], r["variant"]) for r in data["rows"]] == [
-        ("chat", "expected-gain"),
-        ("chat", "content-k"),
-    ]
-    assert len(data["pairs"]["chat"]["content-k"]) == 2
-    assert all(p["outcome"]["tokens"] > 0 for p in data["pairs"]["chat"]["expected-gain"])
-    assert data["forecasts"]["chat"] >= 0.99
-    assert data["priced"]["gpu"][0]["speedup"] > 0.9
-    assert len(decode_grid(data).rows) == 2
-    assert len(forecast_grid(data).rows) == 1
-    assert against_grid(data) is not None

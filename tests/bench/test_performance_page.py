@@ -11,8 +11,9 @@ from xml.etree import ElementTree
 
 import pytest
 from suffixsvc_bench.decode.charts import decode_charts
-from suffixsvc_bench.decode.command import DecodeOptions, Measured
 from suffixsvc_bench.decode.figures import Pair, row_of
+from suffixsvc_bench.decode.measured import Measured
+from suffixsvc_bench.decode.options import DecodeOptions
 from suffixsvc_bench.decode.outcome import Outcome
 from suffixsvc_bench.decode.priced import PricedRow
 from suffixsvc_bench.decode.rig import RigOptions

@@ -104,7 +104,7 @@ def test_where_the_replay_costs_more_than_the_draft_gains_nothing_is_drafted() -
         driver = Driver(DriverConfig(), curve, [SUFFIX])
         ask = driver.on(replace(begin(50), replays=replays))
         assert isinstance(ask, AskLayer)
-        verify = driver.on(LayerAnswer("suffix", chain([7, 8, 9], 0.45)))
+        verify = driver.on(LayerAnswer("suffix", chain([7, 8, 9], 0.5)))
         assert isinstance(verify, Verify)
         sent[replays] = len(verify.token_ids)
     assert sent[False] >= 1

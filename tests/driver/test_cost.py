@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 from suffixsvc_driver import cost
-from suffixsvc_driver.cost import key_of, load_curve, measure_curve, measured_curve
+from suffixsvc_driver.cost import (
+    guessed_curve,
+    key_of,
+    load_curve,
+    measure_curve,
+    measured_curve,
+    scatter,
+)
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.loop import generate
 from suffixsvc_driver.targets.llama import LlamaTarget
@@ -102,6 +109,60 @@ def test_a_disk_that_cannot_keep_a_curve_does_not_lose_it(tiny_target: LlamaTarg
     assert warning["log_level"] == "warning"
     assert "cannot be kept" in warning["event"]
     assert "Not a directory" in warning["reason"]
+
+
+def test_a_guess_goes_by_a_few_steps() -> None:
+    """What four tokens take says what each further one does; a machine that slows down says less."""
+    target = Scripted()
+    curve = guessed_curve(target, clock=lambda: target.now)
+    assert target.probes < 15
+    assert curve.seconds_per_step == pytest.approx(1.0, rel=0.05)
+    assert curve.costs[4] == pytest.approx(3.0, rel=0.08)
+    assert curve.max_width == target.max_width
+
+    class Free(Scripted):
+        def probe(self, width: int) -> None:
+            self.now += 1.0
+
+    free = Free()
+    assert guessed_curve(free, clock=lambda: free.now).costs[11] == pytest.approx(2.0), "never for nothing"
+
+
+QUIET = {2: [1.5, 1.52, 1.48, 1.5], 3: [2.0, 2.1, 2.0, 1.9]}
+BUSY = {2: [0.8, 2.5, 1.5, 4.0], 3: [1.0, 3.1, 2.0, 0.5]}
+
+
+def test_scatter_is_told_from_the_samples() -> None:
+    assert scatter(QUIET) < 0.05
+    assert scatter(BUSY) > 0.3
+    assert scatter({}) == scatter({2: [1.5]}) == 0.0
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_what_a_busy_machine_says_takes_the_place_of_nothing_better(
+    tiny_target: LlamaTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """It is measured twice; a quiet second time is as good as ever."""
+    steady, disturbed = (
+        CostCurve.from_samples(
+            {1: 1.0, **{w: sorted(s)[1] for w, s in samples.items()}}, seconds_per_step=unit
+        )
+        for samples, unit in ((QUIET, 0.03), (BUSY, 0.5))
+    )
+    said = [(disturbed, BUSY)] * 2
+    monkeypatch.setattr(cost, "measure_curve", lambda *_, **__: said.pop(0))
+    monkeypatch.setattr(cost, "seconds_per_step", lambda *_: 0.5)
+    if kept:
+        cost.save_curve(tmp_path / key_of(tiny_target).file_name(), key_of(tiny_target), steady, QUIET)
+    with capture_logs() as logged:
+        assert measured_curve(tiny_target, folder=tmp_path, drift=1.25) == (steady if kept else disturbed)
+    assert said == []
+    assert "busy machine" in logged[0]["event"]
+    said = [(disturbed, BUSY), (steady, QUIET)]
+    with capture_logs() as logged:
+        assert measured_curve(tiny_target, folder=tmp_path, again=True) == steady
+    assert not logged
+    assert cost.kept_curve(tiny_target, folder=tmp_path) == steady
 
 
 def test_the_key_names_what_matters(tiny_target: LlamaTarget, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from suffixsvc_driver.config import DriverConfig
-from suffixsvc_driver.cost import measure_curve, seconds_per_token
+from suffixsvc_driver.cost import measure_curve, seconds_per_step
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.exactness import check_exactness
 from suffixsvc_driver.loop import generate
@@ -99,7 +99,7 @@ def test_what_steps_cost_can_be_measured(target: LlamaTarget) -> None:
     curve, samples = measure_curve(target, rounds=2)
     assert curve.max_width == target.max_width
     assert set(samples) >= {2, 8, 32}
-    assert seconds_per_token(target, rounds=3) > 0
+    assert seconds_per_step(target, rounds=3) > 0
     prompt = talkative_prompt(target, 6)
     assert len(generate(target, prompt, max_tokens=6, curve=curve).token_ids) == 6
 

@@ -22,6 +22,7 @@ import structlog
 from suffixsvc_driver.cost import key_of, save_curve
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.settings_file import TargetSettings
+from suffixsvc_driver.targets.llama_model import file_digest
 
 from suffixsvc import cli
 from support.serving import PATIENCE_S
@@ -81,7 +82,7 @@ def keep_curve(model: object, home: Path, target: TargetSettings = TARGET) -> No
     """Let runs on this model find :data:`CURVE`, as if it had been measured."""
     if not isinstance(model, Path) or model.stat().st_size < 100:
         return  # a name, or something that is no model
-    loaded = SimpleNamespace(path=model, experts_used=target.experts_used)
+    loaded = SimpleNamespace(path=model, digest=file_digest(model), experts_used=target.experts_used)
     said = target.context_settings(threads=1, context_size=1)
     width = min(CURVE.max_width, said.max_width)
     curve = CostCurve(CURVE.costs[: width + 1], CURVE.seconds_per_step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from suffixsvc_driver.config import LayerKind
@@ -15,33 +16,66 @@ from suffixsvc_driver.settings_file import (
     write_settings,
 )
 
-from suffixsvc_bench.decode.figures import Row
+from suffixsvc_bench.decode.figures import Pair, against, ratio_of
 from suffixsvc_bench.decode.rig import RigOptions
 from suffixsvc_bench.decode.variants import Setting
 
-__all__ = ["best_of", "write_best"]
+__all__ = ["Best", "best_of", "write_best"]
 
 
-def best_of(rows: Sequence[Row], settings: Mapping[str, Setting]) -> tuple[Setting, float] | None:
-    """The setting with the largest geometric mean of its speedups over the workloads, and that mean; None
-    where none was measured."""
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        if row.variant in settings and row.speedup.value > 0:
-            found.setdefault(row.variant, []).append(math.log(row.speedup.value))
-    if not found:
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The setting to take.
+
+    Attributes:
+        mean: geometric mean of its speedups over plain decoding, over the workloads.
+    """
+
+    setting: Setting
+    mean: float
+
+    def __str__(self) -> str:
+        return f"{self.setting.name}: {self.mean:.2f} times plain decoding, geometric mean over the workloads"
+
+
+def best_of(
+    pairs: Mapping[str, Mapping[str, Sequence[Pair]]], settings: Mapping[str, Setting]
+) -> Best | None:
+    """The first setting, unless another one was faster on the same answers and not by chance: by the interval
+    over all calls. None where none was measured.
+
+    Args:
+        pairs: by workload and way.
+        settings: by way; those that ask no layer, and ways that are no settings, are left out.
+    """
+    means = {name: _mean(pairs, name) for name, setting in settings.items() if setting.layers}
+    names = [name for name, mean in means.items() if mean > 0.0]
+    if not names:
         return None
-    means = {name: math.exp(sum(logs) / len(logs)) for name, logs in found.items()}
-    name = max(means, key=means.__getitem__)
-    return settings[name], means[name]
+    best = names[0]
+    for name in sorted(names, key=means.__getitem__, reverse=True):
+        if name != best and against(_all(pairs, name), _all(pairs, best)).low > 1.0:
+            best = name
+    return Best(settings[best], means[best])
 
 
-def write_best(file: Path, setting: Setting, mean: float, rig: RigOptions) -> None:
+def _all(pairs: Mapping[str, Mapping[str, Sequence[Pair]]], name: str) -> list[Pair]:
+    return [pair for ways in pairs.values() for pair in ways[name]]
+
+
+def _mean(pairs: Mapping[str, Mapping[str, Sequence[Pair]]], name: str) -> float:
+    """0 where nothing was measured."""
+    speedups = [ratio_of(ways[name]).value for ways in pairs.values() if ways.get(name)]
+    return math.exp(sum(map(math.log, speedups)) / len(speedups)) if speedups and min(speedups) > 0 else 0.0
+
+
+def write_best(file: Path, best: Best, rig: RigOptions) -> None:
     """Write it, with a comment that says where it comes from.
 
     Raises:
         OSError: the disk.
     """
+    setting = best.setting
     kept = Settings(
         driver=setting.config,
         target=TargetSettings(threads=rig.threads, max_width=rig.max_width, experts_used=rig.experts),
@@ -52,8 +86,4 @@ def write_best(file: Path, setting: Setting, mean: float, rig: RigOptions) -> No
             enabled=LayerKind.DRAFT_MODEL in setting.layers and rig.draft is not None
         ),
     )
-    note = (
-        f"{setting.name}: {mean:.2f} times plain decoding of {rig.target.name}, geometric mean over the "
-        f"workloads of `suffixsvc bench decode`"
-    )
-    write_settings(file, kept, note=note)
+    write_settings(file, kept, note=f"{best} of `suffixsvc bench decode` on {rig.target.name}")

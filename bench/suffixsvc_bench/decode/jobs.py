@@ -2,6 +2,7 @@
 
 sql, json, python   the demo's agents: the first pass of questions warms, the ones after it are measured
 log                 the prompts of a recorded log, in order; nothing but their own answers warms
+files               a question to the model in each file; likewise
 chat                questions of all kinds; likewise
 edit                a file and what to change in it, several times over the same files
 repeat              the sql, json and edit jobs once more, after they were answered
@@ -27,7 +28,7 @@ from suffixsvc_bench.replay.logs import read_calls
 
 __all__ = ["WORKLOADS", "Job", "Workload", "Written", "load_workloads"]
 
-WORKLOADS: Final = ("sql", "json", "python", "log", "chat", "edit", "repeat")
+WORKLOADS: Final = ("sql", "json", "python", "log", "files", "chat", "edit", "repeat")
 #: workload -> the demo's agents whose calls it is made of
 _AGENTS: Final = {
     "sql": (SQL_WRITER.name,),
@@ -89,6 +90,7 @@ def load_workloads(
     calls: int,
     context: int,
     log: Path | None = None,
+    files: Sequence[Path] = (),
     max_tokens: int = 160,
 ) -> list[Workload]:
     """The workloads of these names, each of at most ``calls`` jobs that fit into ``context`` tokens.
@@ -97,16 +99,18 @@ def load_workloads(
         answer: called for what must be written before: the demo's passes, in which an agent's prompt holds
             what the one before it wrote.
         log: for "log": a recorded log of prompts.
+        files: for "files": a prompt each, UTF-8.
         max_tokens: of an answer, where the workload does not say.
 
     Raises:
-        InvalidInputError: no such workload, "log" without a log, a log that cannot be read.
+        InvalidInputError: no such workload, "log" without a log, a log or a file that cannot be read, nothing
+            in it that fits.
     """
     for name in names:
         if name not in WORKLOADS:
             raise InvalidInputError("no such workload", expected=", ".join(WORKLOADS), got=repr(name))
     maker = _Maker(model, answer, calls, context, max_tokens)
-    return [maker.make(name, log) for name in names]
+    return [maker.make(name, log, files) for name in names]
 
 
 class _Maker:
@@ -116,11 +120,13 @@ class _Maker:
         self._passes: dict[str, list[Written]] = {}
         self._warm: dict[str, Written] = {}
 
-    def make(self, name: str, log: Path | None) -> Workload:
+    def make(self, name: str, log: Path | None, files: Sequence[Path]) -> Workload:
         if name in _AGENTS:
             return self._agents(name)
         if name == "log":
             return self._log(log)
+        if name == "files":
+            return self._files(files)
         if name == "repeat":
             return self._repeat()
         return Workload(name, self._limited(self._prompts(name)))
@@ -171,6 +177,26 @@ class _Maker:
         if not jobs:
             raise InvalidInputError(f"{log} has no prompt", expected="a log with prompts", got="none")
         return Workload("log", jobs)
+
+    def _files(self, files: Sequence[Path]) -> Workload:
+        jobs = []
+        for file in files:
+            try:
+                text = file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as err:
+                raise InvalidInputError(
+                    f"{file} cannot be read", expected="UTF-8 text", got=str(err)
+                ) from None
+            jobs.append(self._job("files", file.name, "files", [_user(text)], self._max_tokens))
+        fitting = self._limited(jobs)
+        if not fitting:
+            raise InvalidInputError(
+                "no file fits as a prompt",
+                expected=f"at most {self._context - 16} tokens",
+                got=", ".join(str(len(job.prompt_ids)) for job in jobs) or "no file",
+                remedy="Take a larger --context.",
+            )
+        return Workload("files", fitting)
 
     def _repeat(self) -> Workload:
         """Agents that do the same again, and a file that is edited again."""

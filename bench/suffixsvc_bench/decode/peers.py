@@ -8,14 +8,40 @@ from pathlib import Path
 from typing import Final
 
 from suffixsvc.children import Children
-from suffixsvc_bench.decode.llama_server import start_servers
+from suffixsvc.errors import InvalidInputError
+from suffixsvc_bench.decode.llama_server import MODES, start_servers
 from suffixsvc_bench.decode.programs import ProgramVariant
 from suffixsvc_bench.decode.rig import Rig
 from suffixsvc_bench.decode.variants import Whole
 
-__all__ = ["open_peers"]
+__all__ = ["check_peers", "open_peers"]
 
+_SERVER: Final = "llama-server"
 _PROGRAMS: Final = ("llama-lookup", "llama-speculative-simple", "llama-speculative")
+
+
+def check_peers(folder: Path, modes: Sequence[str], *, programs: bool, draft: bool) -> None:
+    """Whether :func:`open_peers` will find what it needs.
+
+    Raises:
+        InvalidInputError: no such mode, or a program is missing.
+    """
+    for mode in modes:
+        if mode not in MODES:
+            raise InvalidInputError("no such mode of llama-server", expected=", ".join(MODES), got=repr(mode))
+    wanted = [_SERVER, *(_wanted(draft=draft) if programs else ())]
+    missing = [name for name in wanted if not (folder / name).is_file()]
+    if missing:
+        raise InvalidInputError(
+            f"{folder} has not all of llama.cpp's programs",
+            expected=", ".join(wanted),
+            got=f"no {', '.join(missing)}",
+            remedy="`tools/llama_tools.sh` builds them and says where.",
+        )
+
+
+def _wanted(*, draft: bool) -> list[str]:
+    return [name for name in _PROGRAMS if draft or "speculative" not in name]
 
 
 def open_peers(
@@ -47,10 +73,7 @@ def open_peers(
             told,
         )
     ]
-    for name in _PROGRAMS if programs else ():
-        needs_draft = "speculative" in name
-        if (folder / name).is_file() and (options.draft or not needs_draft):
-            peers.append(
-                ProgramVariant(folder / name, rig.model, options.draft, options.threads, options.context)
-            )
+    for name in _wanted(draft=options.draft is not None) if programs else ():
+        program = ProgramVariant(folder / name, rig.model, options.draft, options.threads, options.context)
+        peers.append(program)
     return peers

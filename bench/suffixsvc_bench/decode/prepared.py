@@ -22,19 +22,27 @@ class Prepared:
         file: made where it is not there; None keeps nothing.
         model: a hash of the model whose answers these are.
         write: answers a job.
+        experts: that a token goes through, where that is not what the model's file says: other texts.
 
     Raises:
         InvalidInputError: the file is another one, or of another model.
     """
 
-    def __init__(self, file: Path | None, model: str, write: Callable[[Job], Sequence[int]]) -> None:
+    def __init__(
+        self,
+        file: Path | None,
+        model: str,
+        write: Callable[[Job], Sequence[int]],
+        experts: int | None = None,
+    ) -> None:
         self._file, self._model, self._write = file, model, write
+        self._prefix = "" if experts is None else f"{experts} experts:"
         self._kept: dict[str, list[int]] = {}
         if file is not None and file.is_file():
             self._kept = self._read(file)
 
     def __call__(self, job: Job) -> Sequence[int]:
-        key = f"{job.max_tokens}:{','.join(map(str, job.prompt_ids))}"
+        key = f"{self._prefix}{job.max_tokens}:{','.join(map(str, job.prompt_ids))}"
         if key not in self._kept:
             self._kept[key] = list(self._write(job))
             self._keep()

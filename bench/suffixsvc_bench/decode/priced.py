@@ -34,6 +34,12 @@ __all__ = ["PRICES", "PricedRow", "Prices", "price_calls", "read_prices"]
 _FORMAT: Final = "suffixsvc-prices/1"
 _PATIENCE_SECONDS: Final = 120.0
 _PAUSE_SECONDS: Final = 0.02
+#: what a file has, by table; the first of each has to be there
+_KEYS: Final = {
+    "target": ("seconds_per_step", "costs", "cost_per_token", "max_width"),
+    "draft_model": ("seconds_per_token", "seconds_per_ask", "seconds_per_read_token"),
+    "suffix": ("seconds_per_ask",),
+}
 _FOLDER: Final = Path(__file__).with_name("prices")
 #: prices that come with the package, by name
 PRICES: Final = {path.stem: path for path in sorted(_FOLDER.glob("*.json"))}
@@ -94,6 +100,9 @@ def read_prices(where: str | Path) -> Prices:
     if "costs" in target:
         curve = CostCurve.from_json({"costs": target["costs"], "seconds_per_step": unit})
     else:
+        for key in ("cost_per_token", "max_width"):
+            if key not in target:
+                raise InvalidCostError(f"{path.name}: target", expected=f"costs, or {key}", got="neither")
         width = int(_number(target, "max_width", path))
         curve = CostCurve.linear(_number(target, "cost_per_token", path), width, seconds_per_step=unit)
     draft, suffix = _table(data, "draft_model", path), _table(data, "suffix", path)
@@ -289,6 +298,12 @@ def _table(data: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
     found = data.get(name)
     if not isinstance(found, dict):
         raise InvalidCostError(f"{path.name} has no {name}", expected="a table", got=repr(found))
+    keys = _KEYS[name]
+    for key in found:
+        if key not in keys:
+            raise InvalidCostError(f"{path.name}: {name} has no {key}", expected=", ".join(keys), got=key)
+    if keys[0] not in found:
+        raise InvalidCostError(f"{path.name}: {name}", expected=keys[0], got=", ".join(found) or "nothing")
     return found
 
 

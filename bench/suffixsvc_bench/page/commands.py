@@ -93,6 +93,7 @@ _DECODE: Final = {
     "draft": "--draft",
     "workloads": "--workload",
     "log": "--log",
+    "files": "--file",
     "calls": "--calls",
     "rounds": "--rounds",
     "policies": "--policy",
@@ -101,7 +102,6 @@ _DECODE: Final = {
     "context": "--context",
     "max_width": "--max-width",
     "max_tokens": "--max-tokens",
-    "experts": "--experts",
     "llama_bin": "--llama-bin",
     "llama_modes": "--llama-mode",
     "prices": "--price-with",
@@ -113,10 +113,10 @@ def decode_command(results: Mapping[str, Any]) -> str:
     options = results["options"]
     words = ["suffixsvc", "bench", "decode"]
     for name, option in _DECODE.items():
-        for value in _listed(options[name]):
+        for value in _listed(options.get(name)):
             words += [option, str(value)]
-    for name, option in (("ks", "--k"), ("temperatures", "--temperature")):
-        if options[name]:
+    for name, option in (("ks", "--k"), ("temperatures", "--temperature"), ("experts", "--experts")):
+        if options.get(name):
             words += [option, ",".join(f"{value:g}" for value in options[name])]
     words += ["--llama-programs"] * bool(options["llama_programs"])
     return shlex.join([*words, "--json"])

@@ -112,7 +112,9 @@ def _look_at(target: Path, model: FoundModel, measure: int | None) -> ScannedDra
     except ValueError:
         said = done.stderr.strip().splitlines() if done.returncode > 0 else []
         ended = f"llama.cpp ended with signal {-done.returncode}" if done.returncode < 0 else "cannot be read"
-        return _unreadable(model, said[-1][:_KEPT_ERROR] if said else ended)
+        return _unreadable(
+            model, said[-1].removeprefix("suffixsvc compat: ")[:_KEPT_ERROR] if said else ended
+        )
     if not plain["draft"]["weights"]:
         return _unreadable(model, "a vocabulary without weights")
     failed = next((rule for rule in plain["rules"] if not rule["passed"]), None)

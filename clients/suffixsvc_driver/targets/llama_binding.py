@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from suffixsvc.errors import MissingExtraError, ModelError
 
-__all__ = ["build_name", "llama", "recent_log"]
+__all__ = ["build_name", "forget_log", "llama", "recent_log"]
 
 _PINNED: Final = "0.3.36"
 #: fields whose defaults are odd enough that a shifted struct cannot show them by chance
@@ -65,9 +65,19 @@ def build_name() -> str:
     return f"llama-cpp-python {_PINNED}, llama.cpp {module.llama_version().decode()}, {features.strip(' |')}"
 
 
-def recent_log() -> str:
-    """The last errors and warnings llama.cpp logged, for messages."""
-    return " ".join(_log).strip()
+def recent_log(about: str = "") -> str:
+    """The last errors and warnings llama.cpp logged, for messages.
+
+    Args:
+        about: only the last line with this in it, if there is one.
+    """
+    lines = [line for line in _log if about and about in line]
+    return lines[-1] if lines else " ".join(_log).strip()
+
+
+def forget_log() -> None:
+    """What was logged so far has nothing to do with what comes."""
+    _log.clear()
 
 
 def _load() -> Any:

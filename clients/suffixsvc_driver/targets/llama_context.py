@@ -17,20 +17,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from suffixsvc.errors import InvalidConfigError, LimitExceededError, ModelError
+from suffixsvc.errors import LimitExceededError, ModelError
 from suffixsvc.types import FloatArray
+from suffixsvc_driver.targets.context_settings import KV_TYPES, MAX_SEQUENCES, ContextSettings
 from suffixsvc_driver.targets.llama_binding import llama, recent_log
 from suffixsvc_driver.targets.llama_model import LlamaModel
 from suffixsvc_driver.tree import depths_of
 
 __all__ = ["MAX_SEQUENCES", "ContextSettings", "LlamaContext", "Outputs", "Part", "State"]
 
-_KV_TYPES: Final = {"f32": 0, "f16": 1}
 #: LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY, and no flags
 _PARTIAL_ONLY: Final = 1
 _WHOLE: Final = 0
-#: sequences that llama.cpp can tell apart in a context (LLAMA_MAX_SEQ)
-MAX_SEQUENCES: Final = 256
 _Int32s: Final = ctypes.POINTER(ctypes.c_int32)
 State = ctypes.Array[ctypes.c_uint8]
 
@@ -40,62 +38,6 @@ class Outputs(enum.Enum):
 
     NONE = enum.auto()
     ALL = enum.auto()
-
-
-@dataclass(frozen=True, slots=True)
-class ContextSettings:
-    """How to compute.
-
-    Attributes:
-        context_size: tokens of one slot; rounded up to a multiple of 256.
-        slots: sequences kept side by side.
-        threads: physical cores to use. Never more: llama.cpp's threads spin.
-        batch_size: tokens prefilled at once.
-        max_width: tokens verified at once at most, which sizes the logits buffer.
-        flash_attention: None = what suits the model (:mod:`suffixsvc_driver.targets.attention`); of a bare
-            :class:`LlamaContext`, what llama.cpp chooses.
-        kv_type: "f16" or "f32".
-        snapshots: let recurrent states roll back by themselves where the architecture can; without it they
-            are saved before a draft and put back behind it. Takes ``max_width`` + 1 states a slot.
-        full_window: layers that see a window only keep the whole text nevertheless, so that any beginning
-            of it can be used again.
-        branches: sequences for drafted trees, which may then have so many leaves more than one. Takes unified
-            KV, and at long texts some time for each (llama.cpp masks every cell for every sequence anew).
-            Models whose state cannot be cut, or that forget what lies behind a window (``full_window`` =
-            False), verify chains only, whatever this says.
-    """
-
-    context_size: int = 2048
-    slots: int = 1
-    threads: int = 1
-    batch_size: int = 512
-    max_width: int = 32
-    flash_attention: bool | None = None
-    kv_type: str = "f16"
-    snapshots: bool = True
-    full_window: bool = True
-    branches: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("context_size", "slots", "threads", "batch_size", "max_width"):
-            if getattr(self, name) < 1:
-                raise InvalidConfigError(f"{name} makes no sense", expected=">= 1", got=getattr(self, name))
-        if not 0 <= self.branches < MAX_SEQUENCES - self.slots:
-            raise InvalidConfigError(
-                "llama.cpp has not so many sequences",
-                expected=f"0 <= branches < {MAX_SEQUENCES} - slots",
-                got=self.branches,
-            )
-        if self.kv_type not in _KV_TYPES:
-            raise InvalidConfigError(
-                "no such KV type", expected=" or ".join(_KV_TYPES), got=repr(self.kv_type)
-            )
-        if self.max_width > self.batch_size:
-            raise InvalidConfigError(
-                "a verification step is one batch",
-                expected=f"max_width <= batch_size = {self.batch_size}",
-                got=self.max_width,
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +81,7 @@ class LlamaContext:
         params.n_outputs_max = max(settings.max_width, settings.slots + extra)
         params.n_outputs_max_per_seq = settings.max_width
         params.n_threads = params.n_threads_batch = settings.threads
-        params.type_k = params.type_v = _KV_TYPES[settings.kv_type]
+        params.type_k = params.type_v = KV_TYPES[settings.kv_type]
         params.kv_unified = unified
         params.swa_full = settings.full_window
         params.n_rs_seq = settings.max_width if settings.snapshots else 0

@@ -17,10 +17,10 @@ from suffixsvc.fingerprint import tokenizer_fingerprint
 from suffixsvc.types import TokenArray, TokenIds
 from suffixsvc_driver.targets.experts import override_experts
 from suffixsvc_driver.targets.gguf_check import check_gguf
-from suffixsvc_driver.targets.llama_binding import llama, recent_log
+from suffixsvc_driver.targets.llama_binding import forget_log, llama, recent_log
 from suffixsvc_driver.vocabulary import Vocabulary
 
-__all__ = ["LlamaModel", "SpecialToken", "check_ids", "check_prompt"]
+__all__ = ["LlamaModel", "SpecialToken", "check_ids", "check_prompt", "file_digest"]
 
 #: of the head and of the tail of a file
 _HASHED_BYTES: Final = 1 << 20
@@ -72,11 +72,12 @@ class LlamaModel:
         if experts_used is not None:
             overrides = override_experts(self.header, self.path.name, experts_used)
             params.kv_overrides = overrides
+        forget_log()
         self._handle = self._lib.llama_model_load_from_file(str(self.path).encode(), params)
         if not self._handle:
             raise ModelCorruptError(
                 f"llama.cpp cannot load {self.path.name}",
-                got=recent_log() or "no reason given",
+                got=recent_log("error loading model") or "no reason given",
                 remedy="Is it a text model that this version of llama.cpp knows?",
             )
         self._vocab = self._lib.llama_model_get_vocab(self._handle)
@@ -113,14 +114,8 @@ class LlamaModel:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the file's size, head and tail: tells models apart. Reads 2 MiB."""
-        size = self.path.stat().st_size
-        digest = xxhash.xxh3_64(size.to_bytes(8, "little"))
-        with self.path.open("rb") as file:
-            digest.update(file.read(_HASHED_BYTES))
-            file.seek(max(0, size - _HASHED_BYTES))
-            digest.update(file.read(_HASHED_BYTES))
-        return digest.hexdigest()
+        """:func:`file_digest` of its file: tells models apart."""
+        return file_digest(self.path)
 
     @cached_property
     def parameters(self) -> int:
@@ -248,6 +243,17 @@ class LlamaModel:
             if n <= room:
                 return buffer.raw[:n].decode("utf-8", "replace")
             room = n
+
+
+def file_digest(path: Path) -> str:
+    """A hash of a model file's size, head and tail. Reads 2 MiB."""
+    size = path.stat().st_size
+    digest = xxhash.xxh3_64(size.to_bytes(8, "little"))
+    with path.open("rb") as file:
+        digest.update(file.read(_HASHED_BYTES))
+        file.seek(max(0, size - _HASHED_BYTES))
+        digest.update(file.read(_HASHED_BYTES))
+    return digest.hexdigest()
 
 
 def check_ids(token_ids: TokenIds, vocab_size: int) -> list[int]:
