@@ -442,6 +442,25 @@ def test_a_malformed_grammar_says_where(generate: Generating, cycle: Path, tmp_p
     assert "line" in ran.err
 
 
+def test_a_grammar_is_looked_at_before_the_model(generate: Generating, tmp_path: Path) -> None:
+    """Measuring what a model's steps cost may take a minute."""
+    (tmp_path / "no.gguf").write_bytes(b"GGUF but no model")
+    for text in ('root ::= "a" (\n', ""):
+        grammar = tmp_path / "bad.gbnf"
+        grammar.write_text(text)
+        ran = generate(tmp_path / "no.gguf", *PROMPT, "--grammar", grammar)
+        assert ran.code == 2
+        assert "no.gguf" not in ran.err
+        assert "grammar" in ran.err
+
+
+@pytest.mark.parametrize("words", ["", " \n"])
+def test_an_empty_prompt_is_none(generate: Generating, cycle: Path, words: str) -> None:
+    ran = generate(cycle, "--prompt", words)
+    assert ran.code == 2
+    assert "the prompt is empty" in ran.err
+
+
 def test_addresses_that_are_none_are_said(generate: Generating, cycle: Path) -> None:
     ran = generate(cycle, *PROMPT, "--draft", "http://")
     assert ran.code == 2

@@ -56,6 +56,24 @@ def test_nothing_goes_on_behind_an_end() -> None:
         assert after == (() if ends else tuple(truth[:4]))
 
 
+def test_the_draft_model_takes_over_where_memory_has_its_doubts() -> None:
+    """Three sure tokens, then a fork: what memory has behind it is left to the model."""
+    tokens = [7, 8, 9, 10, 11, 12]
+    for doubt, expected in ((0.97, tokens), (0.2, tokens[:3])):
+        driver = Driver(DriverConfig(), GPU, [SUFFIX, CONTINUES])
+        assert isinstance(driver.on(begin(50)), AskLayer)
+        memory = Draft.chain(tokens, [0.97, 0.97, 0.97, doubt, 0.97, 0.97], DraftSource.NAMESPACE)
+        ask = driver.on(LayerAnswer("suffix", memory))
+        assert isinstance(ask, AskLayer)
+        assert ask.after == tuple(expected)
+    sent = driver.on(LayerAnswer("model", chain([20, 21, 22, 23], 0.95, DraftSource.DRAFT_MODEL)))
+    assert isinstance(sent, Verify)
+    assert sent.token_ids == (7, 8, 9, 20, 21, 22, 23)
+    assert (sent.layer, sent.continued_by, sent.continued_at) == ("suffix", "model", 3)
+    driver.on(Verified((7, 8, 9, 20, 50), 4, 8))
+    assert driver.stats.layers["model"].sent.accepted == 1
+
+
 def test_what_it_went_on_behind_did_not_come() -> None:
     """Nothing is learned about tokens behind a wrong one, and nothing is credited."""
     truth = text(40, seed=3)

@@ -37,7 +37,7 @@ settings = st.builds(
     ),
     target=st.builds(
         TargetSettings,
-        threads=st.none() | counts,
+        threads=st.none() | st.integers(1, 4),
         context_size=st.none() | counts,
         experts_used=st.none() | counts,
         max_width=st.integers(1, 512),

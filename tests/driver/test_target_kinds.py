@@ -284,3 +284,9 @@ def test_what_cannot_be_adopted_is_refused(kind: str, tmp_path: Path) -> None:
             pytest.raises(ModelError, match="another model"),
         ):
             fewer.adopt(snapshot)
+
+
+def test_thousands_of_threads_are_refused() -> None:
+    """llama.cpp's threads spin: they would bring the machine to a stop."""
+    with pytest.raises(InvalidConfigError, match="more threads than make sense"):
+        replace(WIDTH_INDEPENDENT, threads=9999)

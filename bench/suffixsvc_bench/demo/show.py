@@ -73,7 +73,8 @@ def print_outcome(console: Console, outcome: Outcome, answers: Sequence[Answer])
 def agent_table(pairings: Sequence[Pairing], answers: Sequence[Answer]) -> Table:
     """Per agent: how much it wrote, and how fast with drafts and without."""
     table = Table(title="Per agent, second pass", title_justify="left", box=box.SIMPLE_HEAD)
-    for name in ("agent", "calls", "tokens", "MAT", "accepted", "acceptance", "tok/s", "plain", "speed-up"):
+    figures = ("calls", "tokens", "MAT", "accepted", "acceptance", "tok/s", "plain", "median speed-up")
+    for name in ("agent", *figures):
         table.add_column(name, justify="left" if name == "agent" else "right")
     for agent in (*(agent.name for agent in AGENTS), "all"):
         own = [a for a in answers if agent in ("all", a.call.agent.name)]
