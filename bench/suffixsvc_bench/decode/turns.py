@@ -16,8 +16,9 @@ from suffixsvc_bench.decode.outcome import Outcome
 
 __all__ = ["Answering", "Stopwatch", "in_turns", "timed"]
 
-#: tokens that an answer writes before it is the next one's turn: half a second of a model worth drafting for
-TURN_TOKENS: Final = 8
+#: tokens that an answer writes before it is the next one's turn: few, so that what disturbs a machine for a
+#: second disturbs all ways, however many there are
+TURN_TOKENS: Final = 2
 
 Step = TypeVar("Step")
 Value = TypeVar("Value")
