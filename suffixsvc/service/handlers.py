@@ -32,6 +32,8 @@ __all__ = ["Handlers"]
 FEATURES = ("stream", "step-batch", "resume", "export-ngrams")
 #: exports that are counted or read: each has a thread, files and room on the disk while its client reads
 MAX_EXPORTS = 4
+#: in a message, however few sessions there may be
+_SOME_STEPS = 64
 
 
 class Handlers:
@@ -126,11 +128,12 @@ class Handlers:
         return reply.SerializeToString()
 
     def _refuse_more_than_there_are(self, requests: Sequence[pb.StepRequest]) -> None:
-        """A step each of all sessions that there may be is the most that makes sense."""
-        if len(requests) > self._limits.max_sessions:
+        """A step each of all sessions that there may be is the most that makes sense; some too many are told
+        one by one what is wrong with them."""
+        if len(requests) > max(self._limits.max_sessions, _SOME_STEPS):
             raise LimitExceededError(
                 "too many steps in a message",
-                expected=f"at most {self._limits.max_sessions}, one for each session there may be",
+                expected=f"at most {max(self._limits.max_sessions, _SOME_STEPS)}: one for each session there may be",
                 got=len(requests),
                 remedy="Send them in several messages, or serve with a larger --max-sessions.",
             )
