@@ -130,10 +130,11 @@ class Handlers:
     def _refuse_more_than_there_are(self, requests: Sequence[pb.StepRequest]) -> None:
         """A step each of all sessions that there may be is the most that makes sense; some too many are told
         one by one what is wrong with them."""
-        if len(requests) > max(self._limits.max_sessions, _SOME_STEPS):
+        most = max(self._limits.max_sessions, _SOME_STEPS)
+        if len(requests) > most:
             raise LimitExceededError(
                 "too many steps in a message",
-                expected=f"at most {max(self._limits.max_sessions, _SOME_STEPS)}: one for each session there may be",
+                expected=f"at most {most}, one for each session there may be",
                 got=len(requests),
                 remedy="Send them in several messages, or serve with a larger --max-sessions.",
             )
