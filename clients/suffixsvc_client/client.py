@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import time
@@ -30,6 +29,7 @@ from suffixsvc_client.effects import (
     Upload,
 )
 from suffixsvc_client.exporting import ExportSummary, export_request
+from suffixsvc_client.forks import Forks
 from suffixsvc_client.procedures import Procedures
 from suffixsvc_client.questions import ServerInfo, ServiceStats
 from suffixsvc_client.session import ClientSession
@@ -325,14 +325,14 @@ class _Worker:
 
     def __init__(self, carry_out: Any) -> None:
         self._carry_out = carry_out
-        self._process = os.getpid()
+        self._forks = Forks.count
         self._queue: queue.SimpleQueue[Procedure[None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def add(self, procedure: Procedure[None]) -> None:
-        if self._process != os.getpid():
-            self._process, self._thread = os.getpid(), None
+        if self._forks != Forks.count:
+            self._forks, self._thread = Forks.count, None
             self._queue, self._lock = queue.SimpleQueue(), threading.Lock()
         with self._lock:
             if self._thread is None:

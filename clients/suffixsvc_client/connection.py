@@ -6,7 +6,6 @@ cold: what is not needed is not done, system calls above all.
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import threading
@@ -19,6 +18,7 @@ from suffixsvc import wire
 from suffixsvc.errors import ProtocolError, SuffixError
 from suffixsvc.frames import GREETING, FrameBuffer, frame
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc_client.forks import Forks
 from suffixsvc_client.transport import parse
 
 __all__ = ["Connection", "HungUpError"]
@@ -32,20 +32,6 @@ _POSTED_BYTES: Final = 1 << 16
 _MOST_REPLY_BYTES: Final = 1 << 26
 #: read at once of what nobody waits for; a service that says more than that is none
 _MOST_UNASKED_BYTES: Final = 1 << 24
-
-
-class _Forks:
-    """How often this process is a child that goes on with its parent's memory."""
-
-    count = 0
-
-    @classmethod
-    def another(cls) -> None:
-        cls.count += 1
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_Forks.another)
 
 
 class HungUpError(ConnectionError):
@@ -67,7 +53,7 @@ class Connection:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         #: held while something is sent or waited for
         self._in_use = threading.Lock()
-        self._forks = _Forks.count
+        self._forks = Forks.count
         self._late = late
         self._sent = 0
         self._given_up: set[int] = set()
@@ -88,7 +74,7 @@ class Connection:
     @property
     def usable(self) -> bool:
         """A forked process leaves its parent's connection alone: both would read each other's answers."""
-        return not self.broken and self._forks == _Forks.count
+        return not self.broken and self._forks == Forks.count
 
     @property
     def quiet(self) -> bool:
@@ -173,7 +159,7 @@ class Connection:
 
     def close(self) -> None:
         """From any thread, also in a signal's handler; whoever waits for an answer is told. Idempotent."""
-        if self._forks != _Forks.count:
+        if self._forks != Forks.count:
             return  # the parent's
         self._hang_up()
         # Not under somebody who still reads: the number could be another file's by then. Who reads lets go.
@@ -258,7 +244,7 @@ class Connection:
 
     def _hang_up(self) -> None:
         self.broken = True
-        if self._forks == _Forks.count:
+        if self._forks == Forks.count:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
 

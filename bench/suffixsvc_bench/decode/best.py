@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from suffixsvc_driver.settings_file import (
 from suffixsvc_bench.decode.figures import Pair, against, ratio_of
 from suffixsvc_bench.decode.rig import RigOptions
 from suffixsvc_bench.decode.variants import Setting
+from suffixsvc_bench.replay.compare import geometric_mean
 
 __all__ = ["Best", "best_of", "write_best"]
 
@@ -66,7 +66,7 @@ def _all(pairs: Mapping[str, Mapping[str, Sequence[Pair]]], name: str) -> list[P
 def _mean(pairs: Mapping[str, Mapping[str, Sequence[Pair]]], name: str) -> float:
     """0 where nothing was measured."""
     speedups = [ratio_of(ways[name]).value for ways in pairs.values() if ways.get(name)]
-    return math.exp(sum(map(math.log, speedups)) / len(speedups)) if speedups and min(speedups) > 0 else 0.0
+    return geometric_mean(speedups) if speedups and min(speedups) > 0 else 0.0
 
 
 def write_best(file: Path, best: Best, rig: RigOptions) -> None:

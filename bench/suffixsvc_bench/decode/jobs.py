@@ -26,7 +26,7 @@ from suffixsvc_bench.demo.pipeline import Call, answer_question
 from suffixsvc_bench.demo.questions import FIRST_PASS, SECOND_PASS, THIRD_PASS, Question
 from suffixsvc_bench.replay.logs import read_calls
 
-__all__ = ["WORKLOADS", "Job", "Workload", "Written", "load_workloads"]
+__all__ = ["WORKLOADS", "Job", "Workload", "Written", "check_workloads", "load_workloads"]
 
 WORKLOADS: Final = ("sql", "json", "python", "log", "files", "chat", "edit", "repeat")
 #: workload -> the demo's agents whose calls it is made of
@@ -82,6 +82,25 @@ class Workload:
 Answer = Callable[[Job], Sequence[int]]
 
 
+def check_workloads(names: Sequence[str], log: Path | None, files: Sequence[Path]) -> None:
+    """Whether :func:`load_workloads` knows these names and finds what they need.
+
+    Raises:
+        InvalidInputError: it does not.
+    """
+    for name in names:
+        if name not in WORKLOADS:
+            raise InvalidInputError("no such workload", expected=", ".join(WORKLOADS), got=repr(name))
+    if "log" in names and (log is None or not log.is_file()):
+        got = "none" if log is None else f"no file {log}"
+        raise InvalidInputError("the workload log needs a log", expected="--log FILE", got=got)
+    if "files" in names and not files:
+        raise InvalidInputError("--file names nothing", expected="at least one", got="none")
+    for file in files:
+        if not file.is_file():
+            raise InvalidInputError("no such file of prompts", expected="--file FILE", got=str(file))
+
+
 def load_workloads(
     names: Sequence[str],
     model: LlamaModel,
@@ -106,9 +125,7 @@ def load_workloads(
         InvalidInputError: no such workload, "log" without a log, a log or a file that cannot be read, nothing
             in it that fits.
     """
-    for name in names:
-        if name not in WORKLOADS:
-            raise InvalidInputError("no such workload", expected=", ".join(WORKLOADS), got=repr(name))
+    check_workloads(names, log, files)
     maker = _Maker(model, answer, calls, context, max_tokens)
     return [maker.make(name, log, files) for name in names]
 
@@ -123,7 +140,7 @@ class _Maker:
     def make(self, name: str, log: Path | None, files: Sequence[Path]) -> Workload:
         if name in _AGENTS:
             return self._agents(name)
-        if name == "log":
+        if name == "log" and log is not None:
             return self._log(log)
         if name == "files":
             return self._files(files)
@@ -162,9 +179,7 @@ class _Maker:
             answer_question(question, one_call, shop)
         return written
 
-    def _log(self, log: Path | None) -> Workload:
-        if log is None:
-            raise InvalidInputError("the workload log needs a log", expected="--log FILE", got="none")
+    def _log(self, log: Path) -> Workload:
         jobs = []
         for i, call in enumerate(read_calls(log, self._model.token_array)):
             room = self._context - self._max_tokens - 8
@@ -193,7 +208,7 @@ class _Maker:
             raise InvalidInputError(
                 "no file fits as a prompt",
                 expected=f"at most {self._context - 16} tokens",
-                got=", ".join(str(len(job.prompt_ids)) for job in jobs) or "no file",
+                got=", ".join(str(len(job.prompt_ids)) for job in jobs),
                 remedy="Take a larger --context.",
             )
         return Workload("files", fitting)

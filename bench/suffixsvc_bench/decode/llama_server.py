@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from suffixsvc.children import Children
-from suffixsvc.errors import InvalidInputError, ServiceUnavailableError
+from suffixsvc.errors import ServiceUnavailableError
 from suffixsvc_bench.decode.jobs import Job, Written
 from suffixsvc_bench.decode.outcome import Outcome
 
@@ -165,22 +165,18 @@ def start_servers(
 
     Args:
         folder: has llama-server.
+        modes: of :data:`MODES`.
         children: they become some of these.
 
     Raises:
-        InvalidInputError: no llama-server there, no such mode.
         ServiceUnavailableError: one does not come up.
     """
     binary = folder / "llama-server"
-    if not binary.is_file():
-        raise InvalidInputError(f"no llama-server in {folder}", expected="llama.cpp's programs", got="none")
     slots = children.folder / "slots"
     slots.mkdir(exist_ok=True)
     prompts = PromptFiles(slots)
     servers: list[ServerVariant] = []
     for mode in modes:
-        if mode not in MODES:
-            raise InvalidInputError("no such mode", expected=", ".join(MODES), got=repr(mode))
         if mode.startswith("draft") and draft is None:
             continue
         told(f"starting llama-server, {mode}")

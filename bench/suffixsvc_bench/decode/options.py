@@ -14,7 +14,7 @@ from suffixsvc_driver.targets.experts import override_experts
 from suffixsvc_driver.targets.gguf_check import check_gguf
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_bench.decode.jobs import WORKLOADS
+from suffixsvc_bench.decode.jobs import check_workloads
 from suffixsvc_bench.decode.llama_server import MODES
 from suffixsvc_bench.decode.peers import check_peers
 from suffixsvc_bench.decode.priced import Prices
@@ -83,17 +83,7 @@ class DecodeOptions:
             InvalidInputError, InvalidConfigError: what was asked for makes no sense, or is not there.
         """
         _some("--temperature", self.temperatures)
-        for name in self.workloads:
-            if name not in WORKLOADS:
-                raise InvalidInputError("no such workload", expected=", ".join(WORKLOADS), got=repr(name))
-        if "log" in self.workloads and (self.log is None or not self.log.is_file()):
-            got = "none" if self.log is None else f"no file {self.log}"
-            raise InvalidInputError("the workload log needs a log", expected="--log FILE", got=got)
-        if "files" in self.workloads:
-            _some("--file", self.files)
-        for file in self.files:
-            if not file.is_file():
-                raise InvalidInputError("no such file of prompts", expected="--file FILE", got=str(file))
+        check_workloads(self.workloads, self.log, self.files)
         _some("--experts", self.experts)
         header = check_gguf(self.rig.target)
         for experts in self.experts:

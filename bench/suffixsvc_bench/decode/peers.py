@@ -29,7 +29,7 @@ def check_peers(folder: Path, modes: Sequence[str], *, programs: bool, draft: bo
     for mode in modes:
         if mode not in MODES:
             raise InvalidInputError("no such mode of llama-server", expected=", ".join(MODES), got=repr(mode))
-    wanted = [_SERVER, *(_wanted(draft=draft) if programs else ())]
+    wanted = [_SERVER, *_wanted(programs=programs, draft=draft)]
     missing = [name for name in wanted if not (folder / name).is_file()]
     if missing:
         raise InvalidInputError(
@@ -40,8 +40,8 @@ def check_peers(folder: Path, modes: Sequence[str], *, programs: bool, draft: bo
         )
 
 
-def _wanted(*, draft: bool) -> list[str]:
-    return [name for name in _PROGRAMS if draft or "speculative" not in name]
+def _wanted(*, programs: bool, draft: bool) -> list[str]:
+    return [name for name in _PROGRAMS if programs and (draft or "speculative" not in name)]
 
 
 def open_peers(
@@ -61,6 +61,7 @@ def open_peers(
         ServiceUnavailableError: a server does not come up.
     """
     options = rig.options
+    check_peers(folder, modes, programs=programs, draft=options.draft is not None)
     peers: list[Whole] = [
         *start_servers(
             folder,
@@ -73,7 +74,7 @@ def open_peers(
             told,
         )
     ]
-    for name in _wanted(draft=options.draft is not None) if programs else ():
+    for name in _wanted(programs=programs, draft=options.draft is not None):
         program = ProgramVariant(folder / name, rig.model, options.draft, options.threads, options.context)
         peers.append(program)
     return peers
