@@ -15,7 +15,7 @@ from typing import Any
 from suffixsvc.types import DraftSource
 from suffixsvc_driver.tree import is_chain
 
-__all__ = ["CleanDraft", "clean_chain", "clean_tree"]
+__all__ = ["CleanDraft", "agreement", "clean_chain", "clean_tree"]
 
 #: a layer that answers far more than it was asked for is read no further than this
 _READ_AT_MOST = 4096
@@ -42,6 +42,14 @@ class CleanDraft:
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+
+def agreement(tokens: Sequence[int], others: Sequence[int]) -> int:
+    """How many tokens two chains begin with together."""
+    for i, (token, other) in enumerate(zip(tokens, others, strict=False)):
+        if token != other:
+            return i
+    return min(len(tokens), len(others))
 
 
 def clean_chain(

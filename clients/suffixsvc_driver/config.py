@@ -69,6 +69,8 @@ class LayerSpec:
         seconds_per_token: the same for each drafted token (draft models).
         max_draft_tokens: never ask for more.
         continues: it can go on behind another layer's draft (``layers.ContinuingLayer``).
+        seconds_per_read_token: of each token it has not seen (draft models); 0 = nobody knows.
+        checks: of a layer that continues: tokens that are suggested to it come in one pass where it agrees.
 
     Raises:
         InvalidConfigError: a name that is empty, no such kind, a time that is negative or not finite, or
@@ -81,12 +83,14 @@ class LayerSpec:
     seconds_per_token: float = 0.0
     max_draft_tokens: int = 64
     continues: bool = False
+    seconds_per_read_token: float = 0.0
+    checks: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise InvalidConfigError("a layer has no name", expected="a string", got=repr(self.name))
         object.__setattr__(self, "kind", _member(LayerKind, "kind of layer", self.kind))
-        for name in ("seconds_per_ask", "seconds_per_token"):
+        for name in ("seconds_per_ask", "seconds_per_token", "seconds_per_read_token"):
             _require_number(f"layer {self.name}: {name}", getattr(self, name))
         _require_count(f"layer {self.name}: max_draft_tokens", self.max_draft_tokens)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from suffixsvc.types import DraftSource
+from suffixsvc_driver.chain import agreement
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Considered, Propose, Verify
 from suffixsvc_driver.policy import LEAST_GAIN, Choice, Headroom, best_prefix
@@ -91,20 +92,39 @@ class StepDraft:
         """A layer was not asked."""
         self._looked_at.append(Considered(layer, 0, why))
 
-    def consider(self, offer: Offer, budget: int, after: tuple[int, ...] = ()) -> None:
+    def consider(
+        self, offer: Offer, budget: int, after: tuple[int, ...] = (), *, suggested: int = 0
+    ) -> None:
         """Take the best prefix of a chain if it gains more than what is there.
 
         Args:
             after: the tokens of :attr:`offer` it goes on behind.
+            suggested: so many of the tokens behind these were suggested to whoever offers this.
         """
-        offer, why = replace(offer, probs=tuple(map(_counted_on, offer.probs))), ""
+        offer, why = replace(offer, probs=tuple(map(_counted_on, offer.probs))), behind(after, suggested)
         if after:
-            offer, why = self.offer.then(offer, len(after)), behind(after)
+            offer = self.offer.then(offer, len(after))
+        if suggested:
+            offer = self._compared(offer)
         self._offers.append(offer)
         choice = best_prefix(offer.probs, self.curve, self.rate, self.headroom)
         self._note(offer, budget, why, choice)
         if choice.gain > max(self.choice.gain, LEAST_GAIN):
             self.choice, self.offer = choice, offer
+
+    def _compared(self, offer: Offer) -> Offer:
+        """Somebody drafted with :attr:`offer` before their eyes. What both have counts as the surer one says;
+        where they part only one can be right."""
+        mine = self.offer
+        agreed = agreement(offer.token_ids, mine.token_ids)
+        surer, rest = tuple(map(max, offer.probs[:agreed], mine.probs[:agreed])), list(mine.probs[agreed:])
+        if rest and len(offer) > agreed:
+            rest[0] = min(rest[0], 1.0 - offer.probs[agreed])
+        self.offer = replace(mine, probs=(*surer, *rest))
+        self._offers = [self.offer if each is mine else each for each in self._offers]
+        choice = best_prefix(self.offer.probs, self.curve, self.rate, self.headroom)
+        self.choice = choice if choice.gain > LEAST_GAIN else Choice()
+        return replace(offer, probs=surer + offer.probs[agreed:])
 
     def take(self, offer: Offer, length: int, budget: int) -> None:
         """Take so many tokens of a chain, whatever they gain."""
@@ -168,6 +188,7 @@ def _counted_on(p: float) -> float:
     return p / (_CAUTION - (_CAUTION - 1.0) * p)
 
 
-def behind(after: tuple[int, ...]) -> str:
-    """Where an answer goes on, in words."""
-    return f"behind {len(after)} tokens"
+def behind(after: tuple[int, ...], suggested: int = 0) -> str:
+    """Where an answer goes on, and what was suggested to it, in words."""
+    where = [f"behind {len(after)} tokens"] if after else []
+    return ", ".join([*where, f"{suggested} suggested"] if suggested else where)

@@ -177,13 +177,14 @@ class AskLayer:
     """Ask a layer for at most ``budget`` tokens; 0 only tells it what was written.
 
     ``verified`` is what the target really got in the last step, None before the first. ``after`` is a draft
-    behind which the layer is to go on.
+    behind which the layer is to go on, ``suggested`` what others believe to follow that.
     """
 
     layer: str
     budget: int
     verified: Feedback | None = None
     after: tuple[int, ...] = ()
+    suggested: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,8 +338,9 @@ def decision_to_json(decision: Decision) -> dict[str, Any]:
     if isinstance(decision, AskLayer):
         if decision.verified is not None:
             data["verified"]["source"] = int(decision.verified.source)
-        if decision.after:
-            data["after"] = list(decision.after)
-        else:
-            del data["after"]
+        for name in ("after", "suggested"):
+            if data[name]:
+                data[name] = list(data[name])
+            else:
+                del data[name]
     return {"decision": type(decision).__name__, **data}

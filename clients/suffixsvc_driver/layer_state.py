@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from suffixsvc_driver.asking import Asking
-from suffixsvc_driver.chain import CleanDraft
+from suffixsvc_driver.chain import CleanDraft, agreement
 from suffixsvc_driver.config import LayerKind, LayerSpec
 from suffixsvc_driver.trust import Trust
 
 __all__ = ["DraftModelState", "LayerState", "layer_state"]
 
-#: a draft model reads a token it has not seen in this share of the time it writes one in. What it has to
+#: where nobody knows, a draft model reads a token in this share of the time it writes one in. What it has to
 #: read grows while it is not asked, and is paid by the next question: seconds, after a long pause
 _READING_SHARE: Final = 0.2
 #: weight of the newest measurement of what a draft model's token costs
@@ -29,13 +29,14 @@ class LayerState:
         self.asking = asking
         #: steps since a question last added something to the draft at hand
         self.dry_steps = 0
-        #: the answer in this step, and the draft it goes on behind
+        #: the answer in this step, the draft it goes on behind, and what was suggested to follow that
         self.answer = CleanDraft()
         self.after: tuple[int, ...] = ()
+        self.suggested: tuple[int, ...] = ()
 
     def begin_step(self) -> None:
         """Nothing was answered yet."""
-        self.answer, self.after = CleanDraft(), ()
+        self.answer, self.after, self.suggested = CleanDraft(), (), ()
 
     def label(self, trust: Trust, emitted: tuple[int, ...]) -> None:
         """Learn from what the target wrote what the answer was worth, sent or not. Of a tree every token
@@ -92,19 +93,27 @@ class DraftModelState(LayerState):
     def __init__(self, spec: LayerSpec, asking: Asking) -> None:
         super().__init__(spec, asking)
         self.token_seconds = spec.seconds_per_token
+        known = spec.seconds_per_read_token > 0.0 < spec.seconds_per_token
+        self._reading = spec.seconds_per_read_token / spec.seconds_per_token if known else _READING_SHARE
         self._behind = 0  # tokens of the text that it was not told yet
 
     @property
     def reading_seconds(self) -> float:
         """What the next question costs before the first token is drafted."""
-        return _READING_SHARE * self._behind * self.token_seconds
+        return self.read_seconds * self._behind
+
+    @property
+    def read_seconds(self) -> float:
+        """Of a token it has not seen."""
+        return self._reading * self.token_seconds
 
     def wrote(self, tokens: int) -> None:
         self._behind += tokens
 
     def measure(self, drafted: int, seconds: float) -> None:
         if seconds > 0.0:
-            each = seconds / (max(1, drafted) + _READING_SHARE * self._behind)
+            passes = max(1, drafted - agreement(self.answer.token_ids, self.suggested))
+            each = seconds / (passes + self._reading * (self._behind + len(self.suggested)))
             # an empty answer is a price only if it was waited for: catching up is not drafting
             if drafted or each > self.token_seconds:
                 self.token_seconds += _COST_STEP * (each - self.token_seconds)

@@ -27,6 +27,9 @@ __all__ = [
 
 #: tokens; what gains less than this gains nothing: probabilities and prices are not known that well
 LEAST_GAIN: Final = 0.02
+#: of what a layer gets right anywhere, the share that it gets right where the suggested token is wrong: such
+#: places are harder than others
+_RIGHT_WHERE_OTHERS_FAIL: Final = 0.5
 #: so many a rate is taken to have behind it before there are any; measured on two cores: 1 % faster than with
 #: one, and no slower where verification costs little
 _PLAIN_STEPS: Final = 80.0
@@ -67,16 +70,15 @@ def best_prefix(
     headroom: Headroom,
     *,
     given: int = 0,
-    cost_per_ask: float = 0.0,
-    cost_per_token: float = 0.0,
+    costs: Sequence[float] = (),
 ) -> Choice:
     """The prefix that gains most.
 
     Args:
         probs: P(accepted | all before accepted) of each token.
         rate: lambda, tokens per unit cost.
-        given: tokens at the start that are there already: only longer prefixes are compared, and only what
-            lies behind has the two costs, in plain steps.
+        given: tokens at the start that are there already: only longer prefixes are compared.
+        costs: of each prefix, what it takes to get it, in plain steps; none where that is nothing.
     """
     best = Choice()
     beside = headroom.beside
@@ -94,7 +96,9 @@ def best_prefix(
         if length <= given:
             continue
         width = curve.padded_width(1 + beside + length, widest)
-        cost = curve.costs[width] - plain + again + cost_per_ask + cost_per_token * (length - given)
+        cost = curve.costs[width] - plain + again
+        if costs:
+            cost += costs[length - 1]
         gain = expected - rate * cost
         if gain > best.gain:
             best = Choice(length, width - beside, gain)
@@ -145,25 +149,34 @@ def best_ask(
     headroom: Headroom,
     *,
     after: Sequence[float] = (),
+    suggested: Sequence[float] = (),
     cost_per_ask: float = 0.0,
     cost_per_token: float = 0.0,
+    cost_per_read: float = 0.0,
 ) -> Choice:
     """The best prefix were each token a layer is asked for accepted with this probability, and its gain after
     paying for the question. At acceptance 1 this is the best the layer could ever do.
 
     Args:
         after: probabilities of a draft that the layer is to go on behind; the choice's length counts them.
+        suggested: of tokens that may follow these: as many as it agrees with come in one pass, and of two
+            that part the surer one is sent.
+        cost_per_ask, cost_per_token, cost_per_read: in plain steps: of a question, of each pass, of each
+            suggested token.
     """
-    probs = [*after, *[acceptance] * max(0, headroom.limit - len(after))]
-    return best_prefix(
-        probs,
-        curve,
-        rate,
-        headroom,
-        given=len(after),
-        cost_per_ask=cost_per_ask,
-        cost_per_token=cost_per_token,
-    )
+    wanted = max(0, headroom.limit - len(after))
+    costs = [0.0] * len(after)
+    once = cost_per_ask + cost_per_read * len(suggested)
+    path, saved = 1.0, 0.0
+    for i in range(wanted):
+        costs.append(once + cost_per_token * (i + 1 - saved))
+        if i < len(suggested):
+            path *= suggested[i]
+            saved += path
+    elsewhere = _RIGHT_WHERE_OTHERS_FAIL * acceptance
+    either = [max(acceptance, p + (1.0 - p) * elsewhere) for p in suggested[:wanted]]
+    probs = [*after, *either, *[acceptance] * (wanted - len(either))]
+    return best_prefix(probs, curve, rate, headroom, given=len(after), costs=costs)
 
 
 class RunningRate:

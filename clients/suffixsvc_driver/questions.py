@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple, Protocol
 
 from suffixsvc_driver.config import DriverConfig, LayerKind, Policy
 from suffixsvc_driver.curve import CostCurve
-from suffixsvc_driver.drafting import StepDraft
+from suffixsvc_driver.drafting import Offer, StepDraft
 from suffixsvc_driver.events import AskLayer, Feedback
 from suffixsvc_driver.layer_state import DraftModelState, LayerState
 from suffixsvc_driver.policy import Choice, Headroom, best_ask
@@ -16,8 +16,21 @@ from suffixsvc_driver.trust import Trust
 
 __all__ = ["Questions", "in_steps"]
 
+_Probs = tuple[float, ...]
 #: what a draft model is believed to get right before anything was seen
 _DRAFT_MODEL_PRIOR: Final = 0.7
+
+
+class _Plan(NamedTuple):
+    """What a question would bring, what it goes on behind, and what it suggests."""
+
+    choice: Choice
+    after: tuple[int, ...] = ()
+    suggested: tuple[int, ...] = ()
+
+
+class _Best(Protocol):
+    def __call__(self, acceptance: float, after: _Probs = (), suggested: _Probs = ()) -> Choice: ...
 
 
 def in_steps(seconds: float, curve: CostCurve) -> float:
@@ -92,39 +105,33 @@ class Questions:
         eog_ids: frozenset[int],
     ) -> AskLayer | None:
         """From where the text ends, or behind the draft at hand as far as that is to be believed more than
-        the draft model, whichever is worth more."""
+        the draft model, whichever is worth more; the rest of that draft is suggested."""
         curve, rate, room = draft.curve, draft.rate, draft.headroom
         headroom = Headroom(limit, room.room, room.beside, room.replays)
 
-        def best(acceptance: float, after: tuple[float, ...] = ()) -> Choice:
+        def best(acceptance: float, after: _Probs = (), suggested: _Probs = ()) -> Choice:
             return best_ask(
                 acceptance,
                 curve,
                 rate,
                 headroom,
                 after=after,
+                suggested=suggested,
                 cost_per_ask=in_steps(layer.spec.seconds_per_ask, curve),
                 cost_per_token=in_steps(layer.token_seconds, curve),
+                cost_per_read=in_steps(layer.read_seconds, curve),
             )
 
         name, acceptance = layer.spec.name, self._trust.acceptance(layer.spec.name, _DRAFT_MODEL_PRIOR)
-        hoped = best(acceptance)
-        after: tuple[int, ...] = ()
         reading = layer.reading_seconds
-        if layer.spec.continues:
-            offer = draft.offer
-            for length in _handovers(offer.probs[: limit - 1], acceptance):
-                if offer.token_ids[length - 1] in eog_ids:
-                    break
-                behind = best(acceptance, offer.probs[:length])
-                if behind.gain > hoped.gain:
-                    hoped, after = behind, offer.token_ids[:length]
+        plans = _plans(layer, draft.offer, limit - 1, acceptance, best, eog_ids)
+        hoped, after, suggested = max(plans, key=lambda plan: plan.choice.gain)
         asked = hoped.length - len(after)
         at_hand = draft.gain_behind if after else draft.gain
         # reading is paid once and may serve every step that is left
         gain = (hoped.gain - at_hand) * max(1.0, left / (1 + hoped.length))
         if gain > rate * in_steps(reading, curve):
-            return AskLayer(name, asked, verified, after)
+            return AskLayer(name, asked, verified, after, suggested)
         price = reading + layer.token_seconds
         if not layer.asking.due(self._config.probe_every_steps, curve.seconds_per_step, price):
             each, first = in_steps(layer.token_seconds, curve), in_steps(reading, curve)
@@ -138,11 +145,45 @@ class Questions:
         return None
 
 
-def _handovers(probs: Sequence[float], acceptance: float) -> list[int]:
+def _plans(
+    layer: DraftModelState,
+    offer: Offer,
+    most: int,
+    acceptance: float,
+    best: _Best,
+    eog_ids: frozenset[int],
+) -> Iterator[_Plan]:
+    """Ways to ask a draft model: as if nothing was there; with the draft at hand suggested to it; where it
+    does not look at suggestions, to go on behind that draft, before what is doubted more than its own."""
+    yield _Plan(best(acceptance))
+    probs = offer.probs[:most]
+    if layer.spec.checks:
+        count = _suggestions(probs, layer)
+        choice = best(acceptance, suggested=probs[:count])
+        yield _Plan(choice, suggested=offer.token_ids[: max(0, min(count, choice.length - 1))])
+    elif layer.spec.continues:
+        for start in _handovers(probs, acceptance):
+            if offer.token_ids[start - 1] in eog_ids:
+                break
+            yield _Plan(best(acceptance, probs[:start]), after=offer.token_ids[:start])
+
+
+def _handovers(probs: _Probs, acceptance: float) -> list[int]:
     """Behind how many tokens of a draft a layer of this acceptance might go on: before each one that is
     doubted more than the layer's own, and behind all."""
     lengths = [length for length in range(1, len(probs)) if probs[length] < acceptance]
     return [*lengths, len(probs)] if probs else []
+
+
+def _suggestions(probs: _Probs, layer: DraftModelState) -> int:
+    """How many tokens of a draft to suggest: as long as one is likelier to save a pass than reading it costs
+    of one."""
+    path = 1.0
+    for length, p in enumerate(probs):
+        path *= p
+        if path * layer.token_seconds <= layer.read_seconds:
+            return length
+    return len(probs)
 
 
 def _why_no_budget(limit: int, room: int) -> str:

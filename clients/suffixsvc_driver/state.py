@@ -250,7 +250,7 @@ class Driver:
                 layer.pass_over()
                 continue
             layer.asking.asked()
-            layer.after = ask.after
+            layer.after, layer.suggested = ask.after, ask.suggested
             self._ask = ask
             return ask
         self._ask = None
@@ -293,7 +293,7 @@ class Driver:
         offer = Offer(name, answer.token_ids, answer.sources, probs, parents=answer.parents)
         draft = self._draft
         if isinstance(draft, TreeDraft) or self.config.policy is Policy.EXPECTED_GAIN:
-            draft.consider(offer, budget, layer.after)
+            draft.consider(offer, budget, layer.after, suggested=len(layer.suggested))
         elif draft.choice.length == 0 and len(answer) >= self.config.min_match_tokens:
             draft.take(offer, len(answer), budget)
         else:

@@ -81,11 +81,15 @@ class TreeDraft:
         """A layer was not asked."""
         self._looked_at.append(Considered(layer, 0, why))
 
-    def consider(self, offer: Offer, budget: int, after: tuple[int, ...] = ()) -> None:
+    def consider(
+        self, offer: Offer, budget: int, after: tuple[int, ...] = (), *, suggested: int = 0
+    ) -> None:
         """Add a chain or a tree of tokens to what is there, and choose anew.
 
         Args:
             after: the tokens of :attr:`offer` it goes on behind.
+            suggested: so many of the tokens behind these were suggested to whoever offers this. In a tree
+                siblings share what they are believed in any case.
         """
         root = -1
         for token in after:
@@ -103,7 +107,7 @@ class TreeDraft:
             Considered(
                 offer.layer,
                 budget,
-                behind(after) if after else "",
+                behind(after, suggested),
                 offer.token_ids,
                 offer.probs,
                 len(chosen.nodes),

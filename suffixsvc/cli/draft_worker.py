@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from suffixsvc.cli.options import InsecureNetwork
 
 __all__ = ["draft_worker"]
+
+#: of another layer's draft, looked at in one pass
+_SUGGESTED_TOKENS: Final = 16
 
 
 def draft_worker(
@@ -82,5 +85,7 @@ def draft_worker(
     worker = WorkerSettings(
         queue=queue, busy_after_seconds=busy_after_ms / 1e3 or None, batch_width=batch, drivers=drivers
     )
-    settings = ContextSettings(context_size=context, slots=slots, threads=threads, max_width=1)
+    settings = ContextSettings(
+        context_size=context, slots=slots, threads=threads, max_width=1 + _SUGGESTED_TOKENS, snapshots=False
+    )
     serve_until_signal(models.resolve(model), str(address), settings, worker, ready_file)

@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from suffixsvc.v1 import types_pb2 as suffixsvc_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fsuffixsvc/v1/draft_worker.proto\x12\x0csuffixsvc.v1\x1a\x18suffixsvc/v1/types.proto\"\x11\n\x0f\x44\x65scribeRequest\"\x8c\x02\n\rDescribeReply\x12\r\n\x05model\x18\x01 \x01(\t\x12\x12\n\nvocab_type\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\x05\x12\x0e\n\x06\x62os_id\x18\x04 \x01(\x05\x12\x0e\n\x06\x65os_id\x18\x05 \x01(\x05\x12\x0f\n\x07\x61\x64\x64_bos\x18\x06 \x01(\x08\x12\x0f\n\x07\x61\x64\x64_eos\x18\x07 \x01(\x08\x12\x13\n\x0b\x66ingerprint\x18\x08 \x01(\t\x12\x14\n\x0c\x63ontext_size\x18\t \x01(\x05\x12\x19\n\x11seconds_per_token\x18\n \x01(\x01\x12\x12\n\nparameters\x18\x0b \x01(\x04\x12\x13\n\x0binstance_id\x18\x0c \x01(\t\x12\x13\n\x0b\x62\x61tch_width\x18\r \x01(\x05\"&\n\x0fGetVocabRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\t\"0\n\rGetVocabReply\x12\x10\n\x08\x66irst_id\x18\x01 \x01(\x05\x12\r\n\x05texts\x18\x02 \x03(\x0c\"\xd1\x01\n\x12WorkerDraftRequest\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x0c\n\x04keep\x18\x03 \x01(\x05\x12\x15\n\rnew_token_ids\x18\x04 \x01(\x0c\x12\x18\n\x10max_draft_tokens\x18\x05 \x01(\x05\x12\r\n\x05p_min\x18\x06 \x01(\x02\x12\r\n\x05top_k\x18\x07 \x01(\x05\x12\x0e\n\x06\x66orget\x18\x08 \x01(\x08\x12\x17\n\x0ftimeout_seconds\x18\t \x01(\x01\x12\x14\n\x0cwait_seconds\x18\n \x01(\x01\"\xcd\x01\n\x10WorkerDraftReply\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\"\n\x05\x64raft\x18\x03 \x01(\x0b\x32\x13.suffixsvc.v1.Draft\x12(\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x19.suffixsvc.v1.ErrorDetail\x12\x0e\n\x06length\x18\x05 \x01(\x05\x12\x17\n\x0f\x63ompute_seconds\x18\x06 \x01(\x01\x12\x0c\n\x04\x62usy\x18\x07 \x01(\x08\x12\x13\n\x0binstance_id\x18\x08 \x01(\t2\xee\x01\n\x0b\x44raftWorker\x12\x46\n\x08\x44\x65scribe\x12\x1d.suffixsvc.v1.DescribeRequest\x1a\x1b.suffixsvc.v1.DescribeReply\x12H\n\x08GetVocab\x12\x1d.suffixsvc.v1.GetVocabRequest\x1a\x1b.suffixsvc.v1.GetVocabReply0\x01\x12M\n\x05\x44raft\x12 .suffixsvc.v1.WorkerDraftRequest\x1a\x1e.suffixsvc.v1.WorkerDraftReply(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fsuffixsvc/v1/draft_worker.proto\x12\x0csuffixsvc.v1\x1a\x18suffixsvc/v1/types.proto\"\x11\n\x0f\x44\x65scribeRequest\"\xbc\x02\n\rDescribeReply\x12\r\n\x05model\x18\x01 \x01(\t\x12\x12\n\nvocab_type\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\x05\x12\x0e\n\x06\x62os_id\x18\x04 \x01(\x05\x12\x0e\n\x06\x65os_id\x18\x05 \x01(\x05\x12\x0f\n\x07\x61\x64\x64_bos\x18\x06 \x01(\x08\x12\x0f\n\x07\x61\x64\x64_eos\x18\x07 \x01(\x08\x12\x13\n\x0b\x66ingerprint\x18\x08 \x01(\t\x12\x14\n\x0c\x63ontext_size\x18\t \x01(\x05\x12\x19\n\x11seconds_per_token\x18\n \x01(\x01\x12\x12\n\nparameters\x18\x0b \x01(\x04\x12\x13\n\x0binstance_id\x18\x0c \x01(\t\x12\x13\n\x0b\x62\x61tch_width\x18\r \x01(\x05\x12\x1e\n\x16seconds_per_read_token\x18\x0e \x01(\x01\x12\x0e\n\x06\x63hecks\x18\x0f \x01(\x08\"&\n\x0fGetVocabRequest\x12\x13\n\x0b\x66ingerprint\x18\x01 \x01(\t\"0\n\rGetVocabReply\x12\x10\n\x08\x66irst_id\x18\x01 \x01(\x05\x12\r\n\x05texts\x18\x02 \x03(\x0c\"\xee\x01\n\x12WorkerDraftRequest\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x0c\n\x04keep\x18\x03 \x01(\x05\x12\x15\n\rnew_token_ids\x18\x04 \x01(\x0c\x12\x18\n\x10max_draft_tokens\x18\x05 \x01(\x05\x12\r\n\x05p_min\x18\x06 \x01(\x02\x12\r\n\x05top_k\x18\x07 \x01(\x05\x12\x0e\n\x06\x66orget\x18\x08 \x01(\x08\x12\x17\n\x0ftimeout_seconds\x18\t \x01(\x01\x12\x14\n\x0cwait_seconds\x18\n \x01(\x01\x12\x1b\n\x13suggested_token_ids\x18\x0b \x01(\x0c\"\xcd\x01\n\x10WorkerDraftReply\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\"\n\x05\x64raft\x18\x03 \x01(\x0b\x32\x13.suffixsvc.v1.Draft\x12(\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x19.suffixsvc.v1.ErrorDetail\x12\x0e\n\x06length\x18\x05 \x01(\x05\x12\x17\n\x0f\x63ompute_seconds\x18\x06 \x01(\x01\x12\x0c\n\x04\x62usy\x18\x07 \x01(\x08\x12\x13\n\x0binstance_id\x18\x08 \x01(\t2\xee\x01\n\x0b\x44raftWorker\x12\x46\n\x08\x44\x65scribe\x12\x1d.suffixsvc.v1.DescribeRequest\x1a\x1b.suffixsvc.v1.DescribeReply\x12H\n\x08GetVocab\x12\x1d.suffixsvc.v1.GetVocabRequest\x1a\x1b.suffixsvc.v1.GetVocabReply0\x01\x12M\n\x05\x44raft\x12 .suffixsvc.v1.WorkerDraftRequest\x1a\x1e.suffixsvc.v1.WorkerDraftReply(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -25,15 +25,15 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_DESCRIBEREQUEST']._serialized_start=75
   _globals['_DESCRIBEREQUEST']._serialized_end=92
   _globals['_DESCRIBEREPLY']._serialized_start=95
-  _globals['_DESCRIBEREPLY']._serialized_end=363
-  _globals['_GETVOCABREQUEST']._serialized_start=365
-  _globals['_GETVOCABREQUEST']._serialized_end=403
-  _globals['_GETVOCABREPLY']._serialized_start=405
-  _globals['_GETVOCABREPLY']._serialized_end=453
-  _globals['_WORKERDRAFTREQUEST']._serialized_start=456
-  _globals['_WORKERDRAFTREQUEST']._serialized_end=665
-  _globals['_WORKERDRAFTREPLY']._serialized_start=668
-  _globals['_WORKERDRAFTREPLY']._serialized_end=873
-  _globals['_DRAFTWORKER']._serialized_start=876
-  _globals['_DRAFTWORKER']._serialized_end=1114
+  _globals['_DESCRIBEREPLY']._serialized_end=411
+  _globals['_GETVOCABREQUEST']._serialized_start=413
+  _globals['_GETVOCABREQUEST']._serialized_end=451
+  _globals['_GETVOCABREPLY']._serialized_start=453
+  _globals['_GETVOCABREPLY']._serialized_end=501
+  _globals['_WORKERDRAFTREQUEST']._serialized_start=504
+  _globals['_WORKERDRAFTREQUEST']._serialized_end=742
+  _globals['_WORKERDRAFTREPLY']._serialized_start=745
+  _globals['_WORKERDRAFTREPLY']._serialized_end=950
+  _globals['_DRAFTWORKER']._serialized_start=953
+  _globals['_DRAFTWORKER']._serialized_end=1191
 # @@protoc_insertion_point(module_scope)

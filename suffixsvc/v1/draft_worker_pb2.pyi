@@ -11,7 +11,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("model", "vocab_type", "vocab_size", "bos_id", "eos_id", "add_bos", "add_eos", "fingerprint", "context_size", "seconds_per_token", "parameters", "instance_id", "batch_width")
+    __slots__ = ("model", "vocab_type", "vocab_size", "bos_id", "eos_id", "add_bos", "add_eos", "fingerprint", "context_size", "seconds_per_token", "parameters", "instance_id", "batch_width", "seconds_per_read_token", "checks")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VOCAB_TYPE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,8 @@ class DescribeReply(_message.Message):
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     BATCH_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_PER_READ_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
     model: str
     vocab_type: str
     vocab_size: int
@@ -38,7 +40,9 @@ class DescribeReply(_message.Message):
     parameters: int
     instance_id: str
     batch_width: int
-    def __init__(self, model: _Optional[str] = ..., vocab_type: _Optional[str] = ..., vocab_size: _Optional[int] = ..., bos_id: _Optional[int] = ..., eos_id: _Optional[int] = ..., add_bos: bool = ..., add_eos: bool = ..., fingerprint: _Optional[str] = ..., context_size: _Optional[int] = ..., seconds_per_token: _Optional[float] = ..., parameters: _Optional[int] = ..., instance_id: _Optional[str] = ..., batch_width: _Optional[int] = ...) -> None: ...
+    seconds_per_read_token: float
+    checks: bool
+    def __init__(self, model: _Optional[str] = ..., vocab_type: _Optional[str] = ..., vocab_size: _Optional[int] = ..., bos_id: _Optional[int] = ..., eos_id: _Optional[int] = ..., add_bos: bool = ..., add_eos: bool = ..., fingerprint: _Optional[str] = ..., context_size: _Optional[int] = ..., seconds_per_token: _Optional[float] = ..., parameters: _Optional[int] = ..., instance_id: _Optional[str] = ..., batch_width: _Optional[int] = ..., seconds_per_read_token: _Optional[float] = ..., checks: bool = ...) -> None: ...
 
 class GetVocabRequest(_message.Message):
     __slots__ = ("fingerprint",)
@@ -55,7 +59,7 @@ class GetVocabReply(_message.Message):
     def __init__(self, first_id: _Optional[int] = ..., texts: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class WorkerDraftRequest(_message.Message):
-    __slots__ = ("seq", "session_id", "keep", "new_token_ids", "max_draft_tokens", "p_min", "top_k", "forget", "timeout_seconds", "wait_seconds")
+    __slots__ = ("seq", "session_id", "keep", "new_token_ids", "max_draft_tokens", "p_min", "top_k", "forget", "timeout_seconds", "wait_seconds", "suggested_token_ids")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +70,7 @@ class WorkerDraftRequest(_message.Message):
     FORGET_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SUGGESTED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     seq: int
     session_id: str
     keep: int
@@ -76,7 +81,8 @@ class WorkerDraftRequest(_message.Message):
     forget: bool
     timeout_seconds: float
     wait_seconds: float
-    def __init__(self, seq: _Optional[int] = ..., session_id: _Optional[str] = ..., keep: _Optional[int] = ..., new_token_ids: _Optional[bytes] = ..., max_draft_tokens: _Optional[int] = ..., p_min: _Optional[float] = ..., top_k: _Optional[int] = ..., forget: bool = ..., timeout_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
+    suggested_token_ids: bytes
+    def __init__(self, seq: _Optional[int] = ..., session_id: _Optional[str] = ..., keep: _Optional[int] = ..., new_token_ids: _Optional[bytes] = ..., max_draft_tokens: _Optional[int] = ..., p_min: _Optional[float] = ..., top_k: _Optional[int] = ..., forget: bool = ..., timeout_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ..., suggested_token_ids: _Optional[bytes] = ...) -> None: ...
 
 class WorkerDraftReply(_message.Message):
     __slots__ = ("seq", "session_id", "draft", "error", "length", "compute_seconds", "busy", "instance_id")

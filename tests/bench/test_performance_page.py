@@ -135,18 +135,21 @@ def test_further_runs_go_below_the_first(tmp_path: Path) -> None:
     priced = [asdict(PricedRow("sql", "expected-gain", 2.5, 3.0, 8, 6, {"draft-model": 6}))]
     with_draft = data | {"draft": "d.gguf", "prices": {"gpu": "assumed"}, "priced": {"gpu": priced}}
     sweep = data | {"rows": [*data["rows"], *(data["rows"][0] | {"variant": f"K = {k}"} for k in (4, 8))]}
-    runs = {"decode": data, "decode-k": sweep, "decode-draft": with_draft}
+    warm = data | {"rows": [*data["rows"], data["rows"][0] | {"workload": "sql at 0.7"}]}
+    runs = {"decode": data, "decode-k": sweep, "decode-temperature": warm, "decode-draft": with_draft}
     for name, run in runs.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(run), encoding="utf-8")
     publish(tmp_path, page)
     first, rest = page.read_text(encoding="utf-8").split("### Speed against K\n")
-    second, third = rest.split("### With a draft model\n")
-    for text, name in ((first, "decode"), (second, "decode-k"), (third, "decode-draft")):
+    second, rest = rest.split("### Speed against temperature\n")
+    warmer, third = rest.split("### With a draft model\n")
+    for text, name in zip((first, second, warmer, third), runs, strict=True):
         assert f"Every pair stands in {name}.json" in text
         assert json.loads((tmp_path / "page" / f"{name}.json").read_text(encoding="utf-8")) == runs[name]
     assert "![What a draft of K tokens can bring]" in first
     assert "![Speed against K](page/speed-against-k.svg)" in second
     assert "| sql | K = 8 |" in second
+    assert "| sql at 0.7 | expected-gain |" in warmer
     assert "drafts by d.gguf" not in first + second
     assert "drafts by d.gguf" in third
     assert "#### At the prices of gpu" in third

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from suffixsvc_driver.config import DriverConfig
+from suffixsvc_driver.config import DriverConfig, LayerSpec
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import AskLayer, LayerAnswer, Verified, Verify, decision_to_json
 from suffixsvc_driver.state import Driver
@@ -15,6 +15,7 @@ from support.replica import GPU, MODEL, SUFFIX, TWO_CORES, Replica, begin, chain
 from suffixsvc.types import Draft, DraftSource
 
 CONTINUES = replace(MODEL, continues=True)
+CHECKS = replace(CONTINUES, seconds_per_read_token=0.00005, checks=True)
 
 
 def four_then_model(truth: list[int]) -> Replica:
@@ -74,6 +75,74 @@ def test_the_draft_model_takes_over_where_memory_has_its_doubts() -> None:
     assert driver.stats.layers["model"].sent.accepted == 1
 
 
+def doubted(spec: LayerSpec, probs: list[float]) -> tuple[Driver, AskLayer]:
+    """Memory drafts 7, 8, 9 .. with these probabilities; what the draft model is asked then."""
+    driver = Driver(DriverConfig(), GPU, [SUFFIX, spec])
+    assert isinstance(driver.on(begin(50)), AskLayer)
+    memory = Draft.chain(list(range(7, 7 + len(probs))), probs, DraftSource.NAMESPACE)
+    ask = driver.on(LayerAnswer("suffix", memory))
+    assert isinstance(ask, AskLayer)
+    return driver, ask
+
+
+def test_what_memory_has_is_suggested_to_a_model_that_checks() -> None:
+    probs = [0.6, 0.9, 0.9, 0.9, 0.9]
+    for spec, expected in ((CHECKS, (7, 8, 9, 10, 11)), (CONTINUES, ()), (MODEL, ())):
+        _, ask = doubted(spec, probs)
+        assert ask.suggested == expected
+        assert ask.after == ()
+        assert ask.budget > len(ask.suggested)
+
+
+def test_a_model_that_checks_is_never_asked_to_go_on_unseen() -> None:
+    """What is sure costs it no more to look at than to go on behind."""
+    _, ask = doubted(CHECKS, [0.99, 0.99, 0.5, 0.9])
+    assert ask.after == ()
+    assert ask.suggested == (7, 8, 9, 10)
+
+
+def test_a_suggestion_nobody_would_believe_is_not_read() -> None:
+    """Reading costs nearly what writing does: only what is likely is worth it."""
+    dear = replace(CHECKS, seconds_per_read_token=0.8 * CHECKS.seconds_per_token)
+    _, ask = doubted(dear, [0.6, 0.9])
+    assert ask.suggested == ()
+
+
+def test_where_model_and_memory_part_only_one_can_be_right() -> None:
+    """Memory was surer, but the model that had its draft before its eyes says something else."""
+    driver, ask = doubted(CHECKS, [0.6, 0.97, 0.97, 0.97, 0.97, 0.97, 0.97, 0.97])
+    answer = Draft.chain([7, 8, 30, 31], [0.97, 0.97, 0.9, 0.9], DraftSource.DRAFT_MODEL)
+    sent = driver.on(LayerAnswer("model", answer))
+    assert ask.suggested[:3] == (7, 8, 9)
+    assert isinstance(sent, Verify)
+    assert (sent.layer, sent.token_ids) == ("model", (7, 8, 30, 31))
+    assert sent.considered[-1].why == f"{len(ask.suggested)} suggested"
+
+
+def test_where_model_and_memory_agree_the_surer_one_counts() -> None:
+    driver, _ = doubted(CHECKS, [0.6, 0.97, 0.97])
+    answer = Draft.chain([7, 8, 9, 10], [0.97, 0.5, 0.5, 0.5], DraftSource.DRAFT_MODEL)
+    sent = driver.on(LayerAnswer("model", answer))
+    assert isinstance(sent, Verify)
+    assert sent.layer == "model"
+    assert sent.probs[0] > 0.9
+    assert sent.probs[1] > 0.9
+    assert sent.probs[3] < 0.5
+
+
+def test_tokens_that_cost_no_pass_are_no_measurement() -> None:
+    """Four suggested tokens and one more, in one pass: it took what one token takes, and reading."""
+    driver, ask = doubted(CHECKS, [0.6, 0.9, 0.9, 0.9])
+    agreed = [*ask.suggested, 40]
+    answer = Draft.chain(agreed, [0.95] * len(agreed), DraftSource.DRAFT_MODEL)
+    reading = CHECKS.seconds_per_read_token * (begin(50).prompt_length + len(ask.suggested))
+    assert isinstance(driver.on(LayerAnswer("model", answer, CHECKS.seconds_per_token + reading)), Verify)
+    sent = driver.on(Verified((*agreed, 41), len(agreed), len(agreed) + 1))
+    assert isinstance(sent, AskLayer)
+    price = driver._layers[1].token_seconds  # type: ignore[attr-defined]  # what it has learned shows nowhere else
+    assert price == pytest.approx(CHECKS.seconds_per_token)
+
+
 def test_what_it_went_on_behind_did_not_come() -> None:
     """Nothing is learned about tokens behind a wrong one, and nothing is credited."""
     truth = text(40, seed=3)
@@ -104,6 +173,11 @@ def test_a_layer_that_cannot_continue_is_asked_from_the_texts_end() -> None:
     asks = [decision for _, decision in replica.trace if isinstance(decision, AskLayer)]
     assert asks
     assert all(ask.after == () for ask in asks)
+
+
+def test_suggestions_can_be_written_down() -> None:
+    _, ask = doubted(CHECKS, [0.6, 0.9, 0.9])
+    assert json.loads(json.dumps(decision_to_json(ask)))["suggested"] == [7, 8, 9]
 
 
 def test_decisions_that_go_on_can_be_written_down() -> None:

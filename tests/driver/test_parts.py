@@ -77,8 +77,8 @@ def test_the_best_prefix_is_the_best(
 ) -> None:
     """Against trying every prefix in every width that holds it."""
     headroom = Headroom(limit, room, beside, replays)
-    prices = {"given": given_tokens, "cost_per_ask": 0.1, "cost_per_token": 0.05}
-    choice = best_prefix(probs, curve, rate, headroom, **prices)  # type: ignore[arg-type]  # mixed numbers
+    costs = [0.1 + 0.05 * (n - given_tokens) for n in range(1, max(len(probs), limit) + 1)]
+    choice = best_prefix(probs, curve, rate, headroom, given=given_tokens, costs=costs)
     base, best = 1 + beside, 0.0
     widest = min(room + beside, curve.max_width)
     for n in range(given_tokens + 1, min(len(probs), limit) + 1):
@@ -133,6 +133,35 @@ def test_asking_must_earn_its_price() -> None:
     vain = best_ask(0.5, curve, 1.0, room, after=[0.05] * 4, cost_per_token=0.05)
     assert sure.length > 4
     assert vain.length == 0
+
+
+@given(
+    acceptance=st.floats(0, 1),
+    suggested=st.lists(st.floats(0, 1), max_size=8),
+    limit=st.integers(0, 12),
+    rate=st.floats(1, 5),
+)
+def test_suggested_tokens_save_the_passes_in_which_they_agree(
+    acceptance: float, suggested: list[float], limit: int, rate: float
+) -> None:
+    """Against the expectation over how many of them are what the layer would write."""
+    curve = CostCurve.linear(0.02, 32)
+    prices = {"cost_per_ask": 0.1, "cost_per_token": 0.05, "cost_per_read": 0.01}
+    choice = best_ask(acceptance, curve, rate, Headroom(limit, 100), suggested=suggested, **prices)
+    best = 0.0
+    for n in range(1, limit + 1):
+        looked_at = suggested[: n - 1]  # the pass that looks at them gives one token more
+        passes = 0.0
+        for agreed in range(len(looked_at) + 1):
+            here = math.prod(looked_at[:agreed])
+            here *= 1.0 if agreed == len(looked_at) else 1.0 - looked_at[agreed]
+            passes += here * (n - agreed)
+        cost = 0.1 + 0.05 * passes + 0.01 * len(suggested) + curve.costs[n + 1] - 1.0
+        # where a suggested token is wrong, the layer is right half as often as elsewhere
+        probs = [max(acceptance, p + (1.0 - p) * acceptance / 2) for p in suggested[:n]]
+        probs += [acceptance] * (n - len(probs))
+        best = max(best, sum(math.prod(probs[:i]) for i in range(1, n + 1)) - rate * cost)
+    assert choice.gain == pytest.approx(best, abs=1e-9)
 
 
 def test_the_running_rate_is_never_below_plain_decoding() -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from suffixsvc_driver.chain import agreement
 from suffixsvc_driver.config import LayerKind
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Feedback
@@ -191,9 +192,10 @@ class _Around:
         budget: int,
         verified: Feedback | None,
         after: Sequence[int] = (),
+        suggested: Sequence[int] = (),
     ) -> Draft:
-        if after and isinstance(self._layer, ContinuingLayer):
-            return self._layer.draft(new_token_ids, budget, verified, after=after)
+        if (after or suggested) and isinstance(self._layer, ContinuingLayer):
+            return self._layer.draft(new_token_ids, budget, verified, after=after, suggested=suggested)
         return self._layer.draft(new_token_ids, budget, verified)
 
     def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
@@ -208,7 +210,10 @@ class _PricedModel(_Around):
         self._clock, self._prices = clock, prices
         self._unread = 0
         self.spec = replace(
-            layer.spec, seconds_per_ask=prices.draft_ask, seconds_per_token=prices.draft_token
+            layer.spec,
+            seconds_per_ask=prices.draft_ask,
+            seconds_per_token=prices.draft_token,
+            seconds_per_read_token=prices.draft_read,
         )
 
     def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
@@ -221,13 +226,15 @@ class _PricedModel(_Around):
         budget: int,
         verified: Feedback | None,
         after: Sequence[int] = (),
+        suggested: Sequence[int] = (),
     ) -> Draft:
-        draft = super().draft(new_token_ids, budget, verified, after)
+        draft = super().draft(new_token_ids, budget, verified, after, suggested)
         prices = self._prices
         self._unread += len(new_token_ids)
         if budget > 0:
-            self._clock.now += prices.draft_ask + prices.draft_token * max(1, len(draft.token_ids))
-            self._clock.now += prices.draft_read * self._unread
+            agreed = agreement(draft.token_ids.tolist(), suggested) if self.spec.checks else 0
+            self._clock.now += prices.draft_ask + prices.draft_token * max(1, len(draft) - agreed)
+            self._clock.now += prices.draft_read * (self._unread + len(suggested))
             self._unread = 0
         return draft
 
@@ -255,16 +262,17 @@ class _Patient(_Around):
         budget: int,
         verified: Feedback | None,
         after: Sequence[int] = (),
+        suggested: Sequence[int] = (),
     ) -> Draft:
         until = time.monotonic() + _PATIENCE_SECONDS
         before = self._unanswered()
-        draft = super().draft(new_token_ids, budget, verified, after)
+        draft = super().draft(new_token_ids, budget, verified, after, suggested)
         while budget > 0 and not len(draft.token_ids) and time.monotonic() < until:
             if not self._session.reading and self._unanswered() == before:
                 break  # that was its answer: nothing
             time.sleep(_PAUSE_SECONDS)
             before = self._unanswered()
-            draft = super().draft((), budget, verified, after)
+            draft = super().draft((), budget, verified, after, suggested)
         return draft
 
     def _unanswered(self) -> int:

@@ -46,6 +46,7 @@ class ContinuingLayer(Layer, Protocol):
         verified: Feedback | None,
         *,
         after: Sequence[int] = (),
+        suggested: Sequence[int] = (),
     ) -> Draft:
         """As :meth:`Layer.draft`.
 
@@ -53,4 +54,6 @@ class ContinuingLayer(Layer, Protocol):
             after: a chain drafted for this step. The draft follows the text and this chain, and its
                 probabilities hold given that all of the chain is accepted. It does not become part of the
                 text: what the target accepts of it comes back in ``new_token_ids``, as always.
+            suggested: what other layers believe to follow that. The draft is the layer's own, and the same
+                without; it may come sooner where the two agree (``spec.checks``).
         """

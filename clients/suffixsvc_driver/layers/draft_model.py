@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Unpack
 
 from suffixsvc.types import Draft, VerifyCost
@@ -35,7 +36,9 @@ class DraftModelLayer(WorkerLayer):
         name: str = "draft-model",
         **options: Unpack[WorkerOptions],
     ) -> None:
-        super().__init__(worker, worker.check_vocabulary(target), name, 1.0, options)
+        description = worker.check_vocabulary(target)
+        super().__init__(worker, description, name, 1.0, options)
+        self.spec = replace(self.spec, checks=description.checks)
 
     def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
         self._session.set_text(prompt_ids)
@@ -47,12 +50,13 @@ class DraftModelLayer(WorkerLayer):
         verified: Feedback | None,
         *,
         after: Sequence[int] = (),
+        suggested: Sequence[int] = (),
     ) -> Draft:
         self._session.append(new_token_ids)
         if budget == 0:
             return Draft.empty()
-        seconds = self._seconds_for(budget + len(new_token_ids) + len(after))
-        return self._session.draft(budget, seconds, after)
+        seconds = self._seconds_for(budget + len(new_token_ids) + len(after) + len(suggested))
+        return self._session.draft(budget, seconds, after, suggested)
 
     def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
         self._session.append(new_token_ids)

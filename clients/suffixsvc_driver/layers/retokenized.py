@@ -77,6 +77,7 @@ class RetokenizedLayer(WorkerLayer):
         verified: Feedback | None,
         *,
         after: Sequence[int] = (),
+        suggested: Sequence[int] = (),
     ) -> Draft:
         self._text.extend(new_token_ids)
         if budget == 0:

@@ -81,6 +81,7 @@ class WorkerLayer:
             seconds_per_token=description.seconds_per_token * token_ratio,
             max_draft_tokens=options.get("max_draft_tokens", 16),
             continues=True,
+            seconds_per_read_token=description.seconds_per_read_token * token_ratio,
         )
         p_min, curve = options.get("p_min"), options.get("curve")
         if p_min is None:

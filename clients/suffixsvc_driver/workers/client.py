@@ -60,6 +60,7 @@ class DraftWorkerClient(SingleWorker):
             fingerprint=reply.fingerprint,
         )
         require_speed(reply.seconds_per_token, self.address)
+        require_speed(reply.seconds_per_read_token, self.address)
         return WorkerDescription(
             reply.model,
             reply.context_size,
@@ -67,6 +68,8 @@ class DraftWorkerClient(SingleWorker):
             reply.parameters,
             reply.instance_id,
             vocabulary,
+            seconds_per_read_token=reply.seconds_per_read_token,
+            checks=reply.checks,
         )
 
     def vocabulary(

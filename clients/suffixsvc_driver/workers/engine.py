@@ -7,16 +7,21 @@ one batch for all of them: what one of them gets does not depend on the others.
     begin() ──> reading ──read()──> drafting ──step()──> done
                 (nothing to read: drafting at once; nothing to draft: done once it is read)
 
+A request may suggest what follows. The model then computes all of that in one pass, keeps what it would have
+written itself, and goes on behind it: staged speculative decoding (Spector and Re, 2023), a draft model that
+is drafted for. What comes out is the same draft.
+
 The KV of earlier calls is kept: a request costs the tokens that are new since the last one, plus those it
 drafts. Drafted tokens that the target agreed with are in the KV already.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -31,10 +36,11 @@ from suffixsvc.errors import (
     ModelError,
     UnknownSessionError,
 )
-from suffixsvc.types import Draft, DraftSource, FloatArray, TokenIds
+from suffixsvc.types import Draft, FloatArray
 from suffixsvc_driver.targets.llama_context import ContextSettings, LlamaContext, Outputs
 from suffixsvc_driver.targets.llama_model import LlamaModel, check_ids
 from suffixsvc_driver.workers.batching import BatchCosts
+from suffixsvc_driver.workers.job import DraftRequest, Job
 from suffixsvc_driver.workers.sequences import KvSequence, KvSequences
 
 __all__ = ["DEFAULT_TOP_K", "DraftEngine", "DraftRequest", "Job"]
@@ -45,70 +51,8 @@ _MAX_SESSIONS: Final = 256
 _SPEED_STEPS: Final = 12
 _WIDE_STEPS: Final = 5
 _READ_TOKENS: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class DraftRequest:
-    """Bring a session's context up to date and draft what follows.
-
-    Attributes:
-        keep: tokens of the session's context that stay; what lies behind them is dropped.
-        new_token_ids: appended after ``keep``.
-        max_draft_tokens: 0 only computes the context.
-        p_min: stop before a token less likely than this.
-        top_k: probabilities are over so many best tokens; 0 = 10.
-    """
-
-    session_id: str
-    keep: int
-    new_token_ids: TokenIds
-    max_draft_tokens: int
-    p_min: float = 0.0
-    top_k: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """A request under way.
-
-    Attributes:
-        left: tokens it may still draft.
-        error: what broke it; its draft is void.
-    """
-
-    context: list[int]
-    sequence: KvSequence
-    left: int
-    p_min: float
-    top_k: int
-    token_ids: list[int] = field(default_factory=list)
-    probs: list[float] = field(default_factory=list)
-    error: ModelError | None = None
-
-    @property
-    def to_read(self) -> int:
-        """Tokens of the context that must be computed before the first one can be drafted."""
-        return max(0, len(self.context) - 1 - len(self.sequence.tokens))
-
-    @property
-    def done(self) -> bool:
-        return self.error is not None or (self.left == 0 and self.to_read == 0)
-
-    @property
-    def draft(self) -> Draft:
-        """A chain; ``probs`` are the draft model's own."""
-        if not self.token_ids:
-            return Draft.empty()
-        return Draft.chain(self.token_ids, self.probs, DraftSource.DRAFT_MODEL)
-
-    def take(self, token: int, prob: float, is_end: bool) -> None:
-        """The model's next token, and how sure it is."""
-        if not prob >= self.p_min:  # NaN is not
-            self.left = 0
-            return
-        self.token_ids.append(token)
-        self.probs.append(prob)
-        self.left = 0 if is_end else self.left - 1
+#: a logit that is so far below the highest one has less than a millionth of its share
+_NO_SHARE: Final = np.float32(20.0)
 
 
 class DraftEngine:
@@ -118,6 +62,10 @@ class DraftEngine:
         path: a GGUF file.
         settings: of the context; ``slots`` sequences keep their KV between calls.
         batch_width: sessions computed together; 0 lets their measured costs decide.
+
+    Attributes:
+        checks: suggested tokens looked at in one pass at most: what ``max_width`` leaves. 0 where the model
+            cannot forget those it does not agree with (recurrent ones).
 
     Raises:
         ModelNotFoundError, ModelCorruptError, ModelError.
@@ -130,6 +78,7 @@ class DraftEngine:
         self.model = LlamaModel(path)
         self.context = LlamaContext(self.model, settings)
         self.slots = settings.slots
+        self.checks = 0 if self.model.recurrent else settings.max_width - 1
         self._chunk = settings.batch_size
         self._widest = min(settings.slots, settings.batch_size)
         self._sequences = KvSequences(settings.slots)
@@ -213,7 +162,11 @@ class DraftEngine:
         self._cut(sequence)
         room = self.context_size - len(context)
         left = max(0, min(request.max_draft_tokens, room))
-        return Job(context, sequence, left, request.p_min, request.top_k or DEFAULT_TOP_K)
+        job = Job(context, sequence, left, request.p_min, request.top_k or DEFAULT_TOP_K)
+        # the pass that looks at them gives one token more
+        most = max(0, min(self.checks, left - 1))
+        job.suggested = list(itertools.takewhile(self._is_token, map(int, request.suggested[:most])))
+        return job
 
     def read(self, job: Job, most: int = 1 << 30) -> None:
         """Compute up to ``most`` tokens of the job's context."""
@@ -229,7 +182,12 @@ class DraftEngine:
         self.costs.learn_read(len(piece), time.perf_counter() - before)
 
     def step(self, jobs: Sequence[Job]) -> None:
-        """Draft one token for each of these jobs, none of which has anything left to read."""
+        """Draft a token for each of these jobs, none of which has anything left to read; more for those whose
+        suggestions have not been looked at yet."""
+        for job in jobs:
+            if job.suggested:
+                self._check(job)
+        jobs = [job for job in jobs if not job.done]
         if not jobs:
             return
         jobs = sorted(jobs, key=lambda job: job.sequence.index)  # adjacent ones are computed together
@@ -249,18 +207,42 @@ class DraftEngine:
                     self.step([job])
             return
         for i, job in enumerate(jobs):
-            job.sequence.tokens.append(_last(job))
+            job.sequence.tokens.append(job.last)
             token, prob = _best(self.context.logits(i), job.top_k)
             job.take(token, prob, token in self.model.eog_ids)
         self.costs.learn_step(len(jobs), time.perf_counter() - before)
 
+    def _check(self, job: Job) -> None:
+        """Draft as many tokens as the model agrees with those suggested, and its own one behind them."""
+        suggested, job.suggested = job.suggested, []
+        at = len(job.sequence.tokens)
+        try:
+            self.context.decode([job.last, *suggested], at, job.sequence.index, Outputs.ALL)
+        except ModelError as err:
+            self._broken(job, err)
+            return
+        job.sequence.tokens.append(job.last)
+        for i, expected in enumerate([*suggested, -1]):
+            token, prob = _best(self.context.logits(i), job.top_k)
+            drafted = len(job.token_ids)
+            job.take(token, prob, token in self.model.eog_ids)
+            if len(job.token_ids) == drafted or token != expected or not job.left:
+                break
+            job.sequence.tokens.append(token)
+        self._cut(job.sequence)
+        if job.to_read:  # it could not be cut there after all
+            job.left = 0
+
     def _decode(self, jobs: Sequence[Job]) -> None:
-        tokens = [_last(job) for job in jobs]
+        tokens = [job.last for job in jobs]
         positions = [len(job.sequence.tokens) for job in jobs]
         if len(jobs) == 1:  # the everyday case, without building pointers
             self.context.decode(tokens, positions[0], jobs[0].sequence.index, Outputs.ALL)
         else:
             self.context.decode_each(tokens, positions, [job.sequence.index for job in jobs])
+
+    def _is_token(self, token: int) -> bool:
+        return 0 <= token < self.model.vocab_size
 
     def _updated(self, request: DraftRequest) -> list[int]:
         held = self._sessions.get(request.session_id)
@@ -336,14 +318,14 @@ class DraftEngine:
         return samples[min(2, steps - 1) :]
 
 
-def _last(job: Job) -> int:
-    """The token whose successor comes next."""
-    return job.token_ids[-1] if job.token_ids else job.context[-1]
-
-
 def _best(logits: FloatArray, top_k: int) -> tuple[int, float]:
     """The most likely token, the lowest id on ties, and its share among the ``top_k`` best."""
     best = int(logits.argmax())
-    k = min(top_k, len(logits))
-    top = np.partition(logits, len(logits) - k)[-k:].astype(np.float64)
-    return best, float(1.0 / np.exp(top - float(logits[best])).sum())
+    highest = logits[best]
+    # a vocabulary is long: those whose share nobody could see are left out of the selection
+    top = logits[logits >= highest - _NO_SHARE]
+    if not len(top):
+        return best, math.nan
+    if len(top) > top_k:
+        top = np.partition(top, len(top) - top_k)[-top_k:]
+    return best, float(1.0 / np.exp(top.astype(np.float64) - float(highest)).sum())

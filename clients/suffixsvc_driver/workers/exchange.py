@@ -31,6 +31,7 @@ class Question:
         wait_seconds: how long it may wait for its start; 0 = what the worker finds right.
         timeout_seconds: how long the answer is waited for; 0 = it is not.
         forget: free what is held for the session instead.
+        suggested: what may follow the context.
     """
 
     number: int
@@ -43,6 +44,7 @@ class Question:
     wait_seconds: float
     timeout_seconds: float
     forget: bool = False
+    suggested: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

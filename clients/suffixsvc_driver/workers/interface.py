@@ -25,6 +25,8 @@ class WorkerDescription:
         instance_id: another one after a restart (ours), or with another model (llama-server).
         vocabulary: without texts.
         compared: what of the vocabulary was compared with the target's; empty before that.
+        seconds_per_read_token: of text it has not seen, many tokens at once; 0 = not told.
+        checks: it looks at what is suggested to it.
     """
 
     model: str
@@ -34,6 +36,8 @@ class WorkerDescription:
     instance_id: str
     vocabulary: Vocabulary
     compared: str = ""
+    seconds_per_read_token: float = 0.0
+    checks: bool = False
 
 
 class DraftingSession(Protocol):
@@ -74,12 +78,20 @@ class DraftingSession(Protocol):
     def append(self, token_ids: Sequence[int]) -> None:
         """The text goes on; nothing is sent."""
 
-    def draft(self, max_draft_tokens: int, timeout_seconds: float, after: Sequence[int] = ()) -> Draft:
+    def draft(
+        self,
+        max_draft_tokens: int,
+        timeout_seconds: float,
+        after: Sequence[int] = (),
+        suggested: Sequence[int] = (),
+    ) -> Draft:
         """What follows the text, or nothing if it does not come in time.
 
         Args:
             after: tokens drafted already, behind which to go on: the draft follows the text and these. They
                 do not become part of the text.
+            suggested: what may follow these. The draft is the same without, and comes sooner where the model
+                agrees with them; a worker that cannot check them does not look at them.
 
         Returns:
             A draft of at most so many tokens, with the draft model's own probabilities.

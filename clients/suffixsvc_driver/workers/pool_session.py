@@ -83,12 +83,18 @@ class PoolSession:
         if self._session is not None:
             self._session.append(token_ids)
 
-    def draft(self, max_draft_tokens: int, timeout_seconds: float, after: Sequence[int] = ()) -> Draft:
+    def draft(
+        self,
+        max_draft_tokens: int,
+        timeout_seconds: float,
+        after: Sequence[int] = (),
+        suggested: Sequence[int] = (),
+    ) -> Draft:
         session = self._served()
         if session is None:
             self.unserved += 1
             return Draft.empty()
-        draft = session.draft(max_draft_tokens, timeout_seconds, after)
+        draft = session.draft(max_draft_tokens, timeout_seconds, after, suggested)
         self._asked += 1
         self._judge(session)
         return draft

@@ -60,6 +60,8 @@ class _Servicer(rpc.DraftWorkerServicer):
             parameters=engine.model.parameters,
             instance_id=self._instance_id,
             batch_width=min(engine.costs.lanes, engine.slots),
+            seconds_per_read_token=engine.costs.read_seconds(1),
+            checks=engine.checks > 0,
         )
 
     def GetVocab(  # noqa: N802  # the generated base class names it
@@ -137,6 +139,7 @@ def _request_from_proto(request: pb.WorkerDraftRequest) -> DraftRequest:
         max(0, request.max_draft_tokens),
         request.p_min,
         max(0, request.top_k),
+        wire.unpack_tokens(request.suggested_token_ids, "suggested_token_ids"),
     )
 
 

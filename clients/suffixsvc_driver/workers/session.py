@@ -130,13 +130,19 @@ class WorkerSession:
         self._text.extend(token_ids)
         self._held, self._tail = _grown(self._held, self._tail, self._text)
 
-    def draft(self, max_draft_tokens: int, timeout_seconds: float, after: Sequence[int] = ()) -> Draft:
+    def draft(
+        self,
+        max_draft_tokens: int,
+        timeout_seconds: float,
+        after: Sequence[int] = (),
+        suggested: Sequence[int] = (),
+    ) -> Draft:
         if self._refused or not self._ready():
             return Draft.empty()
         if len(self._text) - self._held > _SENT_AHEAD:
-            self._send(0, 0.0, ())
+            self._send(0, 0.0)
             return Draft.empty()
-        exchange = self._send(max_draft_tokens, timeout_seconds, after)
+        exchange = self._send(max_draft_tokens, timeout_seconds, after, suggested)
         if not exchange.wait(timeout_seconds):
             if exchange.failed:
                 self._drop(exchange)
@@ -193,7 +199,13 @@ class WorkerSession:
         if error is not None and not isinstance(error, ServiceTimeoutError):  # counted as late already
             self._note_failure(error)
 
-    def _send(self, max_draft_tokens: int, timeout_seconds: float, after: Sequence[int]) -> Exchange:
+    def _send(
+        self,
+        max_draft_tokens: int,
+        timeout_seconds: float,
+        after: Sequence[int] = (),
+        suggested: Sequence[int] = (),
+    ) -> Exchange:
         exchange = self._exchange
         if exchange is None:
             raise SuffixError("no conversation to ask in")  # pragma: no cover - _ready() has made one
@@ -206,11 +218,19 @@ class WorkerSession:
         self._sent_at = self._clock()
         self._patience = max(_HUNG_SECONDS, _HUNG_SLACK * (len(context) - keep) * self._speed())
         self._ahead = timeout_seconds == 0.0
-        exchange.send(self._question(context, keep, max_draft_tokens, timeout_seconds))
+        told = tuple(suggested)
+        exchange.send(self._question(context, keep, max_draft_tokens, timeout_seconds, suggested=told))
         return exchange
 
     def _question(
-        self, context: list[int], keep: int, max_draft_tokens: int, seconds: float, *, forget: bool = False
+        self,
+        context: list[int],
+        keep: int,
+        max_draft_tokens: int,
+        seconds: float,
+        *,
+        forget: bool = False,
+        suggested: tuple[int, ...] = (),
     ) -> Question:
         return Question(
             next(self._numbers),
@@ -223,6 +243,7 @@ class WorkerSession:
             self._wait_seconds,
             seconds,
             forget,
+            suggested,
         )
 
     def _settle(self) -> Draft:

@@ -84,6 +84,7 @@ def _request_to_proto(question: Question) -> pb.WorkerDraftRequest:
         top_k=question.top_k,
         wait_seconds=question.wait_seconds,
         timeout_seconds=question.timeout_seconds,
+        suggested_token_ids=wire.pack_tokens(np.array(question.suggested, np.int32)),
     )
 
 
