@@ -19,14 +19,18 @@ from suffixsvc_bench.decode.programs import parse_statistics
 from suffixsvc_bench.decode.rig import RigOptions
 from suffixsvc_bench.decode.run import run_workload
 from suffixsvc_bench.decode.tables import priced_grid
+from suffixsvc_bench.decode.told import AddedUpClock, ToldTarget
 from suffixsvc_bench.decode.turns import Answering, Stopwatch, in_turns, timed
-from suffixsvc_bench.decode.variants import settings_for
+from suffixsvc_bench.decode.variants import DriverVariant, settings_for
 from suffixsvc_driver.config import Controller, LayerKind, Policy
+from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.model_class import ModelClass
 from suffixsvc_driver.sampling import GREEDY
 from suffixsvc_driver.settings_file import read_settings
 
+from suffixsvc.engine import SuffixCache
 from suffixsvc.errors import InvalidCostError, InvalidInputError, ModelError
+from suffixsvc.types import BackendNamespace
 
 
 def pair(ours: tuple[int, float], plain: tuple[int, float], job: str = "a") -> Pair:
@@ -130,6 +134,27 @@ def test_ways_begin_every_round_anew_and_change_targets_from_job_to_job() -> Non
     assert prompts == [(1, 2)] * 6
     assert [p.job for p in pairs["way"]] == ["j0", "j1", "j2"] * 2
     assert all(p.ratio == 2.0 for p in pairs["way"])
+
+
+def test_a_setting_begins_with_a_memory_of_its_own_every_time() -> None:
+    """Also where name, workload and turn are the same, as at another temperature."""
+    [setting] = settings_for(
+        policies=["expected-gain"], ks=[], layers=["all"], sampling=GREEDY, model_class=ModelClass.DENSE_SMALL
+    )
+    curve = CostCurve.linear(0.1, 8, seconds_per_step=0.03)
+    opened: list[str] = []
+    with SuffixCache() as cache:
+
+        def memory(name: str) -> BackendNamespace:
+            opened.append(name)
+            return cache.namespace(name)
+
+        shape = ToldTarget(100, frozenset(), curve, AddedUpClock())
+        for _ in range(2):
+            way = DriverVariant(setting, curve, shape, memory)
+            for _ in range(2):
+                way.begin("sql", [], 0)
+    assert len(set(opened)) == len(opened) == 4
 
 
 def test_ways_that_cannot_stop_answer_before_the_others_or_behind_them() -> None:

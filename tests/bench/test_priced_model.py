@@ -37,9 +37,7 @@ def priced(
     eog_ids: frozenset[int],
 ) -> list[PricedRow]:
     """By a worker that is really there."""
-    ways = settings_for(
-        policies=["expected-gain"], ks=[], layers=layers, sampling=GREEDY, model_class=None
-    )
+    ways = settings_for(policies=["expected-gain"], ks=[], layers=layers, sampling=GREEDY, model_class=None)
     engine = DraftEngine(model, settings)
     with tempfile.TemporaryDirectory(prefix="w") as folder:
         server = DraftWorkerServer(engine, f"unix:{folder}/s", busy_after_seconds=30.0)

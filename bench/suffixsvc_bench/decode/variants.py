@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, runtime_checkable
@@ -37,6 +38,8 @@ __all__ = [
 
 PLAIN: Final = "plain"
 LAYERS: Final = tuple(str(kind) for kind in LayerKind)
+#: a setting begins anew at every temperature, and must not know the answers to the same calls then
+_MEMORIES: Final = itertools.count()
 
 
 class Variant(Protocol):
@@ -130,7 +133,7 @@ class DriverVariant:
         """See :class:`Variant`. What was written before was written with drafts, as what follows will be."""
         self._memory, self._known = None, Known()
         if LayerKind.SUFFIX in self.setting.layers:
-            self._memory = self._open(f"decode/{workload}/{_path(self.name)}/{turn}")
+            self._memory = self._open(f"decode/{workload}/{_path(self.name)}/{turn}/{next(_MEMORIES)}")
         clock = AddedUpClock()
         target = ToldTarget(self._shape.vocab_size, self._shape.eog_ids, self._measured, clock)
         speculator = self._speculator(target, self._measured, clock, None)
