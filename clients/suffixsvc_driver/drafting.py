@@ -92,9 +92,7 @@ class StepDraft:
         """A layer was not asked."""
         self._looked_at.append(Considered(layer, 0, why))
 
-    def consider(
-        self, offer: Offer, budget: int, after: tuple[int, ...] = (), *, suggested: int = 0
-    ) -> None:
+    def consider(self, offer: Offer, budget: int, after: tuple[int, ...] = (), *, suggested: int = 0) -> None:
         """Take the best prefix of a chain if it gains more than what is there.
 
         Args:

@@ -163,9 +163,7 @@ class _Layers:
         try:
             layer = self._layers[name]
             if (ask.after or ask.suggested) and isinstance(layer, ContinuingLayer):
-                draft = layer.draft(
-                    new, ask.budget, ask.verified, after=ask.after, suggested=ask.suggested
-                )
+                draft = layer.draft(new, ask.budget, ask.verified, after=ask.after, suggested=ask.suggested)
             else:
                 draft = layer.draft(new, ask.budget, ask.verified)
             seconds = self._clock() - before

@@ -81,9 +81,7 @@ class TreeDraft:
         """A layer was not asked."""
         self._looked_at.append(Considered(layer, 0, why))
 
-    def consider(
-        self, offer: Offer, budget: int, after: tuple[int, ...] = (), *, suggested: int = 0
-    ) -> None:
+    def consider(self, offer: Offer, budget: int, after: tuple[int, ...] = (), *, suggested: int = 0) -> None:
         """Add a chain or a tree of tokens to what is there, and choose anew.
 
         Args:
