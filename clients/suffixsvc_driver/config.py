@@ -70,7 +70,8 @@ class LayerSpec:
         max_draft_tokens: never ask for more.
         continues: it can go on behind another layer's draft (``layers.ContinuingLayer``).
         seconds_per_read_token: of each token it has not seen (draft models); 0 = nobody knows.
-        checks: of a layer that continues: tokens that are suggested to it come in one pass where it agrees.
+        checks: of a layer that continues: it looks at so many of the tokens suggested to it, and those that
+            it agrees with come in one pass.
 
     Raises:
         InvalidConfigError: a name that is empty, no such kind, a time that is negative or not finite, or
@@ -84,7 +85,7 @@ class LayerSpec:
     max_draft_tokens: int = 64
     continues: bool = False
     seconds_per_read_token: float = 0.0
-    checks: bool = False
+    checks: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:

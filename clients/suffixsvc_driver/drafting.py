@@ -44,6 +44,10 @@ class Offer:
     def __len__(self) -> int:
         return len(self.token_ids)
 
+    def behind(self, at: int) -> Offer:
+        """This chain without its first ``at`` tokens."""
+        return replace(self, token_ids=self.token_ids[at:], sources=self.sources[at:], probs=self.probs[at:])
+
     def then(self, other: Offer, at: int) -> Offer:
         """The first ``at`` tokens of this chain, and ``other`` behind them."""
         return Offer(
@@ -99,30 +103,39 @@ class StepDraft:
             after: the tokens of :attr:`offer` it goes on behind.
             suggested: so many of the tokens behind these were suggested to whoever offers this.
         """
-        offer, why = replace(offer, probs=tuple(map(_counted_on, offer.probs))), behind(after, suggested)
+        offer, how = replace(offer, probs=tuple(map(_counted_on, offer.probs))), behind(after, suggested)
         if after:
             offer = self.offer.then(offer, len(after))
         if suggested:
             offer = self._compared(offer)
         self._offers.append(offer)
         choice = best_prefix(offer.probs, self.curve, self.rate, self.headroom)
-        self._note(offer, budget, why, choice)
+        self._note(offer, budget, how, choice)
         if choice.gain > max(self.choice.gain, LEAST_GAIN):
             self.choice, self.offer = choice, offer
 
     def _compared(self, offer: Offer) -> Offer:
-        """Somebody drafted with :attr:`offer` before their eyes. What both have counts as the surer one says;
-        where they part only one can be right."""
-        mine = self.offer
-        agreed = agreement(offer.token_ids, mine.token_ids)
-        surer, rest = tuple(map(max, offer.probs[:agreed], mine.probs[:agreed])), list(mine.probs[agreed:])
-        if rest and len(offer) > agreed:
-            rest[0] = min(rest[0], 1.0 - offer.probs[agreed])
-        self.offer = replace(mine, probs=(*surer, *rest))
-        self._offers = [self.offer if each is mine else each for each in self._offers]
-        choice = best_prefix(self.offer.probs, self.curve, self.rate, self.headroom)
-        self.choice = choice if choice.gain > LEAST_GAIN else Choice()
-        return replace(offer, probs=surer + offer.probs[agreed:])
+        """Somebody drafted with :attr:`offer` at hand: what they have in common counts as the surer one says,
+        and stays its first owner's; where they part only one can be right. The others' offers likewise."""
+        probs = list(offer.probs)
+        for i, mine in enumerate(self._offers):
+            agreed = agreement(offer.token_ids, mine.token_ids)
+            both = tuple(map(max, offer.probs[:agreed], mine.probs[:agreed]))
+            probs[:agreed] = map(max, probs[:agreed], both)
+            rest = mine.probs[agreed:]
+            if rest and len(offer) > agreed:
+                first, probs[agreed] = _part(rest[0], offer.probs[agreed])
+                rest = (first, *rest[1:])
+            self._offers[i] = replace(mine, probs=both + rest)
+        self.choice, self.offer = Choice(), _NOTHING
+        for each in self._offers:
+            choice = best_prefix(each.probs, self.curve, self.rate, self.headroom)
+            if choice.gain > max(self.choice.gain, LEAST_GAIN):
+                self.choice, self.offer = choice, each
+        owner = max(self._offers, key=lambda each: agreement(offer.token_ids, each.token_ids))
+        at = agreement(offer.token_ids, owner.token_ids)
+        offer = replace(offer, probs=tuple(probs))
+        return owner.then(offer.behind(at), at) if at else offer
 
     def take(self, offer: Offer, length: int, budget: int) -> None:
         """Take so many tokens of a chain, whatever they gain."""
@@ -150,11 +163,19 @@ class StepDraft:
             gains.append(path - self.rate * again)
         return tuple(gains)
 
-    def _note(self, offer: Offer, budget: int, why: str, choice: Choice) -> None:
+    def _note(self, offer: Offer, budget: int, how: str, choice: Choice) -> None:
         name = offer.continued_by or offer.layer
         self._looked_at.append(
             Considered(
-                name, budget, why, offer.token_ids, offer.probs, choice.length, choice.width, choice.gain
+                name,
+                budget,
+                "",
+                offer.token_ids,
+                offer.probs,
+                choice.length,
+                choice.width,
+                choice.gain,
+                how=how,
             )
         )
 
@@ -186,7 +207,15 @@ def _counted_on(p: float) -> float:
     return p / (_CAUTION - (_CAUTION - 1.0) * p)
 
 
+def _part(p: float, q: float) -> tuple[float, float]:
+    """Two layers give a place different tokens: what is left of their probabilities when one at most is right."""
+    mine, theirs = p * (1.0 - q), q * (1.0 - p)
+    neither = (1.0 - p) * (1.0 - q)
+    whole = mine + theirs + neither
+    return (mine / whole, theirs / whole) if whole > 0.0 else (0.5, 0.5)
+
+
 def behind(after: tuple[int, ...], suggested: int = 0) -> str:
     """Where an answer goes on, and what was suggested to it, in words."""
     where = [f"behind {len(after)} tokens"] if after else []
-    return ", ".join([*where, f"{suggested} suggested"] if suggested else where)
+    return ", ".join([*where, f"with {suggested} suggested"] if suggested else where)

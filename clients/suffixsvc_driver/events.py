@@ -194,12 +194,13 @@ class Considered:
     Attributes:
         layer: its name.
         budget: tokens it was asked for; 0 = not asked for any.
-        why: in a word, why it was left alone, or where its answer went on.
+        why: in a word, why it was left alone.
         token_ids: what it answered.
         probs: P(accepted | all before accepted) as the driver believes it.
         length, width, gain: the best prefix of it, the batch it takes, and the tokens that gains. Where
             drafts are trees: of the tree of all answers so far.
         parents: of a tree, of each token.
+        how: in words, where its answer went on, or what was suggested to it.
     """
 
     layer: str
@@ -211,6 +212,7 @@ class Considered:
     width: int = 1
     gain: float = 0.0
     parents: tuple[int, ...] = ()
+    how: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,8 +162,10 @@ class _Layers:
         before = self._clock()
         try:
             layer = self._layers[name]
-            if (ask.after or ask.suggested) and isinstance(layer, ContinuingLayer):
+            if ask.suggested and isinstance(layer, ContinuingLayer):
                 draft = layer.draft(new, ask.budget, ask.verified, after=ask.after, suggested=ask.suggested)
+            elif ask.after and isinstance(layer, ContinuingLayer):
+                draft = layer.draft(new, ask.budget, ask.verified, after=ask.after)
             else:
                 draft = layer.draft(new, ask.budget, ask.verified)
             seconds = self._clock() - before

@@ -166,10 +166,10 @@ def best_ask(
     """
     wanted = max(0, headroom.limit - len(after))
     costs = [0.0] * len(after)
-    once = cost_per_ask + cost_per_read * len(suggested)
     path, saved = 1.0, 0.0
     for i in range(wanted):
-        costs.append(once + cost_per_token * (i + 1 - saved))
+        # the pass that looks at i suggested tokens gives one more
+        costs.append(cost_per_ask + cost_per_read * min(i, len(suggested)) + cost_per_token * (i + 1 - saved))
         if i < len(suggested):
             path *= suggested[i]
             saved += path

@@ -104,8 +104,8 @@ class Questions:
         left: int,
         eog_ids: frozenset[int],
     ) -> AskLayer | None:
-        """From where the text ends, or behind the draft at hand as far as that is to be believed more than
-        the draft model, whichever is worth more; the rest of that draft is suggested."""
+        """From where the text ends, with the draft at hand suggested or not, or behind a part of it, whichever
+        is worth more."""
         curve, rate, room = draft.curve, draft.rate, draft.headroom
         headroom = Headroom(limit, room.room, room.beside, room.replays)
 
@@ -178,12 +178,12 @@ def _handovers(probs: _Probs, acceptance: float) -> list[int]:
 def _suggestions(probs: _Probs, layer: DraftModelState) -> int:
     """How many tokens of a draft to suggest: as long as one is likelier to save a pass than reading it costs
     of one."""
-    path = 1.0
-    for length, p in enumerate(probs):
-        path *= p
+    path, most = 1.0, min(len(probs), layer.spec.checks)
+    for length in range(most):
+        path *= probs[length]
         if path * layer.token_seconds <= layer.read_seconds:
             return length
-    return len(probs)
+    return most
 
 
 def _why_no_budget(limit: int, room: int) -> str:

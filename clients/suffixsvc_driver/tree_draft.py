@@ -105,13 +105,14 @@ class TreeDraft:
             Considered(
                 offer.layer,
                 budget,
-                behind(after, suggested),
+                "",
                 offer.token_ids,
                 offer.probs,
                 len(chosen.nodes),
                 chosen.width,
                 chosen.gain,
                 offer.parents,
+                behind(after, suggested),
             )
         )
 

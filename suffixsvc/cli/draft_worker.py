@@ -86,6 +86,6 @@ def draft_worker(
         queue=queue, busy_after_seconds=busy_after_ms / 1e3 or None, batch_width=batch, drivers=drivers
     )
     settings = ContextSettings(
-        context_size=context, slots=slots, threads=threads, max_width=1 + _SUGGESTED_TOKENS, snapshots=False
+        context_size=context, slots=slots, threads=threads, max_width=1 + _SUGGESTED_TOKENS
     )
     serve_until_signal(models.resolve(model), str(address), settings, worker, ready_file)

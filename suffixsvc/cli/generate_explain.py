@@ -89,12 +89,11 @@ class Explainer:
     # -- what was looked at
 
     def _considered(self, seen: Considered, record: StepRecord, curve: CostCurve) -> list[str]:
-        behind = seen.why.startswith("behind")
-        if not seen.budget or (seen.why and not behind):
+        if not seen.budget or seen.why:
             word = "" if seen.why in ("it failed", "told, not asked") else "left alone: "
             asked = f"asked for {seen.budget}: " if seen.budget else ""
             return [self._line(seen.layer, f"{asked}{word}{seen.why}")]
-        where = f" {seen.why}" if behind else ""
+        where = f" {seen.how}" if seen.how else ""
         if not seen.token_ids:
             return [self._line(seen.layer, f"asked for {seen.budget}{where}: nothing")]
         return [

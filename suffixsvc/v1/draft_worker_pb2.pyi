@@ -41,8 +41,8 @@ class DescribeReply(_message.Message):
     instance_id: str
     batch_width: int
     seconds_per_read_token: float
-    checks: bool
-    def __init__(self, model: _Optional[str] = ..., vocab_type: _Optional[str] = ..., vocab_size: _Optional[int] = ..., bos_id: _Optional[int] = ..., eos_id: _Optional[int] = ..., add_bos: bool = ..., add_eos: bool = ..., fingerprint: _Optional[str] = ..., context_size: _Optional[int] = ..., seconds_per_token: _Optional[float] = ..., parameters: _Optional[int] = ..., instance_id: _Optional[str] = ..., batch_width: _Optional[int] = ..., seconds_per_read_token: _Optional[float] = ..., checks: bool = ...) -> None: ...
+    checks: int
+    def __init__(self, model: _Optional[str] = ..., vocab_type: _Optional[str] = ..., vocab_size: _Optional[int] = ..., bos_id: _Optional[int] = ..., eos_id: _Optional[int] = ..., add_bos: bool = ..., add_eos: bool = ..., fingerprint: _Optional[str] = ..., context_size: _Optional[int] = ..., seconds_per_token: _Optional[float] = ..., parameters: _Optional[int] = ..., instance_id: _Optional[str] = ..., batch_width: _Optional[int] = ..., seconds_per_read_token: _Optional[float] = ..., checks: _Optional[int] = ...) -> None: ...
 
 class GetVocabRequest(_message.Message):
     __slots__ = ("fingerprint",)

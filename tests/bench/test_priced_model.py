@@ -23,7 +23,7 @@ from support.targets import WIDTH_INDEPENDENT, talkative_prompt
 from support.tiny_gguf import write_tiny_llama
 
 SETTINGS = ContextSettings(
-    context_size=512, slots=2, threads=1, max_width=17, flash_attention=False, kv_type="f32", snapshots=False
+    context_size=512, slots=2, threads=1, max_width=17, flash_attention=False, kv_type="f32"
 )
 
 

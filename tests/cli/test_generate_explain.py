@@ -45,7 +45,7 @@ def told(step: StepRecord, *, replays: bool = False, first_match: bool = False) 
 def test_a_draft_that_another_layer_went_on_behind() -> None:
     looked_at = (
         Considered("prompt-lookup", 5, "", tuple(b"ab"), (0.9, 0.9), 2, 3, 0.7),
-        Considered("draft-model", 3, "behind 2 tokens", tuple(b"abc"), (0.9, 0.9, 0.8), 3, 5, 0.8),
+        Considered("draft-model", 3, "", tuple(b"abc"), (0.9, 0.9, 0.8), 3, 5, 0.8, how="behind 2 tokens"),
     )
     sent = Verify(
         tuple(b"abcc"),

@@ -8,14 +8,24 @@ from dataclasses import replace
 import pytest
 from suffixsvc_driver.config import DriverConfig, LayerSpec
 from suffixsvc_driver.curve import CostCurve
-from suffixsvc_driver.events import AskLayer, LayerAnswer, Verified, Verify, decision_to_json
+from suffixsvc_driver.events import (
+    AskLayer,
+    Grant,
+    LayerAnswer,
+    Next,
+    Propose,
+    Verified,
+    Verify,
+    Wait,
+    decision_to_json,
+)
 from suffixsvc_driver.state import Driver
-from support.replica import GPU, MODEL, SUFFIX, TWO_CORES, Replica, begin, chain, oracle, text
+from support.replica import GPU, LOOKUP, MODEL, SUFFIX, TWO_CORES, Replica, begin, chain, oracle, text
 
 from suffixsvc.types import Draft, DraftSource
 
 CONTINUES = replace(MODEL, continues=True)
-CHECKS = replace(CONTINUES, seconds_per_read_token=0.00005, checks=True)
+CHECKS = replace(CONTINUES, seconds_per_read_token=0.00005, checks=16)
 
 
 def four_then_model(truth: list[int]) -> Replica:
@@ -108,15 +118,87 @@ def test_a_suggestion_nobody_would_believe_is_not_read() -> None:
     assert ask.suggested == ()
 
 
-def test_where_model_and_memory_part_only_one_can_be_right() -> None:
-    """Memory was surer, but the model that had its draft before its eyes says something else."""
-    driver, ask = doubted(CHECKS, [0.6, 0.97, 0.97, 0.97, 0.97, 0.97, 0.97, 0.97])
-    answer = Draft.chain([7, 8, 30, 31], [0.97, 0.97, 0.9, 0.9], DraftSource.DRAFT_MODEL)
+def test_where_model_and_memory_part_the_surer_one_is_sent() -> None:
+    """At most one of them is right: both are believed less than if each were alone."""
+    for memory, model, layers, tokens in (
+        (0.6, 0.97, ("suffix", "model"), (7, 8, 30, 31)),
+        (0.97, 0.6, ("suffix", ""), (7, 8, 9, 10)),
+    ):
+        driver, ask = doubted(CHECKS, [0.6, 0.97, memory, 0.97])
+        assert ask.suggested == (7, 8, 9, 10)
+        answer = Draft.chain([7, 8, 30, 31], [0.97, 0.97, model, 0.97], DraftSource.DRAFT_MODEL)
+        sent = driver.on(LayerAnswer("model", answer))
+        assert isinstance(sent, Verify)
+        assert (sent.layer, sent.continued_by) == layers
+        assert sent.token_ids == tokens
+        assert sent.considered[-1].how == "with 4 suggested"
+        alone = counted(0.97)
+        assert 0.5 < sent.probs[2] < alone
+        assert sent.probs[3] == pytest.approx(alone)
+
+
+def counted(p: float) -> float:
+    """What a chain's token counts as that is believed with this probability."""
+    return p / (2.0 - p)
+
+
+def test_two_that_are_sure_of_different_tokens_are_both_in_doubt() -> None:
+    driver, _ = doubted(CHECKS, [0.6, 1.0, 1.0])
+    answer = Draft.chain([7, 30], [0.97, 1.0], DraftSource.DRAFT_MODEL)
     sent = driver.on(LayerAnswer("model", answer))
-    assert ask.suggested[:3] == (7, 8, 9)
     assert isinstance(sent, Verify)
-    assert (sent.layer, sent.token_ids) == ("model", (7, 8, 30, 31))
-    assert sent.considered[-1].why == f"{len(ask.suggested)} suggested"
+    assert all(0.0 <= p <= 1.0 for p in sent.probs)
+
+
+def test_another_layers_draft_is_sent_where_the_model_speaks_against_the_best() -> None:
+    """Suffix was best, the model writes what prompt lookup had, and nothing more."""
+    driver = Driver(DriverConfig(), GPU, [LOOKUP, SUFFIX, CHECKS])
+    assert isinstance(driver.on(begin(50)), AskLayer)
+    lookup = Draft.chain([20, 21, 22, 23], [0.7, 0.9, 0.9, 0.9], DraftSource.PROMPT_LOOKUP)
+    assert isinstance(driver.on(LayerAnswer("lookup", lookup)), AskLayer)
+    suffix = Draft.chain([7, 8, 9, 10, 11, 12], [0.75, 0.9, 0.9, 0.9, 0.9, 0.9], DraftSource.NAMESPACE)
+    ask = driver.on(LayerAnswer("suffix", suffix))
+    assert isinstance(ask, AskLayer)
+    assert ask.suggested[:2] == (7, 8)
+    sent = driver.on(LayerAnswer("model", Draft.chain([20], [0.97], DraftSource.DRAFT_MODEL)))
+    assert isinstance(sent, Verify)
+    assert sent.token_ids == (20, 21, 22, 23)
+    assert sent.layer == "lookup"
+    assert sent.probs[0] > counted(0.9)
+
+
+def test_a_draft_that_was_compared_can_be_proposed() -> None:
+    driver = Driver(DriverConfig(), GPU, [SUFFIX, CHECKS])
+    assert isinstance(driver.on(replace(begin(50), paced=True)), Wait)
+    assert isinstance(driver.on(Next(0, 64)), AskLayer)
+    memory = Draft.chain([7, 8, 9, 10], [0.6, 0.97, 0.6, 0.97], DraftSource.NAMESPACE)
+    assert isinstance(driver.on(LayerAnswer("suffix", memory)), AskLayer)
+    answer = Draft.chain([7, 8, 30, 31], [0.97, 0.97, 0.97, 0.97], DraftSource.DRAFT_MODEL)
+    proposal = driver.on(LayerAnswer("model", answer))
+    assert isinstance(proposal, Propose)
+    assert len(proposal.gains) == 4
+    sent = driver.on(Grant(3, 0, 0))
+    assert isinstance(sent, Verify)
+    assert sent.token_ids == (7, 8, 30)
+
+
+def test_what_is_suggested_for_a_tree_is_its_best_path() -> None:
+    driver = Driver(DriverConfig(), GPU, [SUFFIX, CHECKS])
+    assert isinstance(driver.on(replace(begin(50), max_branches=4)), AskLayer)
+    memory = Draft.chain([7, 8, 9, 10], [0.6, 0.9, 0.9, 0.9], DraftSource.NAMESPACE)
+    ask = driver.on(LayerAnswer("suffix", memory))
+    assert isinstance(ask, AskLayer)
+    assert ask.suggested == (7, 8, 9, 10)
+    answer = Draft.chain([7, 30], [0.9, 0.9], DraftSource.DRAFT_MODEL)
+    sent = driver.on(LayerAnswer("model", answer))
+    assert isinstance(sent, Verify)
+    assert {7, 8, 30} <= set(sent.token_ids)
+    assert sent.considered[-1].how == "with 4 suggested"
+
+
+def test_no_more_is_suggested_than_is_looked_at() -> None:
+    _, ask = doubted(replace(CHECKS, checks=2), [0.6, 0.97, 0.97, 0.97])
+    assert ask.suggested == (7, 8)
 
 
 def test_where_model_and_memory_agree_the_surer_one_counts() -> None:
@@ -124,7 +206,7 @@ def test_where_model_and_memory_agree_the_surer_one_counts() -> None:
     answer = Draft.chain([7, 8, 9, 10], [0.97, 0.5, 0.5, 0.5], DraftSource.DRAFT_MODEL)
     sent = driver.on(LayerAnswer("model", answer))
     assert isinstance(sent, Verify)
-    assert sent.layer == "model"
+    assert (sent.layer, sent.continued_by, sent.continued_at) == ("suffix", "model", 3)
     assert sent.probs[0] > 0.9
     assert sent.probs[1] > 0.9
     assert sent.probs[3] < 0.5
@@ -232,6 +314,6 @@ def test_what_was_considered_is_said() -> None:
     first, second = verify.considered
     assert (first.layer, first.length, len(first.probs)) == ("suffix", 4, 4)
     assert second.layer == "model"
-    assert second.why == "behind 4 tokens"
+    assert second.how == "behind 4 tokens"
     assert second.length == len(verify.token_ids) - verify.padding
     assert second.gain > first.gain

@@ -156,7 +156,7 @@ def test_suggested_tokens_save_the_passes_in_which_they_agree(
             here = math.prod(looked_at[:agreed])
             here *= 1.0 if agreed == len(looked_at) else 1.0 - looked_at[agreed]
             passes += here * (n - agreed)
-        cost = 0.1 + 0.05 * passes + 0.01 * len(suggested) + curve.costs[n + 1] - 1.0
+        cost = 0.1 + 0.05 * passes + 0.01 * len(looked_at) + curve.costs[n + 1] - 1.0
         # where a suggested token is wrong, the layer is right half as often as elsewhere
         probs = [max(acceptance, p + (1.0 - p) * acceptance / 2) for p in suggested[:n]]
         probs += [acceptance] * (n - len(probs))

@@ -19,7 +19,7 @@ from suffixsvc_driver.workers.server import DraftWorkerServer
 from support.tiny_kinds import write_tiny_mamba
 
 SETTINGS = ContextSettings(
-    context_size=512, slots=2, threads=1, max_width=17, flash_attention=False, kv_type="f32", snapshots=False
+    context_size=512, slots=2, threads=1, max_width=17, flash_attention=False, kv_type="f32"
 )
 PATIENT = 30.0
 
@@ -114,10 +114,29 @@ def test_a_worker_says_whether_it_checks(
     server.start()
     with DraftWorkerClient(server.address) as client:
         layer = DraftModelLayer(client, tiny_target.model.vocabulary)
-        assert layer.spec.checks == (width > 1)
+        assert layer.spec.checks == width - 1
         assert layer.spec.seconds_per_read_token == client.describe().seconds_per_read_token
     server.stop()
     engine.close()
+
+
+def test_a_cut_that_fails_after_all_ends_the_draft(
+    checking: DraftEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was drafted by then is right; the text is read again."""
+    plain = checking.draft(DraftRequest("a", 0, [70, 71, 72], 8)).token_ids.tolist()
+    checking.forget("a")
+    job = checking.begin(DraftRequest("b", 0, [70, 71, 72], 8, suggested=[*plain[:3], plain[3] + 1]))
+    assert job is not None
+    while job.to_read:
+        checking.read(job)
+    with monkeypatch.context() as broken:
+        broken.setattr(checking.context, "try_cut", lambda slot, keep: keep == 0)
+        checking.step([job])
+    while job.to_read:
+        checking.read(job)
+    assert job.done
+    assert job.draft.token_ids.tolist() == plain[:4]
 
 
 def test_a_state_that_cannot_be_cut_is_not_suggested_to(tmp_path: Path) -> None:

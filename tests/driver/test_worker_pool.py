@@ -65,9 +65,9 @@ def _no_thread_is_left() -> Iterator[None]:
 
 
 @contextmanager
-def worker(address: str, model: Path, context: int = 512) -> Iterator[DraftEngine]:
+def worker(address: str, model: Path, context: int = 512, checks: int = 0) -> Iterator[DraftEngine]:
     """A worker of ours, in this process."""
-    settings = ContextSettings(context, slots=2, max_width=1, flash_attention=False, kv_type="f32")
+    settings = ContextSettings(context, slots=2, max_width=1 + checks, flash_attention=False, kv_type="f32")
     engine = DraftEngine(model, settings)
     server = DraftWorkerServer(engine, address, busy_after_seconds=PATIENT)
     server.start()
@@ -99,6 +99,20 @@ def drafting(session: PoolSession, count: int = 3) -> list[int]:
 
     until(asked)
     return found
+
+
+@pytest.mark.parametrize(("checks", "together"), [((16, 8), 8), ((16, 0), 0)])
+def test_a_pool_looks_at_as_many_suggestions_as_each_of_its_workers(
+    folder: str, tiny_model: Path, vocabulary: Vocabulary, checks: tuple[int, int], together: int
+) -> None:
+    """A session may come to any of them, and one that does not look would write all of them itself."""
+    addresses = [f"unix:{folder}/{i}" for i in range(2)]
+    with (
+        worker(addresses[0], tiny_model, checks=checks[0]),
+        worker(addresses[1], tiny_model, checks=checks[1]),
+        WorkerPool(addresses) as pool,
+    ):
+        assert pool.check_vocabulary(vocabulary).checks == together
 
 
 def test_sessions_spread_and_stay(folder: str, tiny_model: Path, vocabulary: Vocabulary) -> None:

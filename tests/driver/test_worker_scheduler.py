@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def alone(tiny_model: Path) -> Iterator[DraftEngine]:
 
 @pytest.fixture
 def engine(tiny_model: Path) -> Iterator[DraftEngine]:
-    engine = DraftEngine(tiny_model, SETTINGS, batch_width=SLOTS)
+    engine = DraftEngine(tiny_model, replace(SETTINGS, max_width=17), batch_width=SLOTS)
     yield engine
     engine.close()
 
@@ -106,7 +107,10 @@ def test_whatever_is_asked_at_the_same_time(
             requests = []
             for name in rng.sample(sorted(texts), k=5):
                 texts[name] = texts[name] + prompt(rng.randrange(99), rng.randrange(1, 9))
-                requests.append(ask(name, texts[name], rng.randrange(0, 9), p_min=rng.choice([0.0, 0.2])))
+                request = ask(name, texts[name], rng.randrange(0, 9), p_min=rng.choice([0.0, 0.2]))
+                right = alone.draft(request).token_ids.tolist()[: rng.randrange(9)]
+                noise = prompt(rng.randrange(99), rng.randrange(4))
+                requests.append(replace(request, suggested=[*right, *noise]))
             tickets = [scheduler.submit(request) for request in requests]
             expected = [alone.draft(request).token_ids.tolist() for request in requests]
             assert answers(scheduler, tickets) == expected, f"seed {seed}"
@@ -354,3 +358,32 @@ def test_placing_beside_each_other() -> None:
     sequences.carry_out(second)
     assert sequences.plan([1], taken=[0, 1]) is None
     assert sequences.plan([1, 2, 3, 4, 5]).sequence is first.sequence  # type: ignore[union-attr]  # none is taken
+
+
+def test_reading_a_few_tokens_says_nothing_of_reading_many() -> None:
+    costs = BatchCosts({1: 0.01}, 0.001)
+    for _ in range(50):
+        costs.learn_read(1, 0.01)
+    assert costs.read_seconds(1) == 0.001
+    for _ in range(50):
+        costs.learn_read(16, 0.032)
+    assert costs.read_seconds(1) == pytest.approx(0.002, rel=0.01)
+
+
+def test_suggestions_that_take_longer_than_the_driver_waits_are_not_looked_at(
+    engine: DraftEngine, alone: DraftEngine, run: Callable[..., Scheduler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another token may still come in time."""
+    looked_at: list[Job] = []
+    check = engine._check
+    monkeypatch.setattr(engine, "_check", lambda job: (looked_at.append(job), check(job)))
+    engine.costs = BatchCosts({1: 1e-6}, 2 * PATIENT, 1)
+    request = ask("a", prompt(4, 2), 5)
+    plain = alone.draft(request).token_ids.tolist()
+    told = replace(request, suggested=plain[:3])
+    scheduler = run()
+    scheduler.start()
+    for timeout, times in ((PATIENT, 0), (0.0, 1)):
+        [tokens] = answers(scheduler, [scheduler.submit(told, timeout)])
+        assert tokens == plain
+        assert len(looked_at) == times

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["BatchCosts"]
+__all__ = ["MANY_TOKENS", "BatchCosts"]
 
+#: so many at once tell what reading a token takes
+MANY_TOKENS: Final = 16
 #: weight of the newest measurement
 _STEP: Final = 0.1
 
@@ -65,7 +67,10 @@ class BatchCosts:
             self._step[width] += _STEP * (seconds - self._step[width])
 
     def learn_read(self, tokens: int, seconds: float) -> None:
-        """Reading so many tokens took so long."""
+        """Reading so many tokens took so long. A few of them take a pass as a drafted one does, and say nothing
+        of what each of many takes."""
+        if tokens < MANY_TOKENS:
+            return
         self._read += _STEP * (seconds / tokens - self._read)
 
     def _pays(self, width: int) -> bool:

@@ -69,7 +69,7 @@ class DraftWorkerClient(SingleWorker):
             reply.instance_id,
             vocabulary,
             seconds_per_read_token=reply.seconds_per_read_token,
-            checks=reply.checks,
+            checks=max(0, reply.checks),
         )
 
     def vocabulary(

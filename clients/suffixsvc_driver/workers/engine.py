@@ -9,7 +9,7 @@ one batch for all of them: what one of them gets does not depend on the others.
 
 A request may suggest what follows. The model then computes all of that in one pass, keeps what it would have
 written itself, and goes on behind it: staged speculative decoding (Spector and Re, 2023), a draft model that
-is drafted for. What comes out is the same draft.
+is drafted for. What comes out is the same draft, but for what rounding decides.
 
 The KV of earlier calls is kept: a request costs the tokens that are new since the last one, plus those it
 drafts. Drafted tokens that the target agreed with are in the KV already.
@@ -22,6 +22,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -39,7 +40,7 @@ from suffixsvc.errors import (
 from suffixsvc.types import Draft, FloatArray
 from suffixsvc_driver.targets.llama_context import ContextSettings, LlamaContext, Outputs
 from suffixsvc_driver.targets.llama_model import LlamaModel, check_ids
-from suffixsvc_driver.workers.batching import BatchCosts
+from suffixsvc_driver.workers.batching import MANY_TOKENS, BatchCosts
 from suffixsvc_driver.workers.job import DraftRequest, Job
 from suffixsvc_driver.workers.sequences import KvSequence, KvSequences
 
@@ -50,7 +51,6 @@ _MAX_SESSIONS: Final = 256
 #: batches measured at the start: of one session, and of each wider kind
 _SPEED_STEPS: Final = 12
 _WIDE_STEPS: Final = 5
-_READ_TOKENS: Final = 16
 #: a logit that is so far below the highest one has less than a millionth of its share
 _NO_SHARE: Final = np.float32(20.0)
 
@@ -64,7 +64,7 @@ class DraftEngine:
         batch_width: sessions computed together; 0 lets their measured costs decide.
 
     Attributes:
-        checks: suggested tokens looked at in one pass at most: what ``max_width`` leaves. 0 where the model
+        checks: suggested tokens looked at in one pass at most: what ``max_width`` leaves. None where the model
             cannot forget those it does not agree with (recurrent ones).
 
     Raises:
@@ -76,9 +76,11 @@ class DraftEngine:
         if batch_width < 0:
             raise InvalidConfigError("batch_width makes no sense", expected=">= 0", got=batch_width)
         self.model = LlamaModel(path)
+        if self.model.recurrent:  # its state cannot be cut: room to look at suggestions would be for nothing
+            settings = replace(settings, max_width=1)
         self.context = LlamaContext(self.model, settings)
         self.slots = settings.slots
-        self.checks = 0 if self.model.recurrent else settings.max_width - 1
+        self.checks = settings.max_width - 1
         self._chunk = settings.batch_size
         self._widest = min(settings.slots, settings.batch_size)
         self._sequences = KvSequences(settings.slots)
@@ -182,12 +184,12 @@ class DraftEngine:
         self.costs.learn_read(len(piece), time.perf_counter() - before)
 
     def step(self, jobs: Sequence[Job]) -> None:
-        """Draft a token for each of these jobs, none of which has anything left to read; more for those whose
-        suggestions have not been looked at yet."""
-        for job in jobs:
-            if job.suggested:
-                self._check(job)
-        jobs = [job for job in jobs if not job.done]
+        """Draft a token for each of these jobs, none of which has anything left to read; for those whose
+        suggestions have not been looked at yet, as many as agree and one more."""
+        told = [job for job in jobs if job.suggested]
+        for job in told:
+            self._check(job)
+        jobs = [job for job in jobs if job not in told]
         if not jobs:
             return
         jobs = sorted(jobs, key=lambda job: job.sequence.index)  # adjacent ones are computed together
@@ -295,7 +297,7 @@ class DraftEngine:
         while width <= self._widest:
             seconds[width] = typical * min(self._timed(width, _WIDE_STEPS)) / min(alone)
             width *= 2
-        read = min(_READ_TOKENS, self._chunk)
+        read = min(MANY_TOKENS, self._chunk)
         before = time.perf_counter()
         self.context.decode([0] * read, 0, 0, Outputs.NONE)
         # what NONE has computed is complete only when something waits for it

@@ -26,7 +26,7 @@ class WorkerDescription:
         vocabulary: without texts.
         compared: what of the vocabulary was compared with the target's; empty before that.
         seconds_per_read_token: of text it has not seen, many tokens at once; 0 = not told.
-        checks: it looks at what is suggested to it.
+        checks: it looks at so many of the tokens that are suggested to it.
     """
 
     model: str
@@ -37,7 +37,7 @@ class WorkerDescription:
     vocabulary: Vocabulary
     compared: str = ""
     seconds_per_read_token: float = 0.0
-    checks: bool = False
+    checks: int = 0
 
 
 class DraftingSession(Protocol):
@@ -90,8 +90,8 @@ class DraftingSession(Protocol):
         Args:
             after: tokens drafted already, behind which to go on: the draft follows the text and these. They
                 do not become part of the text.
-            suggested: what may follow these. The draft is the same without, and comes sooner where the model
-                agrees with them; a worker that cannot check them does not look at them.
+            suggested: what may follow these. The draft is the same without, but for what rounding decides;
+                it comes sooner where the model agrees with them. Not every worker looks at them.
 
         Returns:
             A draft of at most so many tokens, with the draft model's own probabilities.

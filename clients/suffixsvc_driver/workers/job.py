@@ -65,7 +65,7 @@ class Job:
 
     @property
     def done(self) -> bool:
-        return self.error is not None or (self.left == 0 and self.to_read == 0)
+        return self.error is not None or (self.left <= 0 and self.to_read == 0)
 
     @property
     def draft(self) -> Draft:

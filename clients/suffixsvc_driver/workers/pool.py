@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
 import structlog
@@ -188,10 +188,12 @@ class WorkerPool:
         with self._changed:
             best = self._best() or self._known()
             if best is not None and best.description is not None:
+                known = [member.description for member in self._members if member.description is not None]
                 if self._thread is None and not self._closed:
                     self._thread = threading.Thread(target=self._watch, name=_THREAD, daemon=True)
                     self._thread.start()
-                return best.description
+                # a session may come to any of them
+                return replace(best.description, checks=min(each.checks for each in known))
             self._target = None  # the next call asks again
             errors = {member.worker.address: member.error for member in self._members}
         for error in errors.values():

@@ -200,7 +200,7 @@ class Scheduler:
 
     def _cost(self, request: DraftRequest) -> float:
         costs = self._engine.costs
-        reading = costs.read_seconds(len(request.new_token_ids))
+        reading = costs.read_seconds(len(request.new_token_ids) + len(request.suggested))
         return reading + costs.step_seconds(1) * request.max_draft_tokens
 
     def _refuse(self, ticket: Ticket) -> None:
@@ -289,7 +289,7 @@ class Scheduler:
         """Seconds the next batches will take."""
         costs = self._engine.costs
         jobs = [ticket.job for ticket in self._lanes if ticket.job is not None]
-        reading = sum(job.to_read for job in jobs)
+        reading = sum(job.to_read + len(job.suggested) for job in jobs)
         seconds = costs.step_seconds(costs.width_for(len(jobs))) if jobs else 0.0
         return seconds + costs.read_seconds(reading + (_CHUNK if self._chunk_is_due() else 0))
 
@@ -297,7 +297,7 @@ class Scheduler:
         costs, job = self._engine.costs, ticket.job
         if job is None:
             return 0.0
-        return costs.read_seconds(job.to_read) + costs.step_seconds(1) * job.left
+        return costs.read_seconds(job.to_read + len(job.suggested)) + costs.step_seconds(1) * job.left
 
     def _chunk_is_due(self) -> bool:
         return bool(self._readers) and (not self._lanes or self._drafts_since_chunk >= _DRAFTS_PER_CHUNK)
@@ -315,8 +315,11 @@ class Scheduler:
                 continue
             while job.to_read and not job.done:
                 self._engine.read(job)
-            if ticket.deadline is not None and next_token > ticket.deadline:
-                job.left = 0  # its driver will not wait for another token
+            if ticket.deadline is not None:
+                if next_token + self._engine.costs.read_seconds(len(job.suggested)) > ticket.deadline:
+                    job.suggested = []  # a token at a time, some may still come
+                if next_token > ticket.deadline:
+                    job.left = 0  # its driver will not wait for another token
             if not job.done and not ticket.cancelled:
                 drafting.append(job)
         # the oldest first: those behind were told that they would have to wait

@@ -61,7 +61,7 @@ class _Servicer(rpc.DraftWorkerServicer):
             instance_id=self._instance_id,
             batch_width=min(engine.costs.lanes, engine.slots),
             seconds_per_read_token=engine.costs.read_seconds(1),
-            checks=engine.checks > 0,
+            checks=engine.checks,
         )
 
     def GetVocab(  # noqa: N802  # the generated base class names it
