@@ -208,7 +208,7 @@ def _counted_on(p: float) -> float:
 
 
 def _part(p: float, q: float) -> tuple[float, float]:
-    """Two layers give a place different tokens: what is left of their probabilities when one at most is right."""
+    """Two layers say different tokens: what is left of their probabilities where one at most is right."""
     mine, theirs = p * (1.0 - q), q * (1.0 - p)
     neither = (1.0 - p) * (1.0 - q)
     whole = mine + theirs + neither

@@ -64,7 +64,7 @@ class DraftEngine:
         batch_width: sessions computed together; 0 lets their measured costs decide.
 
     Attributes:
-        checks: suggested tokens looked at in one pass at most: what ``max_width`` leaves. None where the model
+        checks: suggested tokens looked at in one pass at most: what ``max_width`` leaves; 0 where the model
             cannot forget those it does not agree with (recurrent ones).
 
     Raises:
