@@ -104,8 +104,7 @@ class Questions:
         left: int,
         eog_ids: frozenset[int],
     ) -> AskLayer | None:
-        """From where the text ends, with the draft at hand suggested or not, or behind a part of it, as is worth
-        most."""
+        """The plan that is worth most, if it is worth its price."""
         curve, rate, room = draft.curve, draft.rate, draft.headroom
         headroom = Headroom(limit, room.room, room.beside, room.replays)
 

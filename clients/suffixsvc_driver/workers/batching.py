@@ -67,8 +67,8 @@ class BatchCosts:
             self._step[width] += _STEP * (seconds - self._step[width])
 
     def learn_read(self, tokens: int, seconds: float) -> None:
-        """Reading so many tokens took so long. A few of them take a pass, as a drafted one does, and tell nothing
-        of what each of many takes."""
+        """Reading so many tokens took so long. A few of them take a pass, as a drafted one does, and tell
+        nothing of what each of many takes."""
         if tokens < MANY_TOKENS:
             return
         self._read += _STEP * (seconds / tokens - self._read)
