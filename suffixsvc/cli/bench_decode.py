@@ -111,7 +111,13 @@ def bench_decode(
     from suffixsvc_bench.decode.options import DecodeOptions
     from suffixsvc_bench.decode.priced import read_prices
     from suffixsvc_bench.decode.rig import RigOptions
-    from suffixsvc_bench.decode.tables import against_grid, decode_grid, forecast_grid, priced_grid
+    from suffixsvc_bench.decode.tables import (
+        against_grid,
+        decode_grid,
+        forecast_grid,
+        left_out,
+        priced_grid,
+    )
     from suffixsvc_bench.output import Told, require_place
     from suffixsvc_bench.stopping import stop_on_signals
     from suffixsvc_bench.tables import print_grid
@@ -159,6 +165,8 @@ def bench_decode(
         return
     console = Console() if sys.stdout.isatty() else Console(width=_WIDE)
     print_grid(console, decode_grid(data))
+    for sentence in left_out(data):
+        console.print(sentence, markup=False, highlight=False)
     print_grid(console, forecast_grid(data))
     others = against_grid(data)
     if others is not None:

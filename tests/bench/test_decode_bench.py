@@ -173,6 +173,36 @@ def steps(name: str, tokens: Sequence[int], seen: list[str]) -> Answering:
     return Outcome(sum(tokens), 1.0)
 
 
+def test_a_program_that_fails_is_left_out_and_the_others_go_on() -> None:
+    """It has answered one job by then; what it would have had to do with the others nobody knows."""
+
+    class Failing(Peer):
+        def answer(self, job: Job) -> Outcome:
+            if job.key == "j1":
+                raise ModelError("the server failed", got="500")
+            return super().answer(job)
+
+    class Absent(Peer):
+        def begin(self, workload: str, warming: Sequence[Written], turn: int) -> None:
+            raise ModelError("it is not there")
+
+    seen: list[str] = []
+    failed: list[tuple[str, str]] = []
+    pairs = run_workload(
+        Workload("w", jobs(3)),
+        Scripted("plain", seen),
+        [Scripted("way", seen)],
+        [Peer("a", seen), Failing("b", seen), Absent("c", seen)],
+        TARGETS[:2],
+        2,
+        ignore,
+        on_failure=lambda way, error: failed.append((way, error.message)),
+    )
+    assert {name: len(of) for name, of in pairs.items()} == {"way": 6, "a": 6}
+    assert failed == [("c", "it is not there"), ("b", "the server failed")]
+    assert [s for s in seen if s.endswith(":b")] == ["j0:b"]
+
+
 def test_the_answer_that_is_behind_goes_on() -> None:
     seen: list[str] = []
     found = in_turns([steps("a", [1] * 6, seen), steps("b", [4, 1, 1], seen)], turn_tokens=2)

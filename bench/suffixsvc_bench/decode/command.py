@@ -14,6 +14,7 @@ from suffixsvc_driver.model_class import ModelClass, model_class
 from suffixsvc_driver.sampling import Sampling
 from suffixsvc_driver.targets.experts import expert_counts
 
+from suffixsvc.errors import SuffixError
 from suffixsvc_bench.decode.figures import Pair, against, row_of
 from suffixsvc_bench.decode.forecast import forecast_speedup
 from suffixsvc_bench.decode.jobs import Job, Workload, Written, load_workloads
@@ -146,7 +147,13 @@ class _Run:
                 done += job != "what it remembers"
 
             prefill = SharedPrefill(targets)
-            pairs = run_workload(workload, plain, ways, peers, targets, options.rounds, prefill, on_answer)
+
+            def on_failure(variant: str, error: SuffixError, name: str = name) -> None:
+                measured.failed.setdefault(name, {})[variant] = str(error)
+
+            pairs = run_workload(
+                workload, plain, ways, peers, targets, options.rounds, prefill, on_answer, on_failure
+            )
             measured.pairs[name] = pairs
             if first:
                 measured.compared[name] = pairs

@@ -27,6 +27,7 @@ class Measured:
         curve: of the first target.
         settings: what was compared at the first temperature on the first target, by name.
         compared: the pairs of that: by workload and way.
+        failed: by workload and way of somebody else's: why it was left out.
     """
 
     provenance: Provenance
@@ -43,6 +44,7 @@ class Measured:
     prices: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Setting] = field(default_factory=dict)
     compared: dict[str, dict[str, list[Pair]]] = field(default_factory=dict)
+    failed: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, every pair included."""
@@ -56,6 +58,7 @@ class Measured:
             "rows": [row.as_dict() for row in self.rows],
             "forecasts": self.forecasts,
             "against": {w: {n: asdict(r) for n, r in ways.items()} for w, ways in self.against.items()},
+            "failed": self.failed,
             "prices": self.prices,
             "priced": {name: [asdict(row) for row in rows] for name, rows in self.priced.items()},
             "pairs": {

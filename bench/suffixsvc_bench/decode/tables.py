@@ -7,7 +7,7 @@ from typing import Any
 
 from suffixsvc_bench.tables import Grid
 
-__all__ = ["against_grid", "decode_grid", "forecast_grid", "priced_grid"]
+__all__ = ["against_grid", "decode_grid", "forecast_grid", "left_out", "priced_grid"]
 
 
 def decode_grid(measured: Mapping[str, Any]) -> Grid:
@@ -56,6 +56,15 @@ def forecast_grid(measured: Mapping[str, Any]) -> Grid:
             value = row["speedup"]["value"]
             grid.rows.append([workload, f"{value:.2f}", f"{forecast:.2f}", f"{value / forecast:.2f}"])
     return grid
+
+
+def left_out(measured: Mapping[str, Any]) -> list[str]:
+    """Who failed where, and why: a sentence each."""
+    return [
+        f"{way} was left out of {workload}: {why}"
+        for workload, ways in measured.get("failed", {}).items()
+        for way, why in ways.items()
+    ]
 
 
 def against_grid(measured: Mapping[str, Any]) -> Grid | None:

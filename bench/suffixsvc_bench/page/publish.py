@@ -13,7 +13,13 @@ from suffixsvc.plots import Chart
 from suffixsvc.plots.files import svg_file
 from suffixsvc_bench.build_bench.tables import build_grids
 from suffixsvc_bench.decode.charts import decode_charts, k_charts
-from suffixsvc_bench.decode.tables import against_grid, decode_grid, forecast_grid, priced_grid
+from suffixsvc_bench.decode.tables import (
+    against_grid,
+    decode_grid,
+    forecast_grid,
+    left_out,
+    priced_grid,
+)
 from suffixsvc_bench.index_bench.charts import index_charts
 from suffixsvc_bench.index_bench.tables import index_grids, removal_line, restart_grid
 from suffixsvc_bench.page.commands import (
@@ -192,6 +198,7 @@ def _run(results: Mapping[str, Any], beside: str) -> list[Part]:
         _made(_where(results), decode_command(results)),
         _decoded(results, beside),
         markdown_grid(decode_grid(results)),
+        *(f"{sentence}." for sentence in left_out(results)),
         "Beside what the replay of the same calls forecasts:",
         markdown_grid(forecast_grid(results)),
     ]
