@@ -75,7 +75,7 @@ class LayerSpec:
 
     Raises:
         InvalidConfigError: a name that is empty, no such kind, a time that is negative or not finite, or
-            ``max_draft_tokens`` below 1.
+            ``max_draft_tokens`` below 1, ``checks`` below 0.
     """
 
     name: str
@@ -94,6 +94,8 @@ class LayerSpec:
         for name in ("seconds_per_ask", "seconds_per_token", "seconds_per_read_token"):
             _require_number(f"layer {self.name}: {name}", getattr(self, name))
         _require_count(f"layer {self.name}: max_draft_tokens", self.max_draft_tokens)
+        if self.checks != 0:
+            _require_count(f"layer {self.name}: checks", self.checks)
 
 
 @dataclass(frozen=True, slots=True)

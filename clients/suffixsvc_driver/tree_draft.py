@@ -40,7 +40,7 @@ class TreeDraft:
         self.curve, self.rate, self.headroom = curve, rate, headroom
         self._max_leaves = max_leaves
         # what is left of a token's worth when it has been computed again
-        self._again = max(0.0, 1.0 - rate * (curve.cost(2) - 1.0))
+        self._again = min(1.0, max(0.0, 1.0 - rate * (curve.cost(2) - 1.0)))
         self._tokens: list[int] = []
         self._parents: list[int] = []
         self._probs: list[float] = []

@@ -16,7 +16,7 @@ from suffixsvc_driver.targets.llama_context import ContextSettings
 from suffixsvc_driver.workers.client import DraftWorkerClient
 from suffixsvc_driver.workers.engine import DraftEngine, DraftRequest, Job
 from suffixsvc_driver.workers.server import DraftWorkerServer
-from support.tiny_kinds import write_tiny_mamba
+from support.tiny_kinds import write_tiny_lfm2, write_tiny_mamba
 
 SETTINGS = ContextSettings(
     context_size=512, slots=2, threads=1, max_width=17, flash_attention=False, kv_type="f32"
@@ -137,6 +137,24 @@ def test_a_cut_that_fails_after_all_ends_the_draft(
         checking.read(job)
     assert job.done
     assert job.draft.token_ids.tolist() == plain[:4]
+
+
+def test_a_hybrid_model_drafts_for_the_text_it_is_told(tmp_path: Path) -> None:
+    """Its state cannot go back before the last batch: what it wrote itself and was not taken is read anew."""
+    path = write_tiny_lfm2(tmp_path / "lfm2.gguf")
+    engine, fresh = (DraftEngine(path, SETTINGS) for _ in range(2))
+    rng = random.Random(7)
+    for case in range(40):
+        text = [rng.randrange(5, 200) for _ in range(rng.randrange(1, 6))]
+        draft = engine.draft(DraftRequest(f"{case}", 0, text, rng.randrange(0, 5))).token_ids.tolist()
+        keep = rng.randrange(0, len(draft) + 1)
+        more = [*draft[:keep], *(rng.randrange(5, 200) for _ in range(rng.randrange(1, 3)))]
+        got = engine.draft(DraftRequest(f"{case}", len(text), more, 3))
+        expected = fresh.draft(DraftRequest(f"{case}", 0, [*text, *more], 3))
+        assert got.token_ids.tolist() == expected.token_ids.tolist()
+        fresh.forget(f"{case}")
+    engine.close()
+    fresh.close()
 
 
 def test_a_state_that_cannot_be_cut_is_not_suggested_to(tmp_path: Path) -> None:

@@ -9,6 +9,9 @@ import pytest
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
 from suffixsvc_driver.layers.worker_layer import least_probability
+from suffixsvc_driver.workers.interface import WorkerDescription
+
+from suffixsvc.types import Draft
 
 GPU = CostCurve.linear(0.01, 64, seconds_per_step=0.03)
 TWO_CORES = CostCurve((0.0, 1.0, 2.0, 2.8, 3.2, 4.1, 4.7, 5.6, 7.2), 0.04)
@@ -24,13 +27,34 @@ def test_the_dearer_a_token_the_likelier_it_has_to_be() -> None:
     assert costs == sorted(costs)
 
 
+def described(seconds_per_token: float) -> WorkerDescription:
+    vocabulary: Any = SimpleNamespace()
+    return WorkerDescription("m", 512, seconds_per_token, 0, "i", vocabulary)
+
+
+def test_no_worker_makes_a_step_wait_for_ever() -> None:
+    """Whatever it says of its speed."""
+    waited: list[float] = []
+    session = SimpleNamespace(
+        append=lambda tokens: None,
+        draft=lambda budget, seconds, after, suggested: (waited.append(seconds), Draft.empty())[1],
+        seconds_per_token=1e300,
+    )
+    worker: Any = SimpleNamespace(
+        check_vocabulary=lambda target: described(1e300), open_session=lambda **given: session
+    )
+    layer = DraftModelLayer(worker, SimpleNamespace())  # type: ignore[arg-type]  # never looked at
+    assert len(layer.draft([1], 4, None)) == 0
+    assert waited == [10.0]
+
+
 @pytest.mark.parametrize(
     ("options", "p_min"), [({}, 0.4), ({"curve": GPU}, 0.11), ({"curve": GPU, "p_min": 0.3}, 0.3)]
 )
 def test_a_layer_goes_by_the_price_unless_it_is_told(options: dict[str, Any], p_min: float) -> None:
     opened: dict[str, Any] = {}
     worker: Any = SimpleNamespace(
-        check_vocabulary=lambda target: SimpleNamespace(seconds_per_token=0.003),
+        check_vocabulary=lambda target: described(0.003),
         open_session=lambda **given: opened.update(given),
     )
     layer = DraftModelLayer(worker, SimpleNamespace(), **options)  # type: ignore[arg-type]  # never looked at

@@ -13,6 +13,8 @@ __all__ = ["WorkerLayer", "WorkerOptions", "least_probability"]
 #: an answer may take this many times what the drafted tokens should, and this much beyond
 _PATIENCE: Final = 3.0
 _GRACE_SECONDS: Final = 0.05
+#: no worker is waited for any longer, however slow it says it is
+_LONGEST_SECONDS: Final = 10.0
 #: where nothing is known of prices; and what no price makes better: below the one drafts are noise, above the
 #: other good ones are cut off
 _USUAL: Final = 0.4
@@ -105,4 +107,4 @@ class WorkerLayer:
         """How long to wait while the worker reads and writes so many tokens of its own."""
         if self._timeout is not None:
             return self._timeout
-        return _GRACE_SECONDS + _PATIENCE * tokens * self._session.seconds_per_token
+        return min(_LONGEST_SECONDS, _GRACE_SECONDS + _PATIENCE * tokens * self._session.seconds_per_token)

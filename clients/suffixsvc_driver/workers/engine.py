@@ -76,8 +76,10 @@ class DraftEngine:
         if batch_width < 0:
             raise InvalidConfigError("batch_width makes no sense", expected=">= 0", got=batch_width)
         self.model = LlamaModel(path)
-        if self.model.recurrent:  # its state cannot be cut: room to look at suggestions would be for nothing
-            settings = replace(settings, max_width=1)
+        if self.model.recurrent:
+            # Snapshots go back within the last batch, which is one token here: a cut before it would be taken
+            # for done, and the next draft would be that of another text.
+            settings = replace(settings, max_width=1, snapshots=False)
         self.context = LlamaContext(self.model, settings)
         self.slots = settings.slots
         self.checks = settings.max_width - 1

@@ -200,8 +200,9 @@ class Scheduler:
 
     def _cost(self, request: DraftRequest) -> float:
         costs = self._engine.costs
-        reading = costs.read_seconds(len(request.new_token_ids) + len(request.suggested))
-        return reading + costs.step_seconds(1) * request.max_draft_tokens
+        wanted = min(request.max_draft_tokens, self._engine.context_size)
+        looked_at = max(0, min(len(request.suggested), self._engine.checks, wanted - 1))
+        return costs.read_seconds(len(request.new_token_ids) + looked_at) + costs.step_seconds(1) * wanted
 
     def _refuse(self, ticket: Ticket) -> None:
         ticket.busy = True
