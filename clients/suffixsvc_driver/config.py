@@ -94,8 +94,7 @@ class LayerSpec:
         for name in ("seconds_per_ask", "seconds_per_token", "seconds_per_read_token"):
             _require_number(f"layer {self.name}: {name}", getattr(self, name))
         _require_count(f"layer {self.name}: max_draft_tokens", self.max_draft_tokens)
-        if self.checks != 0:
-            _require_count(f"layer {self.name}: checks", self.checks)
+        _require_count(f"layer {self.name}: checks", self.checks, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +174,9 @@ def _member(kinds: type[enum.StrEnum], what: str, value: Any) -> enum.StrEnum:
         raise InvalidConfigError(f"no such {what}", expected=" or ".join(kinds), got=repr(value)) from err
 
 
-def _require_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidConfigError(f"{name} makes no sense", expected="an int >= 1", got=repr(value))
+def _require_count(name: str, value: Any, least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidConfigError(f"{name} makes no sense", expected=f"an int >= {least}", got=repr(value))
 
 
 def _as_float(value: Any) -> Any:

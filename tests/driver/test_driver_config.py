@@ -49,6 +49,9 @@ def test_bad_settings(wrong: dict[str, object], said: str) -> None:
         ({"seconds_per_token": math.nan}, "seconds_per_token"),
         ({"seconds_per_token": math.inf}, "seconds_per_token"),
         ({"max_draft_tokens": 0}, "max_draft_tokens"),
+        ({"seconds_per_read_token": -1.0}, "seconds_per_read_token"),
+        ({"checks": -1}, "checks"),
+        ({"checks": True}, "checks"),
     ],
 )
 def test_bad_layers(wrong: dict[str, object], said: str) -> None:
