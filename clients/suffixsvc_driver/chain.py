@@ -15,7 +15,7 @@ from typing import Any
 from suffixsvc.types import DraftSource
 from suffixsvc_driver.tree import is_chain
 
-__all__ = ["CleanDraft", "agreement", "clean_chain", "clean_tree"]
+__all__ = ["CleanDraft", "clean_chain", "clean_tree", "common_prefix"]
 
 #: a layer that answers far more than it was asked for is read no further than this
 _READ_AT_MOST = 4096
@@ -44,12 +44,19 @@ class CleanDraft:
         return len(self.token_ids)
 
 
-def agreement(tokens: Sequence[int], others: Sequence[int]) -> int:
-    """How many tokens two chains begin with together."""
-    for i, (token, other) in enumerate(zip(tokens, others, strict=False)):
-        if token != other:
-            return i
-    return min(len(tokens), len(others))
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the longest common prefix."""
+    limit = min(len(a), len(b))
+    if list(a[:limit]) == list(b[:limit]):
+        return limit
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if list(a[:middle]) == list(b[:middle]):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def clean_chain(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from suffixsvc.types import DraftSource
-from suffixsvc_driver.chain import agreement
+from suffixsvc_driver.chain import common_prefix
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Considered, Propose, Verify
 from suffixsvc_driver.policy import LEAST_GAIN, Choice, Headroom, best_prefix
@@ -44,7 +44,7 @@ class Offer:
     def __len__(self) -> int:
         return len(self.token_ids)
 
-    def behind(self, at: int) -> Offer:
+    def tail(self, at: int) -> Offer:
         """This chain without its first ``at`` tokens."""
         return replace(self, token_ids=self.token_ids[at:], sources=self.sources[at:], probs=self.probs[at:])
 
@@ -109,10 +109,14 @@ class StepDraft:
         if suggested:
             offer = self._compared(offer)
         self._offers.append(offer)
+        self._note(offer, budget, how, self._weigh(offer))
+
+    def _weigh(self, offer: Offer) -> Choice:
+        """The best prefix of a chain, taken if it gains more than what is there."""
         choice = best_prefix(offer.probs, self.curve, self.rate, self.headroom)
-        self._note(offer, budget, how, choice)
         if choice.gain > max(self.choice.gain, LEAST_GAIN):
             self.choice, self.offer = choice, offer
+        return choice
 
     def _compared(self, offer: Offer) -> Offer:
         """Somebody drafted with :attr:`offer` at hand: what they have in common counts as the surer one says,
@@ -122,23 +126,22 @@ class StepDraft:
         1.5B of its family), memory in 6, also where memory was the surer one. So memory's token gets what the
         model leaves, and not the other way round."""
         probs = list(offer.probs)
+        owner, at = offer, 0
         for i, mine in enumerate(self._offers):
-            agreed = agreement(offer.token_ids, mine.token_ids)
+            agreed = common_prefix(offer.token_ids, mine.token_ids)
             both = tuple(map(max, offer.probs[:agreed], mine.probs[:agreed]))
             probs[:agreed] = map(max, probs[:agreed], both)
             rest = mine.probs[agreed:]
             if rest and len(offer) > agreed:
                 rest = (min(rest[0], 1.0 - offer.probs[agreed]), *rest[1:])
             self._offers[i] = replace(mine, probs=both + rest)
+            if agreed > at:
+                owner, at = self._offers[i], agreed
         self.choice, self.offer = Choice(), _NOTHING
         for each in self._offers:
-            choice = best_prefix(each.probs, self.curve, self.rate, self.headroom)
-            if choice.gain > max(self.choice.gain, LEAST_GAIN):
-                self.choice, self.offer = choice, each
-        owner = max(self._offers, key=lambda each: agreement(offer.token_ids, each.token_ids))
-        at = agreement(offer.token_ids, owner.token_ids)
+            self._weigh(each)
         offer = replace(offer, probs=tuple(probs))
-        return owner.then(offer.behind(at), at) if at else offer
+        return owner.then(offer.tail(at), at) if at else offer
 
     def take(self, offer: Offer, length: int, budget: int) -> None:
         """Take so many tokens of a chain, whatever they gain."""

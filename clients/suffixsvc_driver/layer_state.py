@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from suffixsvc_driver.asking import Asking
-from suffixsvc_driver.chain import CleanDraft, agreement
+from suffixsvc_driver.chain import CleanDraft, common_prefix
 from suffixsvc_driver.config import LayerKind, LayerSpec
 from suffixsvc_driver.trust import Trust
 
@@ -112,7 +112,7 @@ class DraftModelState(LayerState):
 
     def measure(self, drafted: int, seconds: float) -> None:
         if seconds > 0.0:
-            passes = max(1, drafted - agreement(self.answer.token_ids, self.suggested))
+            passes = max(1, drafted - common_prefix(self.answer.token_ids, self.suggested))
             each = seconds / (passes + self._reading * (self._behind + len(self.suggested)))
             # an empty answer is a price only if it was waited for: catching up is not drafting
             if drafted or each > self.token_seconds:

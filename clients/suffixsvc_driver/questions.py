@@ -157,9 +157,9 @@ def _plans(
     yield _Plan(best(acceptance))
     probs = offer.probs[:most]
     if layer.spec.checks:
-        count = _suggestions(probs, layer)
-        choice = best(acceptance, suggested=probs[:count])
-        yield _Plan(choice, suggested=offer.token_ids[: max(0, min(count, choice.length - 1))])
+        if count := _suggestions(probs, layer):
+            choice = best(acceptance, suggested=probs[:count])
+            yield _Plan(choice, suggested=offer.token_ids[: max(0, min(count, choice.length - 1))])
     elif layer.spec.continues:
         for start in _handovers(probs, acceptance):
             if offer.token_ids[start - 1] in eog_ids:

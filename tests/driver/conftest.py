@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,3 +23,10 @@ def tiny_target(tiny_model: Path) -> Iterator[LlamaTarget]:
     """A tiny target whose arithmetic does not depend on the batch's width."""
     with LlamaTarget(tiny_model, WIDTH_INDEPENDENT) as target:
         yield target
+
+
+@pytest.fixture
+def socket_path() -> Iterator[str]:
+    """Where a worker may listen; short, as paths of sockets have to be."""
+    with tempfile.TemporaryDirectory(prefix="w") as folder:
+        yield f"{folder}/s"

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from suffixsvc_driver.asking import Asking
-from suffixsvc_driver.chain import clean_chain
+from suffixsvc_driver.chain import clean_chain, common_prefix
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Feedback
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.policy import Headroom, RunningRate, best_ask, best_prefix, weigh_prefixes
-from suffixsvc_driver.targets.slots import SlotCache, common_prefix
+from suffixsvc_driver.targets.slots import SlotCache
 from suffixsvc_driver.trust import Trust
 from suffixsvc_driver.vocabulary import Vocabulary, check_vocabulary
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from suffixsvc_driver.chain import agreement
+from suffixsvc_driver.chain import common_prefix
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
 from suffixsvc_driver.targets.llama import LlamaTarget
 from suffixsvc_driver.targets.llama_context import ContextSettings
@@ -29,12 +28,6 @@ def checking(tiny_model: Path) -> Iterator[DraftEngine]:
     engine = DraftEngine(tiny_model, SETTINGS)
     yield engine
     engine.close()
-
-
-@pytest.fixture
-def socket_path() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="w") as folder:
-        yield f"{folder}/s"
 
 
 class Passes:
@@ -72,7 +65,7 @@ def test_suggestions_change_nothing_but_the_passes(
         draft = checking.draft(DraftRequest(f"told{case}", len(text), [], wanted, p_min, suggested=suggested))
         assert draft.token_ids.tolist() == plain.token_ids.tolist()
         assert draft.probs.tolist() == pytest.approx(plain.probs.tolist(), rel=1e-3)
-        agreed = min(agreement(draft.token_ids.tolist(), suggested), checking.checks)
+        agreed = min(common_prefix(draft.token_ids.tolist(), suggested), checking.checks)
         stopped = 1 if p_min and len(draft) < wanted else 0
         assert passes.count - before <= max(1, len(draft) - agreed) + stopped
         saved += len(draft) - (passes.count - before)

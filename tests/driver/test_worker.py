@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -54,12 +53,6 @@ def engine(tiny_model: Path) -> Iterator[DraftEngine]:
     engine = DraftEngine(tiny_model, SETTINGS)
     yield engine
     engine.close()
-
-
-@pytest.fixture
-def socket_path() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="w") as folder:
-        yield f"{folder}/s"
 
 
 @pytest.fixture

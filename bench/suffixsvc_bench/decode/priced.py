@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from suffixsvc_driver.chain import agreement
+from suffixsvc_driver.chain import common_prefix
 from suffixsvc_driver.config import LayerKind
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Feedback
@@ -232,7 +232,7 @@ class _PricedModel(_Around):
         prices = self._prices
         self._unread += len(new_token_ids)
         if budget > 0:
-            agreed = agreement(draft.token_ids.tolist(), suggested) if self.spec.checks else 0
+            agreed = common_prefix(draft.token_ids.tolist(), suggested) if self.spec.checks else 0
             self._clock.now += prices.draft_ask + prices.draft_token * max(1, len(draft) - agreed)
             self._clock.now += prices.draft_read * (self._unread + len(suggested))
             self._unread = 0

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from suffixsvc_driver.chain import common_prefix
 from suffixsvc_driver.retokenizing.tokenizer import Cutter, TextTokenizer, puts_blank_in_front
-from suffixsvc_driver.targets.slots import common_prefix
 
 __all__ = ["TextFollower"]
 

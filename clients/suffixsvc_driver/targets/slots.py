@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from suffixsvc_driver.chain import common_prefix
 from suffixsvc_driver.targets import Batch
 
-__all__ = ["Placement", "Slot", "SlotCache", "common_prefix"]
+__all__ = ["Placement", "Slot", "SlotCache"]
 
 #: a slot whose tail behind the common prefix is at most this long is simply cut: it is cheap to lose
 _CHEAP_TAIL = 32
@@ -110,18 +111,3 @@ class SlotCache:
         self._clock = 0
         for slot in self.slots:
             slot.last_used = 0
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the longest common prefix."""
-    limit = min(len(a), len(b))
-    if list(a[:limit]) == list(b[:limit]):
-        return limit
-    low, high = 0, limit
-    while low < high:
-        middle = (low + high + 1) // 2
-        if list(a[:middle]) == list(b[:middle]):
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -103,6 +103,10 @@ class DraftEngine:
     def seconds_per_token(self) -> float:
         return self.costs.seconds_per_token
 
+    def most_checked(self, wanted: int) -> int:
+        """Suggested tokens that are looked at where so many are wanted: the pass gives one more."""
+        return max(0, min(self.checks, wanted - 1))
+
     def length(self, session_id: str) -> int:
         """Context tokens held for a session, 0 for one nobody knows."""
         return len(self._sessions.get(session_id, ()))
@@ -167,9 +171,8 @@ class DraftEngine:
         room = self.context_size - len(context)
         left = max(0, min(request.max_draft_tokens, room))
         job = Job(context, sequence, left, request.p_min, request.top_k or DEFAULT_TOP_K)
-        # the pass that looks at them gives one token more
-        most = max(0, min(self.checks, left - 1))
-        job.suggested = list(itertools.takewhile(self._is_token, map(int, request.suggested[:most])))
+        suggested = request.suggested[: self.most_checked(left)]
+        job.suggested = list(itertools.takewhile(self._is_token, map(int, suggested)))
         return job
 
     def read(self, job: Job, most: int = 1 << 30) -> None:

@@ -201,7 +201,7 @@ class Scheduler:
     def _cost(self, request: DraftRequest) -> float:
         costs = self._engine.costs
         wanted = min(request.max_draft_tokens, self._engine.context_size)
-        looked_at = max(0, min(len(request.suggested), self._engine.checks, wanted - 1))
+        looked_at = min(len(request.suggested), self._engine.most_checked(wanted))
         return costs.read_seconds(len(request.new_token_ids) + looked_at) + costs.step_seconds(1) * wanted
 
     def _refuse(self, ticket: Ticket) -> None:

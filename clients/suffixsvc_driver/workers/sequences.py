@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from suffixsvc_driver.targets.slots import common_prefix
+from suffixsvc_driver.chain import common_prefix
 
 __all__ = ["KvSequence", "KvSequences", "Placement"]
 

@@ -29,7 +29,7 @@ from suffixsvc.errors import (
     UnknownSessionError,
 )
 from suffixsvc.types import Draft
-from suffixsvc_driver.targets.slots import common_prefix
+from suffixsvc_driver.chain import common_prefix
 from suffixsvc_driver.workers.exchange import Answer, Exchange, Question
 
 __all__ = ["WorkerSession"]
