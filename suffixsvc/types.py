@@ -231,9 +231,22 @@ class Store(Protocol):
     def namespaces(self) -> list[NamespaceRecord]:
         """All namespaces, ordered by path."""
 
-    def append(self, outputs: Sequence[NewOutput]) -> Future[list[OutputId]]:
+    def delete_namespace(self, path: str) -> int:
+        """Delete a namespace durably, with its outputs, states, segments' records and tombstones; returns how
+        many outputs it had. From its start on the path is unknown, and cannot be made again until it is done.
+
+        In bounded transactions: after an error the rest is deleted by calling it again, or at the next open.
+        The ids are not used again, and neither is what the store calls the namespace inside: an output, a
+        segment or a state of one that was deleted never appears in a later one of the same path.
+        UnknownNamespaceError if it is not there.
+        """
+
+    def append(
+        self, outputs: Sequence[NewOutput], create: Sequence[NamespaceRecord] = ()
+    ) -> Future[list[OutputId]]:
         """Log outputs, all or none, in order. The future is done once they are durable (group commit)
-        and then holds their ids; StoreFullError and others arrive through it."""
+        and then holds their ids; StoreFullError and others arrive through it. Namespaces in ``create`` are
+        made, or given their fingerprint, in the same transaction, as by :meth:`add_namespace`."""
 
     def forget(self, namespace: str, output_id: OutputId) -> StoredOutput:
         """Delete one occurrence durably and return what it was; the payload goes with its last

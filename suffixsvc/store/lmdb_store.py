@@ -14,7 +14,7 @@ import structlog
 
 from suffixsvc.config import Limits
 from suffixsvc.errors import InvalidConfigError, StoreFullError, SuffixError
-from suffixsvc.store import datafile
+from suffixsvc.store import datafile, removal
 from suffixsvc.store.checker import check_view
 from suffixsvc.store.environment import Environment, rounded_up
 from suffixsvc.store.folder import prepare_folder
@@ -120,6 +120,7 @@ class LmdbStore:
         self._finalizer = weakref.finalize(self, _shut_down, environment.pid, writer)
         if environment.dbs.segments is None:
             self._add_manifest()
+        self._finish_deletions()
 
     def _add_manifest(self) -> None:
         """A folder of schema 1 becomes one of schema 2, which earlier releases refuse: they would forget
@@ -144,8 +145,37 @@ class LmdbStore:
         rows = self._environment.snapshot.names.by_path.values()
         return sorted((NamespaceRecord(r.path, r.tokenizer) for r in rows), key=lambda r: r.path)
 
-    def append(self, outputs: Sequence[NewOutput]) -> Future[list[OutputId]]:
+    def delete_namespace(self, path: str) -> int:
+        number = self._writer.call(Operation(lambda view: removal.begin(view, path), frees=True))
+        return self._delete_rest(number)
+
+    def _finish_deletions(self) -> None:
+        """What a crash, or a lack of room, left of deleted namespaces."""
+        for row in list(self._environment.snapshot.names.deleting.values()):
+            try:
+                outputs = self._delete_rest(row.namespace_id)
+            except StoreFullError as error:  # nothing sees what is left of it
+                log.warning("no room to finish a deletion", namespace=row.path, error=str(error))
+            else:
+                log.info("deletion finished", namespace=row.path, outputs=outputs)
+
+    def _delete_rest(self, number: int) -> int:
+        outputs = 0
+        for part in self._in_slices(lambda rows: self._delete_part(number, rows)):
+            outputs += part.outputs
+            if part.finished:
+                return outputs
+        raise AssertionError("a deletion has an end")
+
+    def _delete_part(self, number: int, rows: int) -> removal.Part:
+        return self._writer.call(Operation(lambda view: removal.part(view, number, rows), frees=True))
+
+    def append(
+        self, outputs: Sequence[NewOutput], create: Sequence[NamespaceRecord] = ()
+    ) -> Future[list[OutputId]]:
         try:
+            for record in create:
+                check_namespace(record)
             checked = [check_output(output) for output in outputs]
             written_us = self._now_us()
         except SuffixError as e:
@@ -153,7 +183,7 @@ class LmdbStore:
             failed.set_exception(e)
             return failed
         size = sum(len(output.content) + 1024 for output in checked)
-        return self._writer.submit(Operation(lambda view: view.append(checked, written_us), size))
+        return self._writer.submit(Operation(lambda view: view.append(checked, written_us, create), size))
 
     def forget(self, namespace: str, output_id: OutputId) -> StoredOutput:
         return self._writer.call(Operation(lambda view: view.delete(output_id, namespace), frees=True))
@@ -163,34 +193,41 @@ class LmdbStore:
         ids = sorted(set(output_ids))
         gone: list[StoredOutput] = []
         done = 0
-        rows = _DELETED_ROWS
-        while done < len(ids):
+
+        def delete(rows: int) -> int:
             part = ids[done : done + rows]
-            try:
-                gone += self._delete(lambda view, part=part: view.delete_many(namespace, part))  # type: ignore[misc]  # bound now, not when the writer comes to it
-            except StoreFullError:
-                if rows == 1:
-                    raise
-                rows //= 2
-            else:
-                done += len(part)
+            gone.extend(self._delete(lambda view: view.delete_many(namespace, part)))
+            return len(part)
+
+        for rows in self._in_slices(delete):
+            done += rows
+            if done == len(ids):
+                break
         return gone
 
     def expire(self, now: float) -> list[StoredOutput]:
         now_us = check_now(now)
         gone: list[StoredOutput] = []
+        for part in self._in_slices(
+            lambda rows: self._delete(lambda view: view.delete_expired(now_us, rows))
+        ):
+            gone += part
+            if not part:
+                break
+        return sorted(gone, key=lambda stored: stored.output_id)
+
+    def _in_slices(self, work: Callable[[int], T]) -> Iterator[T]:
+        """Call it again and again with how many rows a transaction may take: fewer where there is no room."""
         rows = _DELETED_ROWS
         while True:
             try:
-                part = self._delete(_deletion_of_expired(now_us, rows))
+                done = work(rows)
             except StoreFullError:
                 if rows == 1:
                     raise
                 rows //= 2
-                continue
-            gone += part
-            if len(part) < rows:
-                return sorted(gone, key=lambda stored: stored.output_id)
+            else:
+                yield done
 
     def _delete(self, apply: Callable[[WriteView], list[StoredOutput]]) -> list[StoredOutput]:
         return self._writer.call(Operation(apply, frees=True))
@@ -309,10 +346,6 @@ class LmdbStore:
 
     def _now_us(self) -> int:
         return check_now(self._clock())
-
-
-def _deletion_of_expired(now_us: int, rows: int) -> Callable[[WriteView], list[StoredOutput]]:
-    return lambda view: view.delete_expired(now_us, rows)
 
 
 def _reserve(limit: int) -> int:

@@ -94,41 +94,67 @@ class MemoryStore:
         check_namespace(record)
         with self._lock:
             self._require_open()
+            self._require_tokenizer(record)
             known = self._namespaces.get(record.path)
-            if known is not None and known.tokenizer and record.tokenizer not in ("", known.tokenizer):
-                raise TokenizerMismatchError(
-                    f"namespace {record.path} holds tokens of another tokenizer",
-                    expected=known.tokenizer,
-                    got=record.tokenizer,
-                    remedy="Use another namespace for this model.",
-                )
             if known is None or (record.tokenizer and not known.tokenizer):
                 self._namespaces[record.path] = known = NamespaceRecord(record.path, record.tokenizer)
             return known
+
+    def _require_tokenizer(self, record: NamespaceRecord) -> None:
+        known = self._namespaces.get(record.path)
+        if known is not None and known.tokenizer and record.tokenizer not in ("", known.tokenizer):
+            raise TokenizerMismatchError(
+                f"namespace {record.path} holds tokens of another tokenizer",
+                expected=known.tokenizer,
+                got=record.tokenizer,
+                remedy="Use another namespace for this model.",
+            )
 
     def namespaces(self) -> list[NamespaceRecord]:
         with self._lock:
             self._require_open()
             return sorted(self._namespaces.values(), key=lambda record: record.path)
 
-    def append(self, outputs: Sequence[NewOutput]) -> Future[list[OutputId]]:
+    def delete_namespace(self, path: str) -> int:
+        with self._lock:
+            self._require_open()
+            self._require_namespace(path)
+            self._manifests.pop(path, None)
+            rows = [row for row in self._rows.values() if row.stored.output.namespace == path]
+            for row in rows:
+                self._delete(row)
+            self._tombstones.pop(path, None)
+            for key in [key for key in self._states if key[0] == path]:
+                self._bytes -= len(self._states.pop(key))
+            del self._namespaces[path]
+            return len(rows)
+
+    def append(
+        self, outputs: Sequence[NewOutput], create: Sequence[NamespaceRecord] = ()
+    ) -> Future[list[OutputId]]:
         future: Future[list[OutputId]] = Future()
         try:
-            future.set_result(self._append([check_output(output) for output in outputs]))
+            future.set_result(self._append([check_output(output) for output in outputs], create))
         except SuffixError as e:
             future.set_exception(e)
         return future
 
-    def _append(self, outputs: Sequence[CheckedOutput]) -> list[OutputId]:
+    def _append(self, outputs: Sequence[CheckedOutput], create: Sequence[NamespaceRecord]) -> list[OutputId]:
         written_us = check_now(self._clock())
         with self._lock:
             self._require_open()
+            made = {record.path for record in create}
             for output in outputs:
-                self._require_namespace(output.namespace)
+                if output.namespace not in made:
+                    self._require_namespace(output.namespace)
             # bytes of payloads that are new, each once
             fresh = {(o.namespace, o.content): len(o.content) for o in outputs}
             needed = sum(size for key, size in fresh.items() if key not in self._payloads)
             self._require_room(needed + sum(_row_bytes(o) for o in outputs))
+            for record in create:
+                self._require_tokenizer(record)
+            for record in create:
+                self.add_namespace(record)
             return [self._append_one(output, written_us) for output in outputs]
 
     def _append_one(self, output: CheckedOutput, written_us: int) -> OutputId:

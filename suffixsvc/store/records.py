@@ -74,6 +74,8 @@ COUNTERS_KEY: Final = b"counters"
 
 _FLAG_INCOMPLETE: Final = 1
 _FLAG_CORPUS: Final = 2
+#: of a namespace
+_FLAG_DELETING: Final = 1
 
 _SCHEMA = struct.Struct("<4sHHIQ")
 _COUNTERS = struct.Struct("<4sHHIQQQQQ")
@@ -134,11 +136,12 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceRow:
-    """A namespace and the number its keys use."""
+    """A namespace and the number its keys use. ``deleting``: what it has is being deleted, then its row."""
 
     namespace_id: int
     path: str
     tokenizer: str
+    deleting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +216,8 @@ def decode_counters(raw: bytes) -> Counters:
 def encode_namespace(row: NamespaceRow) -> bytes:
     path = row.path.encode("utf-8", "surrogatepass")
     tokenizer = row.tokenizer.encode("utf-8", "surrogatepass")
-    head = _NAMESPACE.pack(b"SXNS", RECORD_VERSION, 0, row.namespace_id, len(path), len(tokenizer))
+    flags = _FLAG_DELETING * row.deleting
+    head = _NAMESPACE.pack(b"SXNS", RECORD_VERSION, flags, row.namespace_id, len(path), len(tokenizer))
     return seal(head + path + tokenizer)
 
 
@@ -222,12 +226,11 @@ def decode_namespace(raw: bytes, path_key: bytes) -> NamespaceRow:
     flags, namespace_id, path_len, tokenizer_len = open_record(raw, _NAMESPACE, b"SXNS", where)
     start, middle = _NAMESPACE.size, _NAMESPACE.size + path_len
     require_length(raw, middle + tokenizer_len + CHECKSUM.size, where)
-    require_no_flags(where, flags)
+    require_no_flags(where, flags & ~_FLAG_DELETING)
     require_same(where, "path", path_key, raw[start:middle])
     path = decode_text(raw[start:middle], where, "path")
-    return NamespaceRow(
-        namespace_id, path, decode_text(raw[middle : middle + tokenizer_len], where, "tokenizer")
-    )
+    tokenizer = decode_text(raw[middle : middle + tokenizer_len], where, "tokenizer")
+    return NamespaceRow(namespace_id, path, tokenizer, bool(flags & _FLAG_DELETING))
 
 
 def encode_log(r: LogRecord) -> bytes:

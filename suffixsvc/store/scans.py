@@ -53,8 +53,8 @@ class Scans:
         with self._lock:
             for scan in self._active:
                 for stored in view.deleted:
-                    row = view.names.by_path[stored.output.namespace]
-                    if stored.output_id <= scan.horizon and scan.namespace_id in (None, row.namespace_id):
+                    number = view.names.number_of(stored.output.namespace)
+                    if stored.output_id <= scan.horizon and scan.namespace_id in (None, number):
                         scan.deleted[stored.output_id] = stored
 
     def run(self, namespace_id: int | None, from_lsn: int) -> Iterator[StoredOutput]:

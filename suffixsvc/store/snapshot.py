@@ -21,19 +21,38 @@ __all__ = ["Names", "Snapshot", "load_snapshot", "unknown_namespace"]
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """All namespaces, by path and by number. Replaced as a whole when one is added."""
+    """All namespaces, by path and by number. Replaced as a whole when one is added or goes.
+
+    One that is being deleted is found by its number only, and listed in ``deleting``.
+    """
 
     by_path: Mapping[str, NamespaceRow] = field(default_factory=dict)
     by_id: Mapping[int, NamespaceRow] = field(default_factory=dict)
+    deleting: Mapping[str, NamespaceRow] = field(default_factory=dict)
 
     def plus(self, row: NamespaceRow) -> Names:
-        return Names({**self.by_path, row.path: row}, {**self.by_id, row.namespace_id: row})
+        """With this row, or with what it is now."""
+        by_path = {path: other for path, other in self.by_path.items() if path != row.path}
+        deleting = dict(self.deleting)
+        (deleting if row.deleting else by_path)[row.path] = row
+        return Names(by_path, {**self.by_id, row.namespace_id: row}, deleting)
+
+    def without(self, number: int) -> Names:
+        """Without one that was being deleted."""
+        by_id = {other: row for other, row in self.by_id.items() if other != number}
+        deleting = {path: row for path, row in self.deleting.items() if row.namespace_id != number}
+        return Names(self.by_path, by_id, deleting)
 
     def require(self, path: str) -> NamespaceRow:
+        """UnknownNamespaceError if there is none, or it is being deleted."""
         try:
             return self.by_path[path]
         except KeyError:
             raise unknown_namespace(path) from None
+
+    def number_of(self, path: str) -> int:
+        """Of a namespace that is there or is being deleted."""
+        return (self.by_path.get(path) or self.deleting[path]).namespace_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +73,7 @@ def load_snapshot(txn: lmdb.Transaction[bytes], dbs: Databases) -> Snapshot:
     counters = decode_counters(raw)
     by_path: dict[str, NamespaceRow] = {}
     by_id: dict[int, NamespaceRow] = {}
+    deleting: dict[str, NamespaceRow] = {}
     with txn.cursor(db=dbs.namespaces) as cursor:
         for key, value in cursor:
             row = decode_namespace(value, key)
@@ -64,8 +84,12 @@ def load_snapshot(txn: lmdb.Transaction[bytes], dbs: Databases) -> Snapshot:
                     got=row.namespace_id,
                     remedy="Restore the folder from a backup.",
                 )
-            by_path[row.path] = by_id[row.namespace_id] = row
-    return Snapshot(Names(by_path, by_id), counters, _load_manifests(txn, dbs.segments))
+            by_id[row.namespace_id] = row
+            (deleting if row.deleting else by_path)[row.path] = row
+    manifests = _load_manifests(txn, dbs.segments)
+    for row in deleting.values():  # its segments stand for nothing any more
+        manifests.pop(row.namespace_id, None)
+    return Snapshot(Names(by_path, by_id, deleting), counters, manifests)
 
 
 def _load_manifests(txn: lmdb.Transaction[bytes], segments: lmdb._Database | None) -> dict[int, Manifest]:

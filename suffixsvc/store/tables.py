@@ -1,6 +1,6 @@
 """What one transaction does to the databases: append, delete, look up.
 
-    namespaces    path                  -> number, fingerprint
+    namespaces    path                  -> number, fingerprint, whether it is being deleted
     log           LSN                   -> one occurrence, refers to a payload         (the truth)
     payloads      namespace, hash, slot -> token ids and segment lengths, once
     refs          namespace, hash, slot -> how many log rows refer to the payload
@@ -25,6 +25,7 @@ import lmdb
 
 from suffixsvc.errors import (
     StoreCorruptError,
+    StoreError,
     StoreFullError,
     TokenizerMismatchError,
     UnknownOutputError,
@@ -201,11 +202,13 @@ class WriteView(ReadView):
             self.counters = replace(self.counters, txn=self.txn.id())
             self.txn.put(COUNTERS_KEY, encode_counters(self.counters), db=self.dbs.meta)
 
-    def _put(self, key: bytes, value: bytes, db: lmdb._Database) -> None:
+    def put(self, key: bytes, value: bytes, db: lmdb._Database) -> None:
+        """Write one row."""
         self.writes += 1
         self.txn.put(key, value, db=db)
 
-    def _delete(self, key: bytes, db: lmdb._Database) -> None:
+    def drop(self, key: bytes, db: lmdb._Database) -> None:
+        """Delete one row."""
         self.writes += 1
         self.txn.delete(key, db=db)
 
@@ -223,14 +226,25 @@ class WriteView(ReadView):
                 )
             row = replace(known, tokenizer=record.tokenizer)
         else:
+            if record.path in self.names.deleting:
+                raise _being_deleted(record.path)
             number = self.counters.last_namespace_id + 1
             row = NamespaceRow(number, record.path, record.tokenizer)
             self.counters = replace(self.counters, last_namespace_id=number)
-        self._put(row.path.encode("utf-8", "surrogatepass"), encode_namespace(row), self.dbs.namespaces)
+        self.put(row.path.encode("utf-8", "surrogatepass"), encode_namespace(row), self.dbs.namespaces)
         self.names = self.names.plus(row)
         return NamespaceRecord(row.path, row.tokenizer)
 
-    def append(self, outputs: Sequence[CheckedOutput], written_us: int) -> list[OutputId]:
+    def append(
+        self, outputs: Sequence[CheckedOutput], written_us: int, create: Sequence[NamespaceRecord] = ()
+    ) -> list[OutputId]:
+        """Log outputs; namespaces in ``create`` are made first where they are missing."""
+        made = {namespace.path for namespace in create}
+        for output in outputs:
+            if output.namespace not in made:
+                self.names.require(output.namespace)
+        for namespace in create:
+            self.add_namespace(namespace)
         rows = [self.names.require(output.namespace) for output in outputs]
         ids = []
         for output, row in zip(outputs, rows, strict=True):
@@ -247,10 +261,10 @@ class WriteView(ReadView):
                 prompt_tail=output.prompt_tail,
                 labels=output.labels,
             )
-            self._put(log_key(lsn), encode_log(record), self.dbs.log)
-            self._put(namespace_row_key(row.namespace_id, lsn), b"", self.dbs.by_namespace)
+            self.put(log_key(lsn), encode_log(record), self.dbs.log)
+            self.put(namespace_row_key(row.namespace_id, lsn), b"", self.dbs.by_namespace)
             if record.expires_us is not None:
-                self._put(expiry_key(record.expires_us, lsn), b"", self.dbs.expiry)
+                self.put(expiry_key(record.expires_us, lsn), b"", self.dbs.expiry)
             self.counters = replace(
                 self.counters,
                 last_lsn=lsn,
@@ -271,14 +285,14 @@ class WriteView(ReadView):
             while positioned and cursor.key().startswith(prefix):
                 key = replace(start, slot=int.from_bytes(cursor.key()[20:], "big"))
                 if decode_payload(cursor.value(), key).content() == output.content:
-                    self._put(payload_key(key), encode_refs(key, self._refs(key) + 1), self.dbs.refs)
+                    self.put(payload_key(key), encode_refs(key, self._refs(key) + 1), self.dbs.refs)
                     return key, False
                 taken.add(key.slot)
                 positioned = cursor.next()
         # other contents with this hash keep their slots; a forgotten one leaves a hole
         key = replace(start, slot=next(slot for slot in range(len(taken) + 1) if slot not in taken))
-        self._put(payload_key(key), encode_payload(key, output.payload), self.dbs.payloads)
-        self._put(payload_key(key), encode_refs(key, 1), self.dbs.refs)
+        self.put(payload_key(key), encode_payload(key, output.payload), self.dbs.payloads)
+        self.put(payload_key(key), encode_refs(key, 1), self.dbs.refs)
         return key, True
 
     def _refs(self, key: PayloadKey) -> int:
@@ -300,15 +314,15 @@ class WriteView(ReadView):
             raise unknown_output(lsn, namespace)
         key, raw_key = record.payload, payload_key(record.payload)
         refs = self._refs(key)
-        self._delete(log_key(lsn), self.dbs.log)
-        self._delete(namespace_row_key(key.namespace_id, lsn), self.dbs.by_namespace)
+        self.drop(log_key(lsn), self.dbs.log)
+        self.drop(namespace_row_key(key.namespace_id, lsn), self.dbs.by_namespace)
         if record.expires_us is not None:
-            self._delete(expiry_key(record.expires_us, lsn), self.dbs.expiry)
+            self.drop(expiry_key(record.expires_us, lsn), self.dbs.expiry)
         if refs > 1:
-            self._put(raw_key, encode_refs(key, refs - 1), self.dbs.refs)
+            self.put(raw_key, encode_refs(key, refs - 1), self.dbs.refs)
         else:
-            self._delete(raw_key, self.dbs.payloads)
-            self._delete(raw_key, self.dbs.refs)
+            self.drop(raw_key, self.dbs.payloads)
+            self.drop(raw_key, self.dbs.refs)
         self.counters = replace(
             self.counters,
             outputs=self.counters.outputs - 1,
@@ -335,13 +349,13 @@ class WriteView(ReadView):
 
     def put_state(self, namespace: str, name: str, value: bytes) -> None:
         number = self.names.require(namespace).namespace_id
-        self._put(state_key(number, name), encode_state(number, name, value), self.dbs.state)
+        self.put(state_key(number, name), encode_state(number, name, value), self.dbs.state)
 
     # --- the manifest -----------------------------------------------------------------------------
 
     def add_manifest(self, schema_record: bytes) -> None:
         """The last step from schema 1 to 2; the databases were made in this transaction."""
-        self._put(SCHEMA_KEY, schema_record, self.dbs.meta)
+        self.put(SCHEMA_KEY, schema_record, self.dbs.meta)
 
     def add_segment(
         self, namespace: str, name: str, file_bytes: int, outputs: Mapping[OutputId, int]
@@ -363,10 +377,10 @@ class WriteView(ReadView):
             self.manifest(number), names, name, file_bytes, left_out, buried, self._rows_in(number)
         )
         for record in done.removed:
-            self._delete(namespace_row_key(number, record.first_lsn), self._manifest_db("segments"))
+            self.drop(namespace_row_key(number, record.first_lsn), self.manifest_db("segments"))
         self._enter(number, done.record, done.manifest)
         for output_id in done.needless:
-            self._delete(namespace_row_key(number, output_id), self._manifest_db("tombstones"))
+            self.drop(namespace_row_key(number, output_id), self.manifest_db("tombstones"))
         return done.record
 
     def drop_segments(self, namespace: str, names: Sequence[str]) -> None:
@@ -374,9 +388,9 @@ class WriteView(ReadView):
         manifest = self.manifest(number)
         removed = plans.named(manifest, names)
         for record in removed:
-            self._delete(namespace_row_key(number, record.first_lsn), self._manifest_db("segments"))
+            self.drop(namespace_row_key(number, record.first_lsn), self.manifest_db("segments"))
             for output_id in self.tombstones(number, record.first_lsn, record.last_lsn):
-                self._delete(namespace_row_key(number, output_id), self._manifest_db("tombstones"))
+                self.drop(namespace_row_key(number, output_id), self.manifest_db("tombstones"))
         rest = tuple(record for record in manifest if record not in removed)
         self.manifests = {**self.manifests, number: rest}
 
@@ -387,14 +401,15 @@ class WriteView(ReadView):
 
     def _enter(self, number: int, record: SegmentRecord, manifest: Manifest) -> None:
         key = namespace_row_key(number, record.first_lsn)
-        self._put(key, encode_segment(number, record), self._manifest_db("segments"))
+        self.put(key, encode_segment(number, record), self.manifest_db("segments"))
         self.manifests = {**self.manifests, number: manifest}
 
     def _bury(self, number: int, lsn: OutputId, tokens: int) -> None:
         raw = encode_tombstone(number, lsn, tokens)
-        self._put(namespace_row_key(number, lsn), raw, self._manifest_db("tombstones"))
+        self.put(namespace_row_key(number, lsn), raw, self.manifest_db("tombstones"))
 
-    def _manifest_db(self, name: str) -> lmdb._Database:
+    def manifest_db(self, name: str) -> lmdb._Database:
+        """One of the manifest's; StoreFullError where there was no room for them."""
         database: lmdb._Database | None = getattr(self.dbs, name)
         if database is None:
             raise StoreFullError(
@@ -403,6 +418,14 @@ class WriteView(ReadView):
                 remedy="Free disk space or raise Limits.max_store_bytes, and open it again.",
             )
         return database
+
+
+def _being_deleted(path: str) -> StoreError:
+    return StoreError(
+        f"namespace {path} is being deleted",
+        expected="a namespace that is there, or a path that is free",
+        remedy="Try again when it is gone; delete it again if its deletion failed.",
+    )
 
 
 def unknown_output(output_id: int, namespace: str | None = None) -> UnknownOutputError:

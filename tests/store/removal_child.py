@@ -1,0 +1,43 @@
+"""The victim: deletes a namespace and is killed at a named point of one of its transactions.
+
+An order (``support.victims``): {"folder": ..., "point": name, "hits": n}
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from store_testing import NS as OWN
+from store_testing import make_output
+from support.victims import killer
+
+from suffixsvc.store import LmdbStore
+from suffixsvc.types import NamespaceRecord, Store
+
+#: of the namespace that goes; two of them are forgotten
+OUTPUTS = 600
+
+
+def fill_namespaces(store: Store, going: str, staying: str) -> None:
+    """Outputs with shared payloads and times to live, states, segments and tombstones, in both."""
+    store.add_namespace(NamespaceRecord(going))
+    store.add_namespace(NamespaceRecord(staying, "xxh3:1"))
+    for path, count in ((going, OUTPUTS), (staying, 5)):
+        ids = store.append(
+            [make_output([i // 2], namespace=path, ttl_seconds=10**6 * (i % 2)) for i in range(count)]
+        ).result()
+        store.add_segment(path, f"{count}-a", 100, dict.fromkeys(ids[:2], 1))
+        store.add_segment(path, f"{count}-b", 100, dict.fromkeys(ids[2:4], 1))
+        store.forget_many(path, ids[1:3])
+    store.put_state(going, "mixer", b"ours")
+    store.put_state(going, "tables", bytes(9000))
+    store.put_state(staying, "mixer", b"theirs")
+
+
+def live(order: dict[str, Any]) -> None:
+    """Returns if the deletion has fewer transactions than the order says."""
+    store = LmdbStore(order["folder"])
+    hook = killer(order)
+    store._writer._hook = hook  # opening has transactions of its own
+    store.delete_namespace(OWN)
+    store.close()
