@@ -2,6 +2,9 @@
 
 The file beside this one was learned on recorded logs of many kinds of agents (``suffixsvc bench train``). It
 holds no text: counters and mixer weights that depend on neither a tokenizer nor a price.
+
+Learners that start from the same weights share them until they learn something: a namespace that nothing was
+drafted in takes no memory for them.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import functools
 import zlib
 from importlib import resources
 
-from suffixsvc.core._ext import Learner
+from suffixsvc.core._ext import LearnedTables, Learner
 from suffixsvc.errors import InvalidInputError
 
 __all__ = ["new_learner", "pack_weights", "starting_weights"]
@@ -35,21 +38,23 @@ def starting_weights() -> bytes:
 
 
 @functools.lru_cache(maxsize=4)
-def _unpacked(weights: bytes) -> bytes:
+def _unpacked(weights: bytes) -> LearnedTables:
+    tables = None
     try:
         unpacker = zlib.decompressobj()
         data = unpacker.decompress(weights, _MOST_BYTES)
-        whole = unpacker.eof
+        if unpacker.eof:
+            tables = LearnedTables.parse(data)
     except zlib.error:
-        data, whole = b"", False
-    if not whole or not Learner().load(data):
+        pass  # told below
+    if tables is None:
         raise InvalidInputError(
             "not the starting weights of this version",
             expected="what Namespace.learned_weights() or `suffixsvc bench train` gave",
             got=f"{len(weights)} other bytes",
             remedy="Learn them again, or leave them out.",
         )
-    return data
+    return tables
 
 
 def new_learner(weights: bytes | None = None) -> Learner:
@@ -58,7 +63,6 @@ def new_learner(weights: bytes | None = None) -> Learner:
     Raises:
         InvalidInputError: bytes that are no weights of this version.
     """
-    learner = Learner()
-    if weights != b"":
-        learner.load(_unpacked(starting_weights() if weights is None else weights))
-    return learner
+    if weights == b"":
+        return Learner()
+    return Learner(_unpacked(starting_weights() if weights is None else weights))

@@ -142,9 +142,27 @@ NB_MODULE(_ext, m) {
             return self.check();
         });
 
+    nb::class_<LearnedTables>(m, "LearnedTables")
+        .def_static(
+            "parse",
+            [](nb::bytes data) {
+                // The cast: no holder of const objects; nothing here changes them.
+                return std::const_pointer_cast<LearnedTables>(
+                    LearnedTables::parse(std::string(data.c_str(), data.size())));
+            },
+            "data"_a)
+        .def("save", [](const LearnedTables& self) {
+            const std::string bytes = self.save();
+            return nb::bytes(bytes.data(), bytes.size());
+        });
+
     nb::class_<Learner>(m, "Learner")
-        .def(nb::init<>())
+        .def(
+            "__init__",
+            [](Learner* self, std::shared_ptr<LearnedTables> start) { new (self) Learner(std::move(start)); },
+            "start"_a.none() = nb::none())
         .def_prop_ro("changed", &Learner::changed)
+        .def_prop_ro("own_bytes", &Learner::own_bytes)
         .def("save",
              [](const Learner& self) {
                  const std::string bytes = self.save();

@@ -59,15 +59,55 @@ void put(std::atomic<float>& x, float v) { x.store(v, std::memory_order_relaxed)
 
 float squash(float x) { return 1.f / (1.f + std::exp(-std::clamp(x, -12.f, 12.f))); }
 
-Learner::Learner()
-    : features_(kFeatures),
-      gains_(kCostClasses),
-      weights_(kSets * kInputs),
-      final_(kFinalSets * kFinalWeights) {
-    for (std::size_t i = 0; i < weights_.size(); ++i)
-        put(weights_[i], i % kInputs == kBias ? 0.f : kStartWeight);
-    for (std::size_t i = 0; i < final_.size(); ++i)
-        put(final_[i], i % kFinalWeights == kMixers ? 0.f : 1.f / kMixers);
+// ------------------------------------------------------------------------------------------- tables
+
+LearnedTables::LearnedTables()
+    : features(kFeatures), gains(kCostClasses), weights(kSets * kInputs), final(kFinalSets * kFinalWeights) {
+    for (std::size_t i = 0; i < weights.size(); ++i)
+        put(weights[i], i % kInputs == kBias ? 0.f : kStartWeight);
+    for (std::size_t i = 0; i < final.size(); ++i)
+        put(final[i], i % kFinalWeights == kMixers ? 0.f : 1.f / kMixers);
+}
+
+LearnedTables::LearnedTables(const LearnedTables& other) : LearnedTables() {
+    const auto copy = [](const std::vector<Counter>& from, std::vector<Counter>& to) {
+        for (std::size_t i = 0; i < from.size(); ++i) {
+            put(to[i].right, get(from[i].right));
+            put(to[i].seen, get(from[i].seen));
+        }
+    };
+    copy(other.features, features);
+    copy(other.gains, gains);
+    for (std::size_t i = 0; i < weights.size(); ++i) put(weights[i], get(other.weights[i]));
+    for (std::size_t i = 0; i < final.size(); ++i) put(final[i], get(other.final[i]));
+}
+
+std::shared_ptr<const LearnedTables> LearnedTables::parse(const std::string& bytes) {
+    auto tables = std::make_shared<LearnedTables>();
+    return tables->load(bytes) ? tables : nullptr;
+}
+
+Learner::Learner(std::shared_ptr<const LearnedTables> start) : start_(std::move(start)) {
+    static const auto nothing = std::make_shared<const LearnedTables>();
+    if (!start_) start_ = nothing;
+    read_.store(start_.get(), std::memory_order_relaxed);
+}
+
+LearnedTables& Learner::make_own() {
+    const std::scoped_lock lock(making_);
+    if (!made_) {
+        made_ = std::make_unique<LearnedTables>(*start_);
+        own_.store(made_.get(), std::memory_order_release);
+        read_.store(made_.get(), std::memory_order_release);
+    }
+    return *made_;
+}
+
+std::size_t Learner::own_bytes() const {
+    if (own_.load(std::memory_order_relaxed) == nullptr) return 0;
+    const LearnedTables& t = tables();
+    return (t.features.size() + t.gains.size()) * sizeof(Counter) +
+           (t.weights.size() + t.final.size()) * sizeof(float);
 }
 
 // ------------------------------------------------------------------------------------------ features
@@ -95,7 +135,7 @@ std::uint32_t Learner::token_feature(int which, std::uint32_t x) {
 }
 
 void Learner::learn(std::uint32_t feature, bool right) {
-    Counter& c = features_[feature];
+    Counter& c = own().features[feature];
     float r = get(c.right) + (right ? 1.f : 0.f);
     float s = get(c.seen) + 1.f;
     if (s > kFeatureLimit) {
@@ -127,7 +167,7 @@ std::uint32_t Learner::token_set(std::uint32_t last) {
 }
 
 void Learner::weights(std::uint32_t set, Inputs& out) const {
-    const std::atomic<float>* w = &weights_[std::size_t{set} * kInputs];
+    const std::atomic<float>* w = &tables().weights[std::size_t{set} * kInputs];
     for (std::size_t i = 0; i < kInputs; ++i) out[i] = get(w[i]);
     std::fill(out.begin() + kInputs, out.end(), 0.f);
 }
@@ -139,7 +179,7 @@ float Learner::mix(const Inputs& weights, const Inputs& inputs) {
 }
 
 void Learner::learn_mix(std::uint32_t set, const Inputs& inputs, float logit, bool right) {
-    std::atomic<float>* w = &weights_[std::size_t{set} * kInputs];
+    std::atomic<float>* w = &own().weights[std::size_t{set} * kInputs];
     const float step = ((right ? 1.f : 0.f) - squash(logit)) * kRate;
     for (int i = 0; i < kInputs; ++i) {
         const float x = inputs[static_cast<std::size_t>(i)];
@@ -155,14 +195,14 @@ std::uint32_t Learner::final_set(std::uint32_t depth, std::uint32_t rank, std::u
 }
 
 float Learner::final(std::uint32_t set, const Logits& logits) const {
-    const std::atomic<float>* w = &final_[std::size_t{set} * kFinalWeights];
+    const std::atomic<float>* w = &tables().final[std::size_t{set} * kFinalWeights];
     float sum = get(w[kMixers]);
     for (std::size_t i = 0; i < kMixers; ++i) sum += get(w[i]) * logits[i];
     return squash(sum);
 }
 
 void Learner::learn_final(std::uint32_t set, const Logits& logits, float predicted, bool right) {
-    std::atomic<float>* w = &final_[std::size_t{set} * kFinalWeights];
+    std::atomic<float>* w = &own().final[std::size_t{set} * kFinalWeights];
     const float step = ((right ? 1.f : 0.f) - predicted) * kFinalRate;
     for (std::size_t i = 0; i < kMixers; ++i) put(w[i], get(w[i]) + step * logits[i]);
     put(w[kMixers], get(w[kMixers]) + 4.f * step);
@@ -177,42 +217,42 @@ std::uint32_t Learner::cost_class(double slope) {
 }
 
 std::pair<double, double> Learner::gain(std::uint32_t cost_class) const {
-    const Counter& c = gains_[cost_class];
+    const Counter& c = tables().gains[cost_class];
     const double tokens = get(c.right), cost = get(c.seen);
     if (!(cost > 0.0)) return {1.0, 1.0};
     return {tokens, cost};
 }
 
 void Learner::learn_gain(std::uint32_t cost_class, double tokens, double cost) {
-    Counter& c = gains_[cost_class];
+    Counter& c = own().gains[cost_class];
     put(c.right, std::min(kMostGained, static_cast<float>(get(c.right) * kGainDecay + tokens)));
     put(c.seen, std::min(kMostGained, static_cast<float>(get(c.seen) * kGainDecay + cost)));
 }
 
 void Learner::learn_more_gain(std::uint32_t cost_class, double tokens) {
-    Counter& c = gains_[cost_class];
+    Counter& c = own().gains[cost_class];
     put(c.right, std::min(kMostGained, static_cast<float>(get(c.right) + tokens)));
 }
 
 // -------------------------------------------------------------------------------------------- bytes
 
-std::string Learner::save() const {
+std::string LearnedTables::save() const {
     std::vector<float> all;
-    all.reserve(2 * features_.size() + 2 * gains_.size() + weights_.size() + final_.size());
-    for (const auto* table : {&features_, &gains_})
+    all.reserve(2 * features.size() + 2 * gains.size() + weights.size() + final.size());
+    for (const auto* table : {&features, &gains})
         for (const Counter& c : *table) {
             all.push_back(get(c.right));
             all.push_back(get(c.seen));
         }
-    for (const auto* table : {&weights_, &final_})
+    for (const auto* table : {&weights, &final})
         for (const auto& w : *table) all.push_back(get(w));
     std::string out(kMagic, sizeof kMagic);
     out.append(reinterpret_cast<const char*>(all.data()), all.size() * sizeof(float));
     return out;
 }
 
-bool Learner::load(const std::string& bytes) {
-    const std::size_t count = 2 * features_.size() + 2 * gains_.size() + weights_.size() + final_.size();
+bool LearnedTables::load(const std::string& bytes) {
+    const std::size_t count = 2 * features.size() + 2 * gains.size() + weights.size() + final.size();
     if (bytes.size() != sizeof kMagic + count * sizeof(float) ||
         std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0)
         return false;
@@ -221,29 +261,29 @@ bool Learner::load(const std::string& bytes) {
     for (float x : all)
         if (!std::isfinite(x)) return false;
     const float* x = all.data();
-    for (Counter& c : features_) {
+    for (Counter& c : features) {
         const float right = *x++, seen = *x++;
         put(c.seen, std::clamp(seen, 0.f, kFeatureLimit));
         put(c.right, std::clamp(right, 0.f, get(c.seen)));
     }
-    for (Counter& c : gains_) {
+    for (Counter& c : gains) {
         const float tokens = *x++, cost = *x++;
         put(c.seen, std::clamp(cost, 0.f, kMostGained));
         put(c.right, std::clamp(tokens, 0.f, kMostGained));
     }
-    for (auto* table : {&weights_, &final_})
+    for (auto* table : {&weights, &final})
         for (auto& w : *table) put(w, std::clamp(*x++, -20.f, 20.f));
     return true;
 }
 
-void Learner::generalise() {
-    for (std::size_t i = 0; i < features_.size(); ++i) {
-        Counter& c = features_[i];
+void LearnedTables::generalise() {
+    for (std::size_t i = 0; i < features.size(); ++i) {
+        Counter& c = features[i];
         const float seen = i >= kTokenStart ? 0.f : std::min(get(c.seen), kSoftLimit);
         put(c.right, seen > 0.f ? get(c.right) * seen / get(c.seen) : 0.f);
         put(c.seen, seen);
     }
-    for (Counter& c : gains_) {
+    for (Counter& c : gains) {
         put(c.right, 0.f);
         put(c.seen, 0.f);
     }
@@ -251,7 +291,7 @@ void Learner::generalise() {
     std::array<double, kInputs> mean{};
     double used = 0.0;
     for (std::uint32_t set = kTokenSetStart; set < kSets; ++set) {
-        const std::atomic<float>* w = &weights_[std::size_t{set} * kInputs];
+        const std::atomic<float>* w = &weights[std::size_t{set} * kInputs];
         if (get(w[kBias]) == 0.f) continue;
         used += 1.0;
         for (std::size_t i = 0; i < kInputs; ++i) mean[i] += static_cast<double>(get(w[i]));
@@ -259,15 +299,24 @@ void Learner::generalise() {
     if (used > 0.0)
         for (std::uint32_t set = kTokenSetStart; set < kSets; ++set)
             for (std::size_t i = 0; i < kInputs; ++i)
-                put(weights_[std::size_t{set} * kInputs + i], static_cast<float>(mean[i] / used));
+                put(weights[std::size_t{set} * kInputs + i], static_cast<float>(mean[i] / used));
     // Half of what the mixers learned: whole, it took a namespace unlike the others as long to unlearn. (Left
     // out one by one, twelve logs gained 0.1, 0.2 and 0.3 % at costs of 0.01, 0.05 and 0.2 by it.)
-    for (std::size_t i = 0; i < weights_.size(); ++i) {
+    for (std::size_t i = 0; i < weights.size(); ++i) {
         const float start = i % kInputs == kBias ? 0.f : kStartWeight;
-        put(weights_[i], start + 0.5f * (get(weights_[i]) - start));
+        put(weights[i], start + 0.5f * (get(weights[i]) - start));
     }
-    for (std::size_t i = 0; i < final_.size(); ++i)
-        put(final_[i], i % kFinalWeights == kMixers ? 0.f : 1.f / kMixers);
+    for (std::size_t i = 0; i < final.size(); ++i)
+        put(final[i], i % kFinalWeights == kMixers ? 0.f : 1.f / kMixers);
 }
+
+std::string Learner::save() const { return tables().save(); }
+
+bool Learner::load(const std::string& bytes) {
+    // Checked before there is memory for it; readers may have seen the place that it goes to.
+    return LearnedTables::parse(bytes) != nullptr && own().load(bytes);
+}
+
+void Learner::generalise() { own().generalise(); }
 
 }  // namespace suffixsvc

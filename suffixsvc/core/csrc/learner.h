@@ -11,8 +11,13 @@
 // And what a unit of target cost has bought so far, by what drafted tokens cost: where a session that has
 // seen nothing starts from.
 //
+// Memory: the numbers take a quarter of a megabyte, and most namespaces start from the same ones. A learner
+// reads those that it was started from until something is learned, loaded or generalised; then it copies
+// them.
+//
 // Threads: every number is a relaxed atomic. Sessions of one namespace learn into it together; an
-// update lost to a race costs nothing that matters, and no reader ever waits.
+// update lost to a race costs nothing that matters, and no reader ever waits. The copy is made once, under a
+// mutex that no reader takes; readers go on with the shared numbers until it is published.
 #pragma once
 
 #include <algorithm>
@@ -21,6 +26,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,9 +53,34 @@ using Logits = std::array<float, kMixers>;
 
 float squash(float x);  // 1 / (1 + exp(-x)), x clamped to [-12, 12]
 
+// What a learner has learned, as numbers. Shared ones are never changed.
+class LearnedTables {
+  public:
+    struct Counter {
+        std::atomic<float> right{0.f};
+        std::atomic<float> seen{0.f};
+    };
+
+    LearnedTables();  // nothing
+    LearnedTables(const LearnedTables& other);
+    LearnedTables& operator=(const LearnedTables&) = delete;
+    // Those of Learner::save(); null where the bytes are not of this version.
+    static std::shared_ptr<const LearnedTables> parse(const std::string& bytes);
+
+    std::string save() const;
+    bool load(const std::string& bytes);
+    void generalise();
+
+    std::vector<Counter> features;
+    std::vector<Counter> gains;               // right: tokens, seen: cost
+    std::vector<std::atomic<float>> weights;  // set * kInputs + input
+    std::vector<std::atomic<float>> final;    // set * (kMixers + 1) + mixer, the last one a bias
+};
+
 class Learner {
   public:
-    Learner();
+    // Starts from these; null: from nothing.
+    explicit Learner(std::shared_ptr<const LearnedTables> start = nullptr);
     Learner(const Learner&) = delete;
     Learner& operator=(const Learner&) = delete;
 
@@ -90,7 +122,7 @@ class Learner {
     static std::uint32_t token_feature(int which, std::uint32_t x);
     // How often it was right and wrong, as if the prior probability had been seen twice before.
     std::pair<float, float> odds(std::uint32_t feature, float prior) const {
-        const Counter& c = features_[feature];
+        const Counter& c = tables().features[feature];
         const float right = c.right.load(std::memory_order_relaxed);
         const float seen = c.seen.load(std::memory_order_relaxed);
         // Another thread may have halved one of the two by now.
@@ -132,18 +164,26 @@ class Learner {
     void generalise();
     // Whether anything was learned since this was made or loaded.
     bool changed() const { return changed_.load(std::memory_order_relaxed); }
+    // Memory of its own: 0 until something is learned or loaded.
+    std::size_t own_bytes() const;
 
   private:
-    struct Counter {
-        std::atomic<float> right{0.f};
-        std::atomic<float> seen{0.f};
-    };
+    using Counter = LearnedTables::Counter;
+
+    const LearnedTables& tables() const { return *read_.load(std::memory_order_acquire); }
+    // To be written to.
+    LearnedTables& own() {
+        LearnedTables* tables = own_.load(std::memory_order_acquire);
+        return tables != nullptr ? *tables : make_own();
+    }
+    LearnedTables& make_own();
 
     std::atomic<bool> changed_{false};
-    std::vector<Counter> features_;
-    std::vector<Counter> gains_;               // right: tokens, seen: cost
-    std::vector<std::atomic<float>> weights_;  // set * kInputs + input
-    std::vector<std::atomic<float>> final_;    // set * (kMixers + 1) + mixer, the last one a bias
+    std::shared_ptr<const LearnedTables> start_;
+    std::mutex making_;  // guards made_
+    std::unique_ptr<LearnedTables> made_;
+    std::atomic<LearnedTables*> own_{nullptr};  // made_, once it is there
+    std::atomic<const LearnedTables*> read_;    // that, or start_
 };
 
 }  // namespace suffixsvc
