@@ -51,6 +51,8 @@ class Limits:
     max_output_tokens: int = 1 << 20
     #: an idle session is committed as incomplete after this many seconds
     session_idle_seconds: float = 600.0
+    #: outputs that are due only because the wall clock moved while the store was closed stay this long
+    expiry_grace_seconds: float = 3600.0
     #: tokens of a namespace's outputs that stay in the hot index before the oldest are sealed into a segment
     seal_tokens: int = 1 << 20
     #: bytes the store's map may grow to

@@ -100,6 +100,11 @@ class Policies:
             policy = step.value.over(policy)
         return policy
 
+    @property
+    def has_ttl(self) -> bool:
+        """Whether any namespace may have a time to live from here."""
+        return any(policy.ttl_seconds for policy in (self.default, *self._trie.values()))
+
     @staticmethod
     def load(file: str | os.PathLike[str]) -> Policies:
         """Read a TOML file as drawn at the top of this module.

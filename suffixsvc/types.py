@@ -11,10 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from suffixsvc.clock import StoreClock
 
 __all__ = [
     "Backend",
@@ -162,7 +165,7 @@ class StoredOutput:
     """One occurrence as the store holds it: a :class:`NewOutput` with its id and time."""
 
     output_id: OutputId
-    written_at: float  #: seconds since the epoch
+    written_at: float  #: seconds since the epoch, in store time (:mod:`suffixsvc.clock`)
     output: NewOutput
 
 
@@ -171,7 +174,7 @@ class OutputOutline:
     """What eviction needs to know of a :class:`StoredOutput`; cheap to read in bulk."""
 
     output_id: OutputId
-    written_at: float  #: seconds since the epoch
+    written_at: float  #: seconds since the epoch, in store time
     tokens: int
     ttl_seconds: int
     corpus: bool
@@ -215,6 +218,7 @@ class StoreStats:
     bytes_used: int
     bytes_limit: int
     last_lsn: int
+    expiry_grace_seconds: float = 0.0  #: left of the grace period of :mod:`suffixsvc.clock`
 
 
 class Store(Protocol):
@@ -256,8 +260,13 @@ class Store(Protocol):
         """Delete durably those of the occurrences that are there; returns them, ordered by id. Not atomic:
         a crash in between leaves some of them."""
 
-    def expire(self, now: float) -> list[StoredOutput]:
-        """Delete durably every occurrence whose TTL has passed at ``now``; returns them."""
+    @property
+    def clock(self) -> StoreClock:
+        """What stamps occurrences, and what their TTL is counted in."""
+
+    def expire(self, now: float | None = None) -> list[StoredOutput]:
+        """Delete durably every occurrence whose TTL has passed; returns them. ``now`` (seconds, in store
+        time) instead of the moment of the call leaves the grace period of :mod:`suffixsvc.clock` out."""
 
     def get(self, output_id: OutputId) -> StoredOutput:
         """One occurrence. UnknownOutputError if it is not there."""

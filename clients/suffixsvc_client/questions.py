@@ -55,6 +55,7 @@ class ServiceStats:
     segments: int
     segment_bytes: int
     hot_tokens: int
+    expiry_grace_seconds: int = 0
 
 
 def list_namespaces(prefix: str) -> Question:

@@ -105,6 +105,14 @@ def serve(
             show_default=f"{_LIMITS.session_idle_seconds:g} s",
         ),
     ] = None,
+    expiry_grace_seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="Outputs whose time to live passed only while no service ran stay for so many seconds after "
+            "the start, in case the clock is wrong.",
+            show_default=f"{_LIMITS.expiry_grace_seconds:g} s",
+        ),
+    ] = None,
 ) -> None:
     """Run the service: one shared, durable suffix cache.
 
@@ -121,6 +129,7 @@ def serve(
         "max_store_bytes": max_store_gib and max_store_gib << 30,
         "max_cache_bytes": max_cache_gib and max_cache_gib << 30,
         "session_idle_seconds": session_idle_seconds,
+        "expiry_grace_seconds": expiry_grace_seconds,
         "max_draft_tokens": settings and _max_draft_tokens(settings),
     }
     limits = replace(_LIMITS, **{name: value for name, value in told.items() if value is not None})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -47,16 +46,23 @@ class CacheStats(NamespaceStats):
     namespaces: int
     store_bytes: int
     last_lsn: int
+    #: left of the time in which outputs stay that are due only because of the time since the last process
+    expiry_grace_seconds: float
 
 
-def _open_store(path: str | Path | None, max_bytes: int, hook: Hook | None) -> Store:
+def _open_store(path: str | Path | None, limits: Limits, hook: Hook | None) -> Store:
     if path is None:
-        return stores.MemoryStore(limit_bytes=max_bytes)
+        return stores.MemoryStore(limit_bytes=limits.max_store_bytes)
     if not isinstance(path, (str, Path)) or not str(path) or "\0" in str(path):
         raise InvalidConfigError(
             "path is no data folder", expected="a path, or None for memory only", got=repr(path)[:80]
         )
-    return stores.LmdbStore(path, limit_bytes=max_bytes, crash_hook=hook)
+    return stores.LmdbStore(
+        path,
+        limit_bytes=limits.max_store_bytes,
+        grace_seconds=limits.expiry_grace_seconds,
+        crash_hook=hook,
+    )
 
 
 class SuffixCache:
@@ -99,7 +105,7 @@ class SuffixCache:
         self._abandoned: Abandoned = deque()
         self._default_reads: tuple[str, ...] = ()
         self._indexes: dict[str, NamespaceIndex] = {}
-        self._store = _open_store(path, self._limits.max_store_bytes, crash_hook)
+        self._store = _open_store(path, self._limits, crash_hook)
         try:
             self._outputs = Outputs(
                 self._store,
@@ -168,8 +174,12 @@ class SuffixCache:
         """Forget the outputs whose time to live has passed, their own or their namespace's; returns how many.
 
         The service does it twice a minute; whoever embeds the engine calls it when it suits.
+
+        Args:
+            now: seconds since the epoch, to act as if it were then; None: the store's own time, which a step
+                of the wall clock does not move (:mod:`suffixsvc.clock`).
         """
-        return self._outputs.expire(time.time() if now is None else now)
+        return self._outputs.expire(now)
 
     def evict(self, now: float | None = None) -> int:
         """Bring every namespace back to its limit; returns how many outputs went.
@@ -180,7 +190,7 @@ class SuffixCache:
         with self._lifetime.while_open():
             indexes = list(self._indexes.values())
         evicted = self._room.evict(indexes)
-        self._room.save(indexes, time.time() if now is None else now)
+        self._room.save(indexes, self._store.clock.now() if now is None else now)
         return evicted
 
     def seal(self, namespace: str | None = None) -> int:
@@ -281,6 +291,7 @@ class SuffixCache:
                 namespaces=len(self._catalog),
                 store_bytes=store.bytes_used,
                 last_lsn=store.last_lsn,
+                expiry_grace_seconds=store.expiry_grace_seconds,
                 **sums,
             )
 

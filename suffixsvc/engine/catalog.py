@@ -88,6 +88,7 @@ class Catalog:
                 path,
                 self._starting_weights,
                 last_lsn=lambda: store.stats().last_lsn,
+                now_us=store.clock.now_us,
                 ledger=self._room.new_ledger(path),
                 limit_bytes=limit if limit < UNLIMITED else 0,
             )

@@ -18,6 +18,7 @@ from functools import partial
 
 import structlog
 
+from suffixsvc.clock import Due
 from suffixsvc.config import Limits
 from suffixsvc.engine.insertion import Insertion
 from suffixsvc.engine.lifetime import Lifetime
@@ -26,7 +27,7 @@ from suffixsvc.engine.sealing import Hook
 from suffixsvc.errors import LimitExceededError, SuffixError, UnknownNamespaceError
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.policies import Policies
-from suffixsvc.store.validation import check_output
+from suffixsvc.store.validation import check_now, check_output
 from suffixsvc.types import NewOutput, OutputId, Store, StoredOutput
 
 __all__ = ["Outputs"]
@@ -141,13 +142,14 @@ class Outputs:
             self._unindex(gone)
             return len(gone)
 
-    def expire(self, now: float) -> int:
+    def expire(self, now: float | None = None) -> int:
         """Forget the outputs whose time to live has passed, their own or their namespace's; how many."""
+        due = self._store.clock.due() if now is None else Due.at(check_now(now))
         with self._lifetime.while_open(), self.forgetting:
             gone = self._store.expire(now)
             self._unindex(gone)
             indexes = list(self._indexes.values())
-        return len(gone) + self.room.expire(indexes, now)
+        return len(gone) + self.room.expire(indexes, due)
 
     def _unindex(self, gone: Sequence[StoredOutput]) -> None:
         """The log has let these go: so must the indexes. IndexCorruptError after all of them. The lock for

@@ -18,6 +18,7 @@ from typing import Final
 
 import structlog
 
+from suffixsvc.clock import Due
 from suffixsvc.errors import InvalidConfigError, LimitExceededError, StoreFullError
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.index.eviction import Cost, Ledger
@@ -43,6 +44,8 @@ BATCH_OUTPUTS: Final = 256
 BATCH_TOKENS: Final = 1 << 20
 #: name of what is kept across a restart of who was drafted from
 _DRAFTED_STATE: Final = "drafted"
+#: a restart is shorter
+_GRACE_TO_REPORT_SECONDS: Final = 60.0
 #: no more often than this, and at the end
 _SAVE_EVERY_SECONDS: Final = 300.0
 
@@ -79,6 +82,13 @@ class Room:
         self._hook = hook or (lambda point: None)
         self._lock = threading.Lock()
         self._opened_at = store.stats().last_lsn
+        grace_seconds = store.clock.grace_seconds
+        if policies.has_ttl and grace_seconds >= _GRACE_TO_REPORT_SECONDS:
+            log.info(
+                "times to live of policies count the time in which the cache was closed after a grace period",
+                closed_seconds=round(store.clock.moved_seconds),
+                grace_seconds=round(grace_seconds),
+            )
         self._held: dict[str, int] = {}  # as last seen
         self._total = 0
         self._reserved: Counter[str] = Counter()  # admitted, not yet written
@@ -224,7 +234,7 @@ class Room:
             self._note_drafts(index)  # what the core cannot hold of it, it drops
         return sum(self.make_room(index) for index in indexes)
 
-    def expire(self, indexes: Sequence[NamespaceIndex], now: float) -> int:
+    def expire(self, indexes: Sequence[NamespaceIndex], due: Due) -> int:
         """Forget outputs whose policy's time to live has passed; how many."""
         gone = 0
         for index in indexes:
@@ -233,11 +243,18 @@ class Room:
                 continue
             with ledger.turn:
                 self._complete(index.path, ledger)
-                while due := ledger.due(int((now - ttl) * 1e6), BATCH_OUTPUTS):
-                    gone += self._forget(index.path, due)
-                    ledger.dropped(due)
+                while passed := self._passed(ledger, due, int(ttl * 1e6)):
+                    gone += self._forget(index.path, passed)
+                    ledger.dropped(passed)
             self.refresh(index)
         return gone
+
+    def _passed(self, ledger: Ledger, due: Due, ttl_us: int) -> list[OutputId]:
+        """A batch of outputs that are older than that."""
+        passed = ledger.due(due.earlier_us - ttl_us, BATCH_OUTPUTS)
+        if not passed and due.earlier_us < due.now_us:
+            passed = ledger.due(due.now_us - ttl_us, BATCH_OUTPUTS, after=self._opened_at)
+        return passed
 
     def refresh(self, index: NamespaceIndex) -> None:
         """Look again at what a namespace holds."""

@@ -161,11 +161,13 @@ class Ledger:
             fits = max(1, int(np.searchsorted(tokens, most_tokens, "right")))
             return [int(i) for i in rows["id"][first[: min(enough, fits)]]]
 
-    def due(self, written_before_us: int, most: int) -> list[OutputId]:
-        """At most ``most`` outputs without a TTL of their own that were written at or before then."""
+    def due(self, written_before_us: int, most: int, after: OutputId = 0) -> list[OutputId]:
+        """At most ``most`` outputs without a TTL of their own that were written at or before then, with ids
+        beyond ``after``."""
         with self._lock:
             rows = self._live(_STAYS | _OWN_TTL)
-            return [int(i) for i in rows["id"][rows["written"] <= written_before_us][:most]]
+            chosen = (rows["written"] <= written_before_us) & (rows["id"] > after)
+            return [int(i) for i in rows["id"][chosen][:most]]
 
     # ------------------------------------------------------------------------------------------- a restart
 

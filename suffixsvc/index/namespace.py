@@ -86,6 +86,7 @@ class NamespaceIndex:
         path: of the namespace.
         weights: what drafting starts from, see ``suffixsvc.core.new_learner``.
         last_lsn: the last id that the store has given, cheaply.
+        now_us: store time, in microseconds.
         ledger: notes who was drafted from; None where nothing is ever evicted.
         limit_bytes: what the outputs may take, for the statistics; 0 = no limit.
     """
@@ -96,10 +97,12 @@ class NamespaceIndex:
         weights: bytes | None = None,
         *,
         last_lsn: Callable[[], OutputId] = lambda: 0,
+        now_us: Callable[[], int] = lambda: int(time.time() * 1e6),
         ledger: Ledger | None = None,
         limit_bytes: int = 0,
     ) -> None:
         self.path = path
+        self._now_us = now_us
         #: who was drafted from; None where nothing is ever evicted
         self.ledger = ledger
         self.limit_bytes = limit_bytes
@@ -137,7 +140,7 @@ class NamespaceIndex:
     def note_kept(self, output: NewOutput, writer: int, output_id: OutputId) -> None:
         """An indexed output is in the log under this id."""
         if self.ledger is not None:
-            now_us = int(time.time() * 1e6)
+            now_us = self._now_us()
             own_ttl = output.ttl_seconds > 0
             self.ledger.kept(output_id, now_us, len(output.token_ids), stays=output.corpus, own_ttl=own_ttl)
             self.ledger.written_by(writer, output_id)
@@ -158,7 +161,7 @@ class NamespaceIndex:
     def _note_drafts(self, sealed: Iterable[Sealed]) -> None:
         if self.ledger is not None:
             of_segments = [i for each in sealed for i in each.segment.take_drafted()]
-            self.ledger.drafted(self.index.take_drafted(), of_segments, int(time.time() * 1e6))
+            self.ledger.drafted(self.index.take_drafted(), of_segments, self._now_us())
 
     def remove(self, output: NewOutput) -> None:
         """Take an output that is not sealed out of the index again; IndexCorruptError if it is not in it."""

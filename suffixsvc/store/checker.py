@@ -20,6 +20,7 @@ from collections.abc import Iterator
 import lmdb
 
 from suffixsvc.errors import StoreCorruptError
+from suffixsvc.store.clock_record import CLOCK_KEY, decode_clock
 from suffixsvc.store.manifest import covering
 from suffixsvc.store.manifest_records import decode_tombstone
 from suffixsvc.store.records import (
@@ -80,8 +81,10 @@ def _check_meta(view: ReadView) -> None:
     if raw is None:
         raise _broken("the schema record is missing")
     decode_schema(raw)
-    for key, _ in _items(view, view.dbs.meta):
-        if key not in (SCHEMA_KEY, COUNTERS_KEY):
+    for key, value in _items(view, view.dbs.meta):
+        if key == CLOCK_KEY:
+            decode_clock(value)
+        elif key not in (SCHEMA_KEY, COUNTERS_KEY):
             raise _broken(f"meta holds an unknown key {key!r}")
     found = load_snapshot(view.txn, view.dbs)
     if found.counters != view.counters:

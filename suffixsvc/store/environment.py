@@ -22,6 +22,7 @@ import lmdb
 
 from suffixsvc.errors import StoreClosedError, StoreCorruptError, StoreError, StoreForeignError
 from suffixsvc.store import datafile
+from suffixsvc.store.clock_record import load_clock
 from suffixsvc.store.folder import DATA_FILE, FULL_ERRNOS, FolderLock, disk_error
 from suffixsvc.store.records import (
     COUNTERS_KEY,
@@ -159,6 +160,8 @@ class Environment:
                 datafile.require_own_commits(self.path)
                 with self._env.begin() as txn:
                     self.snapshot = load_snapshot(txn, self.dbs)
+                    #: what was kept of the clock; None in a new folder
+                    self.clock_seen = load_clock(txn, self.dbs.meta, self.dbs.log)
                 self._first_size(info, map_bytes_initial, map_bytes_cap)
             except BaseException:
                 self._env.close()

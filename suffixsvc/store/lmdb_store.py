@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -12,10 +11,12 @@ from typing import Final, TypeVar
 
 import structlog
 
+from suffixsvc.clock import Due, StoreClock, SystemTime, TimeSource
 from suffixsvc.config import Limits
-from suffixsvc.errors import InvalidConfigError, StoreFullError, SuffixError
+from suffixsvc.errors import InvalidConfigError, StoreClosedError, StoreError, StoreFullError, SuffixError
 from suffixsvc.store import datafile, removal
 from suffixsvc.store.checker import check_view
+from suffixsvc.store.clock_record import report_gap
 from suffixsvc.store.environment import Environment, rounded_up
 from suffixsvc.store.folder import prepare_folder
 from suffixsvc.store.records import decode_state, state_key
@@ -47,6 +48,8 @@ _DELETED_ROWS: Final = 256
 #: rows of one read transaction: an old snapshot keeps freed pages from being used again
 _OUTLINE_ROWS: Final = 4096
 _SEGMENTS: Final = "segments"
+#: an open store that nothing is written to notes so often that it is open
+_KEEP_CLOCK_SECONDS: Final = 600.0
 
 
 class LmdbStore:
@@ -63,7 +66,9 @@ class LmdbStore:
         sync: False acknowledges before the data is on the disk: what was acknowledged then survives
             the end of the process, but a power cut can destroy the whole file.
         progress: called with (done, total) bytes while an existing file is verified.
-        clock: seconds since the epoch.
+        grace_seconds: how long outputs stay that are due only because the wall clock moved while the folder
+            was closed (:mod:`suffixsvc.clock`).
+        clock: the clocks of the machine.
         crash_hook: called at named points; tests end the process there.
 
     Raises:
@@ -81,7 +86,8 @@ class LmdbStore:
         limit_bytes: int = Limits().max_store_bytes,
         sync: bool = True,
         progress: Callable[[int, int], None] | None = None,
-        clock: Callable[[], float] = time.time,
+        grace_seconds: float = Limits().expiry_grace_seconds,
+        clock: TimeSource | None = None,
         crash_hook: Callable[[str], None] | None = None,
     ) -> None:
         for name, value, smallest in (
@@ -96,23 +102,31 @@ class LmdbStore:
         limit = limit_bytes - limit_bytes % datafile.PAGE_MULTIPLE
         append_cap = limit - _reserve(limit)
         prepare_folder(folder)
-        self._clock = clock
+        source = SystemTime() if clock is None else clock
         self._limit = limit_bytes
         environment = Environment(
             folder,
             map_bytes_initial=min(rounded_up(max(map_bytes_initial, 256 << 10)), append_cap),
             map_bytes_cap=append_cap,
             sync=sync,
-            created_us=self._now_us(),
+            created_us=check_now(source.wall()),
             progress=progress,
             hook=crash_hook,
         )
+        self._clock = StoreClock(environment.clock_seen, grace_seconds=grace_seconds, source=source)
+        self._clock_kept = self._clock.now()
+        self._opened_lsn = environment.snapshot.counters.last_lsn
+        self._opened_txn = environment.snapshot.counters.txn
+        with environment.read() as (txn, snapshot):
+            spared = ReadView(txn, environment.dbs, snapshot).any_expired_in_gap(self._clock.due())
+        report_gap(self._clock, environment.path, spared)
         scans = Scans(environment)
         writer = Writer(
             environment,
             append_cap=append_cap,
             free_cap=limit,
             on_deleted=scans.hand_over,
+            clock=self._clock,
             hook=crash_hook,
         )
         self._environment, self._scans, self._writer = environment, scans, writer
@@ -177,7 +191,7 @@ class LmdbStore:
             for record in create:
                 check_namespace(record)
             checked = [check_output(output) for output in outputs]
-            written_us = self._now_us()
+            written_us = self._clock.now_us()
         except SuffixError as e:
             failed: Future[list[OutputId]] = Future()
             failed.set_exception(e)
@@ -205,11 +219,16 @@ class LmdbStore:
                 break
         return gone
 
-    def expire(self, now: float) -> list[StoredOutput]:
-        now_us = check_now(now)
+    @property
+    def clock(self) -> StoreClock:
+        return self._clock
+
+    def expire(self, now: float | None = None) -> list[StoredOutput]:
+        due = self._clock.due() if now is None else Due.at(check_now(now))
+        self._keep_clock(_KEEP_CLOCK_SECONDS)
         gone: list[StoredOutput] = []
         for part in self._in_slices(
-            lambda rows: self._delete(lambda view: view.delete_expired(now_us, rows))
+            lambda rows: self._delete(lambda view: view.delete_expired(due, self._opened_lsn, rows))
         ):
             gone += part
             if not part:
@@ -320,6 +339,7 @@ class LmdbStore:
             bytes_used=self._environment.disk_bytes(),
             bytes_limit=self._limit,
             last_lsn=counters.last_lsn,
+            expiry_grace_seconds=self._clock.grace_seconds,
         )
 
     def check(self) -> None:
@@ -332,6 +352,9 @@ class LmdbStore:
 
     def close(self) -> None:
         if self._environment.pid == os.getpid():
+            # a file that was only read stays as it is
+            if self._environment.snapshot.counters.txn != self._opened_txn:
+                self._keep_clock(0.0)
             self._writer.close()
         self._finalizer.detach()
 
@@ -344,8 +367,18 @@ class LmdbStore:
         txn, finish = environment.begin_long_read()
         return ReadView(txn, environment.dbs, environment.snapshot), finish
 
-    def _now_us(self) -> int:
-        return check_now(self._clock())
+    def _keep_clock(self, seconds: float) -> None:
+        """Note that the store is open, unless that was done in so many seconds. Commits note it too."""
+        now = self._clock.now()
+        if abs(now - self._clock_kept) < seconds:
+            return
+        self._clock_kept = now
+        try:
+            self._writer.call(Operation(lambda view: view.keep_clock(self._clock.reading()), frees=True))
+        except StoreClosedError:
+            return
+        except StoreError as error:  # the next opening sees a longer gap, and gives what is due its grace
+            log.warning("the time is not kept", folder=self._environment.path, error=str(error))
 
 
 def _reserve(limit: int) -> int:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from suffixsvc.clock import StoreClock, TimeSource
 from suffixsvc.config import Limits
 from suffixsvc.errors import (
     StoreClosedError,
@@ -67,17 +67,17 @@ class MemoryStore:
 
     Args:
         limit_bytes: arrays, labels and states together never take more; appends raise StoreFullError.
-        clock: seconds since the epoch.
+        clock: the clocks of the machine.
     """
 
     def __init__(
         self,
         *,
         limit_bytes: int = Limits().max_store_bytes,
-        clock: Callable[[], float] = time.time,
+        clock: TimeSource | None = None,
     ) -> None:
         self._limit = limit_bytes
-        self._clock = clock
+        self._clock = StoreClock(grace_seconds=0.0, source=clock)
         self._lock = threading.RLock()
         self._closed = False
         self._namespaces: dict[str, NamespaceRecord] = {}
@@ -140,7 +140,7 @@ class MemoryStore:
         return future
 
     def _append(self, outputs: Sequence[CheckedOutput], create: Sequence[NamespaceRecord]) -> list[OutputId]:
-        written_us = check_now(self._clock())
+        written_us = self._clock.now_us()
         with self._lock:
             self._require_open()
             made = {record.path for record in create}
@@ -214,8 +214,12 @@ class MemoryStore:
             rows = [self._rows[i] for i in sorted(set(output_ids)) if i in self._rows]
             return [self._delete(row) for row in rows if row.stored.output.namespace == namespace]
 
-    def expire(self, now: float) -> list[StoredOutput]:
-        now_us = check_now(now)
+    @property
+    def clock(self) -> StoreClock:
+        return self._clock
+
+    def expire(self, now: float | None = None) -> list[StoredOutput]:
+        now_us = self._clock.now_us() if now is None else check_now(now)
         with self._lock:
             self._require_open()
             due = [r for r in self._rows.values() if r.expires_us is not None and r.expires_us <= now_us]

@@ -9,7 +9,7 @@
     state         namespace, name       -> a blob
     segments      namespace, first LSN  -> a segment file and the range of the log that it stands for
     tombstones    namespace, LSN        -> a row that was deleted and that a segment still holds
-    meta          "schema", "counters"
+    meta          "schema", "counters", "clock"
 
 Writers run on the store's writer thread only. Whatever an operation refuses, it refuses before its
 first write; the writer relies on it.
@@ -23,6 +23,7 @@ from typing import Final
 
 import lmdb
 
+from suffixsvc.clock import ClockReading, Due
 from suffixsvc.errors import (
     StoreCorruptError,
     StoreError,
@@ -31,6 +32,7 @@ from suffixsvc.errors import (
     UnknownOutputError,
 )
 from suffixsvc.store import manifest as plans
+from suffixsvc.store.clock_record import CLOCK_KEY, encode_clock
 from suffixsvc.store.environment import Databases
 from suffixsvc.store.manifest import Manifest
 from suffixsvc.store.manifest_records import decode_tombstone, encode_segment, encode_tombstone
@@ -174,16 +176,33 @@ class ReadView:
                 positioned = cursor.next()
         return found
 
-    def expired(self, now_us: int, limit: int) -> list[int]:
-        """At most ``limit`` LSNs whose time is up, the longest overdue first."""
+    def expired(self, due: Due, opened_lsn: int, limit: int) -> list[int]:
+        """At most ``limit`` LSNs whose time is up, the longest overdue first.
+
+        Args:
+            opened_lsn: the last one that was in the log when the store was opened.
+        """
+        found = self._expired(0, due.earlier_us, 0, limit)
+        if due.earlier_us < due.opened_us:  # what lies between is due only because of the gap
+            found += self._expired(due.opened_us, due.now_us, opened_lsn, limit - len(found))
+        return found
+
+    def any_expired_in_gap(self, due: Due) -> bool:
+        """Whether the grace period spares an output at the opening."""
+        return bool(self._expired(due.earlier_us + 1, due.opened_us, 0, 1))
+
+    def _expired(self, first_us: int, last_us: int, after: int, limit: int) -> list[int]:
+        """At most ``limit`` LSNs beyond ``after`` that expire in first..last (both included)."""
         found: list[int] = []
         with self.txn.cursor(db=self.dbs.expiry) as cursor:
-            positioned = cursor.first()
+            positioned = cursor.set_range(expiry_key(first_us, 0))
             while positioned and len(found) < limit:
                 key = cursor.key()
-                if int.from_bytes(key[:8], "big") > now_us:
+                if int.from_bytes(key[:8], "big") > last_us:
                     break
-                found.append(int.from_bytes(key[8:], "big"))
+                lsn = int.from_bytes(key[8:], "big")
+                if lsn > after:
+                    found.append(lsn)
                 positioned = cursor.next()
         return found
 
@@ -344,8 +363,11 @@ class WriteView(ReadView):
         key = namespace_row_key(number, lsn) if 0 < lsn < _LSN_END else b""
         return bool(key) and self.txn.get(key, db=self.dbs.by_namespace) is not None
 
-    def delete_expired(self, now_us: int, limit: int) -> list[StoredOutput]:
-        return [self.delete(lsn) for lsn in self.expired(now_us, limit)]
+    def delete_expired(self, due: Due, opened_lsn: int, limit: int) -> list[StoredOutput]:
+        return [self.delete(lsn) for lsn in self.expired(due, opened_lsn, limit)]
+
+    def keep_clock(self, reading: ClockReading) -> None:
+        self.put(CLOCK_KEY, encode_clock(reading), self.dbs.meta)
 
     def put_state(self, namespace: str, name: str, value: bytes) -> None:
         number = self.names.require(namespace).namespace_id

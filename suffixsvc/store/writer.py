@@ -22,6 +22,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import lmdb
 
+from suffixsvc.clock import StoreClock
 from suffixsvc.errors import StoreClosedError, StoreError, StoreFullError
 from suffixsvc.store.environment import Environment, full_or_store_error, is_full
 from suffixsvc.store.folder import FULL_ERRNOS
@@ -77,6 +78,7 @@ class Writer:
         append_cap: bytes the map may grow to for appends.
         free_cap: bytes it may grow to for operations that make room.
         on_deleted: called with the environment's commit lock held, before a commit that deletes rows.
+        clock: its reading is kept with every commit.
         hook: called at named points; tests kill the process there.
     """
 
@@ -87,12 +89,14 @@ class Writer:
         append_cap: int,
         free_cap: int,
         on_deleted: Callable[[WriteView], None],
+        clock: StoreClock,
         hook: Callable[[str], None] | None,
     ) -> None:
         self._environment = environment
         self._append_cap = append_cap
         self._free_cap = free_cap
         self._on_deleted = on_deleted
+        self._clock = clock
         self._hook = hook or (lambda point: None)
         self._queue: deque[Operation[Any]] = deque()
         self._wake = threading.Condition()
@@ -255,6 +259,8 @@ class Writer:
                     failed[operation] = e
                     if view.writes != before:
                         raise _Retry from e
+            if view.writes:
+                view.keep_clock(self._clock.reading())
             view.finish()
             self._hook("written")
             with environment.commit_lock:

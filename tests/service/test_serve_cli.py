@@ -9,11 +9,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from suffixsvc_client import ClientConfig, SuffixClient
 from support.serving import PATIENCE_S, ServeProcess, eventually, socket_dir, spawn
 
 from suffixsvc import SuffixCache
+from suffixsvc.clock import SystemTime
+from suffixsvc.store import LmdbStore
+from suffixsvc.types import NamespaceRecord, NewOutput
 
 PATIENT = ClientConfig(step_timeout_s=30, open_timeout_s=30)
 
@@ -128,6 +132,40 @@ def test_idle_sessions_expire(folder: Path) -> None:
             session.step([5, 6])
             eventually(lambda: client.stats().sessions == 0, "the session expired")
             assert client.stats().outputs == 1
+
+
+class MonthAgo(SystemTime):
+    """The clocks of a machine on which it is a month earlier."""
+
+    def wall(self) -> float:
+        return super().wall() - 30 * 86_400
+
+
+def test_the_grace_period_after_time_without_a_service_is_reported(folder: Path) -> None:
+    """A service whose machine booted with a wrong clock deleted all that has a TTL half a minute later. Now
+    it says in its log and its statistics that outputs stay, and for how long."""
+    store = LmdbStore(folder / "data", clock=MonthAgo())
+    store.add_namespace(NamespaceRecord("a"))
+    ids = np.array([1, 2, 3], np.int32)
+    store.append([NewOutput("a", ids, (3,), np.array([], np.int32), ttl_seconds=60)]).result()
+    store.close()
+    with ServeProcess(folder, "--session-idle-seconds", "0.4", "--expiry-grace-seconds", "1000") as serve:
+        serve.start()
+        with SuffixClient(serve.address, PATIENT) as client:
+            session = client.namespace("b").open_session([1])
+            session.step([5, 6])
+            # the thread that expires sessions expires outputs, too
+            eventually(lambda: client.stats().sessions == 0, "the session expired")
+            assert 900 < client.stats().expiry_grace_seconds <= 1000
+            assert client.namespace("a").stats().outputs == 1
+        assert serve.terminate() == 0
+        [warning] = [line for line in serve.output().splitlines() if "grace period" in line]
+        assert json.loads(warning)["level"] == "warning"
+        assert json.loads(warning)["closed_seconds"] == pytest.approx(30 * 86_400, rel=1e-3)
+    with ServeProcess(folder, "--session-idle-seconds", "0.4", "--expiry-grace-seconds", "0.01") as serve:
+        serve.start()
+        with SuffixClient(serve.address, PATIENT) as client:
+            eventually(lambda: client.namespace("a").stats().outputs == 0, "the output expired")
 
 
 def test_a_signal_that_reaches_another_thread_is_not_lost() -> None:

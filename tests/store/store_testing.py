@@ -73,7 +73,10 @@ class Clock:
     def __init__(self, now: float = 1_700_000_000.25) -> None:
         self.now = now
 
-    def __call__(self) -> float:
+    def wall(self) -> float:
+        return self.now
+
+    def elapsed(self) -> float:
         return self.now
 
 
