@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from suffixsvc.clock import StoreClock
+    from suffixsvc.errors import StoreError
 
 __all__ = [
     "Backend",
@@ -219,6 +220,8 @@ class StoreStats:
     bytes_limit: int
     last_lsn: int
     expiry_grace_seconds: float = 0.0  #: left of the grace period of :mod:`suffixsvc.clock`
+    reopened: int = 0  #: times that the file was opened again after an I/O error
+    defects: int = 0  #: exceptions in the store's thread that nothing foresaw; each is in the log
 
 
 class Store(Protocol):
@@ -249,8 +252,10 @@ class Store(Protocol):
         self, outputs: Sequence[NewOutput], create: Sequence[NamespaceRecord] = ()
     ) -> Future[list[OutputId]]:
         """Log outputs, all or none, in order. The future is done once they are durable (group commit)
-        and then holds their ids; StoreFullError and others arrive through it. Namespaces in ``create`` are
-        made, or given their fingerprint, in the same transaction, as by :meth:`add_namespace`."""
+        and then holds their ids; StoreFullError and others arrive through it. Very many take several
+        transactions: parts of them can be read before the future is done, and other appends come between.
+        Namespaces in ``create`` are made, or given their fingerprint, in the same transaction, as by
+        :meth:`add_namespace`."""
 
     def forget(self, namespace: str, output_id: OutputId) -> StoredOutput:
         """Delete one occurrence durably and return what it was; the payload goes with its last
@@ -323,6 +328,13 @@ class Store(Protocol):
 
     def get_state(self, namespace: str, name: str) -> bytes | None:
         """The blob last put, or None."""
+
+    def failure(self) -> StoreError | None:
+        """Why appends fail at this moment: no room, an I/O error, closed. None: they work, as far as known.
+
+        A store recovers by itself: from a lack of room when there is room again, from an I/O error when the
+        disk answers again. It looks from time to time, and with every write.
+        """
 
     def stats(self) -> StoreStats: ...
 

@@ -28,6 +28,7 @@ from suffixsvc.errors import (
     InvalidInputError,
     InvalidNamespaceError,
     LimitExceededError,
+    SuffixError,
     UnknownNamespaceError,
 )
 from suffixsvc.index import Abandoned, NamespaceIndex, NamespaceStats, Session
@@ -294,6 +295,11 @@ class SuffixCache:
                 expiry_grace_seconds=store.expiry_grace_seconds,
                 **sums,
             )
+
+    def durability(self) -> SuffixError | None:
+        """Why nothing can be kept at this moment (no room, an I/O error, closed); None: outputs are kept.
+        Drafting goes on either way, and the store recovers by itself where it can."""
+        return self._store.failure()
 
     def check(self) -> None:
         """Walk the store, every index and every segment file, and hold them against each other;

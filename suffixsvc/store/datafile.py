@@ -40,8 +40,11 @@ __all__ = [
     "create",
     "extend",
     "inspect",
+    "meta_page",
+    "open_to_read",
     "require_own_commits",
     "require_whole",
+    "restore_meta_page",
     "verify_pages",
 ]
 
@@ -75,6 +78,7 @@ class DataFileInfo:
     file_bytes: int
     map_bytes: int
     used_bytes: int
+    page_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,34 @@ def extend(path: str, size: int) -> None:
         os.close(fd)
 
 
+def open_to_read(path: str) -> int:
+    """A descriptor for :func:`meta_page`."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as e:
+        raise disk_error(e, path, "opening") from e
+
+
+def meta_page(fd: int, page_bytes: int, txn: int) -> bytes:
+    """What the meta page that a transaction of this number will write holds now. OSError."""
+    return os.pread(fd, _META.size, txn % 2 * page_bytes)
+
+
+def restore_meta_page(path: str, page_bytes: int, txn: int, raw: bytes) -> None:
+    """Put back what :func:`meta_page` gave, durably: a commit that failed is then none, whatever of it
+    reached the disk. The pages of the transaction before are whole, as are those of the one that is put back:
+    LMDB takes a page for new data only when two transactions have passed since it was freed."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.pwrite(fd, raw, txn % 2 * page_bytes)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as e:
+        raise disk_error(e, path, "taking back a commit in") from e
+
+
 def inspect(path: str) -> DataFileInfo:
     """Read the meta pages and decide whether LMDB may map the file.
 
@@ -174,7 +206,7 @@ def inspect(path: str) -> DataFileInfo:
     used = (current.last_page + 1) * current.page_bytes
     if size < used:
         raise _corrupt(path, "the file is truncated", f"at least {used} bytes", f"{size} bytes")
-    return DataFileInfo(size, current.map_bytes, used)
+    return DataFileInfo(size, current.map_bytes, used, current.page_bytes)
 
 
 def require_whole(path: str, info: DataFileInfo) -> None:

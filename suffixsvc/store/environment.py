@@ -5,7 +5,12 @@ are short, counted at a gate, and growth waits until none is under way:
 
     readers   ──┐  enter ... leave                 (any thread; never nested, never across a yield)
                 ├── gate
-    growth    ──┘  close, wait for the last reader, remap, open   (the writer thread only)
+    growth    ──┤  close, wait for the last reader, remap, open   (the writer thread only)
+    reopening ──┘  the same, with a new LMDB environment
+
+A commit that failed may be on the disk or not, and LMDB writes no more. Before a commit the meta page that it
+will overwrite is read; reopening puts it back, so that a commit that failed never happened, verifies the file
+as an open does, while readers go on, and only then replaces the environment.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from suffixsvc.errors import StoreClosedError, StoreCorruptError, StoreError, St
 from suffixsvc.store import datafile
 from suffixsvc.store.clock_record import load_clock
 from suffixsvc.store.folder import DATA_FILE, FULL_ERRNOS, FolderLock, disk_error
+from suffixsvc.store.gate import Gate
 from suffixsvc.store.records import (
     COUNTERS_KEY,
     OLDEST_SCHEMA,
@@ -76,47 +82,6 @@ _NAMES: Final = tuple(Databases.__dataclass_fields__)
 _NEW_IN_2: Final = ("segments", "tombstones")
 
 
-class _Gate:
-    """Many short readers or one remap. A waiting remap holds new readers back."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._readers = 0
-        self._closed = False
-
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        self.enter()
-        try:
-            yield
-        finally:
-            self.leave()
-
-    def enter(self) -> None:
-        with self._condition:
-            while self._closed:
-                self._condition.wait()
-            self._readers += 1
-
-    def leave(self) -> None:
-        with self._condition:
-            self._readers -= 1
-            self._condition.notify_all()
-
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        with self._condition:
-            self._closed = True
-            while self._readers:
-                self._condition.wait()
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._closed = False
-                self._condition.notify_all()
-
-
 class Environment:
     """An open data folder: lock, LMDB environment, databases. Closed once; never used after a fork.
 
@@ -137,10 +102,14 @@ class Environment:
         self.pid = os.getpid()
         self.path = os.path.join(folder, DATA_FILE)
         self._hook = hook
-        self._gate = _Gate()
+        self._gate = Gate()
         #: held while a commit and the snapshot that belongs to it change together
         self.commit_lock = threading.Lock()
         self._closed = False
+        self._folder = folder
+        self._sync = sync
+        #: of a commit that failed: its number, and the meta page that it may have overwritten
+        self._unsettled: tuple[int, bytes] | None = None
         self._lock = FolderLock(folder)
         try:
             if not os.path.lexists(self.path):
@@ -153,8 +122,12 @@ class Environment:
                 progress(info.used_bytes, info.used_bytes)
             # only what is used: nothing of a file is changed before we know that it is ours
             self.map_bytes = rounded_up(info.used_bytes)
-            self._env = self._open(folder, sync)
+            self._page_bytes = info.page_bytes
+            self._opened: lmdb.Environment | None = None
+            self._fd = -1
             try:
+                self._fd = datafile.open_to_read(self.path)
+                self._opened = self._open()
                 self.dbs = self._databases()
                 datafile.require_whole(self.path, info)
                 datafile.require_own_commits(self.path)
@@ -164,20 +137,37 @@ class Environment:
                     self.clock_seen = load_clock(txn, self.dbs.meta, self.dbs.log)
                 self._first_size(info, map_bytes_initial, map_bytes_cap)
             except BaseException:
-                self._env.close()
+                self._release()
                 raise
         except BaseException:
             self._lock.release()
             raise
 
-    def _open(self, folder: str, sync: bool) -> lmdb.Environment:
+    @property
+    def _env(self) -> lmdb.Environment:
+        if self._opened is None:
+            raise StoreError(
+                f"{self.path} could not be opened again after an error",
+                remedy="It is tried again by itself; see the log for the reason.",
+            )
+        return self._opened
+
+    def _release(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _open(self) -> lmdb.Environment:
         try:
             return lmdb.open(
-                folder,
+                self._folder,
                 map_size=self.map_bytes,
                 max_dbs=len(_NAMES) + 1,
                 max_readers=_MAX_READERS,
-                sync=sync,
+                sync=self._sync,
                 create=False,
                 mode=0o600,
                 lib_version=0,
@@ -283,11 +273,79 @@ class Environment:
         """The writer thread's transaction."""
         return self._env.begin(write=True)
 
+    def commit(self, txn: lmdb.Transaction[bytes]) -> None:
+        """Commit it. After an error other than a full map :meth:`reopen` has to follow: until then it is open
+        whether the commit is on the disk. Writer thread."""
+        number = txn.id()
+        try:
+            before = datafile.meta_page(self._fd, self._page_bytes, number)
+        except OSError as e:
+            raise disk_error(e, self.path, "reading") from e
+        try:
+            txn.commit()
+        except lmdb.MapFullError:
+            raise  # seen while the transaction was prepared: nothing was written
+        except lmdb.Error:
+            self._unsettled = number, before
+            raise
+
+    @property
+    def unsettled(self) -> bool:
+        """A commit failed, and :meth:`reopen` has not followed yet."""
+        return self._unsettled is not None
+
+    def reopen(self) -> None:
+        """Take back a commit that failed, verify the file and open it again. Reads go on to the last moment.
+        Writer thread, no transaction of its own open.
+
+        Raises:
+            StoreError: not now. Where that shows early, the environment that was there still serves reads.
+        """
+        if self._unsettled is not None:
+            datafile.restore_meta_page(self.path, self._page_bytes, *self._unsettled)
+        self._call_hook("reopen-restored")
+        info = datafile.inspect(self.path)
+        datafile.require_whole(self.path, info)
+        datafile.verify_pages(self.path)
+        datafile.require_own_commits(self.path)
+        with self._gate.exclusive():
+            opened, self._opened = self._opened, None
+            try:
+                if opened is not None:
+                    opened.close()
+                self._opened = self._open()
+                self.dbs = self._databases()
+                with self._env.begin() as txn:
+                    self._require_same(load_snapshot(txn, self.dbs))
+            except BaseException as error:
+                opened, self._opened = self._opened, None
+                if opened is not None:
+                    opened.close()
+                if isinstance(error, lmdb.Error):
+                    raise full_or_store_error(error, f"opening {self.path} again") from error
+                raise
+        self._unsettled = None
+        self._call_hook("reopened")
+
+    def _require_same(self, found: Snapshot) -> None:
+        """StoreCorruptError unless the file holds what was last acknowledged."""
+        if found.counters != self.snapshot.counters:
+            raise StoreCorruptError(
+                f"{self.path} does not hold the last commit any more",
+                expected=self.snapshot.counters,
+                got=found.counters,
+                remedy="Restart; restore the folder from a backup if outputs are missing.",
+            )
+
     def begin_long_read(self) -> tuple[lmdb.Transaction[bytes], Callable[[], None]]:
         """A read transaction that another thread ends with the function returned (check() needs one
         view of everything). The map cannot grow while it is open. Called by the writer thread."""
         self._gate.enter()
-        txn = self._env.begin()
+        try:
+            txn = self._env.begin()
+        except BaseException:
+            self._gate.leave()
+            raise
 
         def finish() -> None:
             txn.abort()
@@ -302,7 +360,14 @@ class Environment:
             datafile.extend(self.path, size)
             self._call_hook("grow-extended")
         with self._gate.exclusive():
-            self._env.set_mapsize(size)
+            try:
+                self._env.set_mapsize(size)
+            except lmdb.Error:
+                # LMDB has let the old map go: nothing may touch this environment any more
+                opened, self._opened = self._opened, None
+                if opened is not None:
+                    opened.close()
+                raise
         self.map_bytes = size
         self._call_hook("grown")
 
@@ -317,11 +382,12 @@ class Environment:
         with self._gate.exclusive():
             self._closed = True
             try:
-                self._env.sync(True)
+                if self._opened is not None:
+                    self._opened.sync(True)
             except lmdb.Error as e:
                 raise full_or_store_error(e, "flushing at close") from e
             finally:
-                self._env.close()
+                self._release()
                 self._lock.release()
 
     def _call_hook(self, point: str) -> None:
@@ -346,7 +412,9 @@ def full_or_store_error(error: lmdb.Error, doing: str) -> StoreError:
             f"LMDB found damage while {doing}", got=str(error), remedy="Restore the folder from a backup."
         )
     return StoreError(
-        f"LMDB failed while {doing}", got=str(error), remedy="Close the store and open it again."
+        f"LMDB failed while {doing}",
+        got=str(error),
+        remedy="Nothing of it was kept. The store opens itself again when the disk answers; try again then.",
     )
 
 

@@ -13,17 +13,24 @@ import structlog
 
 from suffixsvc.clock import Due, StoreClock, SystemTime, TimeSource
 from suffixsvc.config import Limits
-from suffixsvc.errors import InvalidConfigError, StoreClosedError, StoreError, StoreFullError, SuffixError
+from suffixsvc.errors import (
+    InvalidConfigError,
+    StoreClosedError,
+    StoreError,
+    StoreFullError,
+    SuffixError,
+)
 from suffixsvc.store import datafile, removal
 from suffixsvc.store.checker import check_view
 from suffixsvc.store.clock_record import report_gap
 from suffixsvc.store.environment import Environment, rounded_up
 from suffixsvc.store.folder import prepare_folder
+from suffixsvc.store.operations import Operation, append_operation
 from suffixsvc.store.records import decode_state, state_key
 from suffixsvc.store.scans import Scans
 from suffixsvc.store.tables import ReadView, WriteView
 from suffixsvc.store.validation import check_namespace, check_now, check_output, check_state_name
-from suffixsvc.store.writer import Operation, Writer
+from suffixsvc.store.writer import Writer
 from suffixsvc.types import (
     NamespaceRecord,
     NewOutput,
@@ -196,8 +203,7 @@ class LmdbStore:
             failed: Future[list[OutputId]] = Future()
             failed.set_exception(e)
             return failed
-        size = sum(len(output.content) + 1024 for output in checked)
-        return self._writer.submit(Operation(lambda view: view.append(checked, written_us, create), size))
+        return self._writer.submit(append_operation(checked, written_us, create))
 
     def forget(self, namespace: str, output_id: OutputId) -> StoredOutput:
         return self._writer.call(Operation(lambda view: view.delete(output_id, namespace), frees=True))
@@ -329,6 +335,13 @@ class LmdbStore:
             raw = txn.get(key, db=self._environment.dbs.state)
             return None if raw is None else decode_state(raw, key)
 
+    def failure(self) -> StoreError | None:
+        try:
+            self._environment.require_usable()
+        except StoreClosedError as error:
+            return error
+        return self._writer.failure()
+
     def stats(self) -> StoreStats:
         self._environment.require_usable()
         counters = self._environment.snapshot.counters
@@ -340,6 +353,8 @@ class LmdbStore:
             bytes_limit=self._limit,
             last_lsn=counters.last_lsn,
             expiry_grace_seconds=self._clock.grace_seconds,
+            reopened=self._writer.reopened,
+            defects=self._writer.defects,
         )
 
     def check(self) -> None:

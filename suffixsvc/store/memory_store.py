@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from suffixsvc.config import Limits
 from suffixsvc.errors import (
     StoreClosedError,
     StoreCorruptError,
+    StoreError,
     StoreFullError,
     SuffixError,
     TokenizerMismatchError,
@@ -43,6 +45,9 @@ from suffixsvc.types import (
 )
 
 __all__ = ["MemoryStore"]
+
+#: where so much does not fit any more, appends count as failing
+_PROBE_BYTES: Final = 16 << 10
 
 _PayloadKey = tuple[str, bytes]  # namespace, content
 
@@ -87,6 +92,7 @@ class MemoryStore:
         self._manifests: dict[str, Manifest] = {}
         self._tombstones: dict[str, dict[OutputId, int]] = {}
         self._last_lsn = 0
+        self._refused = False  # an append, for lack of room
         self._bytes = 0
         self._tokens = 0
 
@@ -356,6 +362,17 @@ class MemoryStore:
             self._require_namespace(namespace)
             return self._states.get((namespace, name))
 
+    def failure(self) -> StoreError | None:
+        with self._lock:
+            try:
+                self._require_open()
+                if self._refused:
+                    self._require_room(_PROBE_BYTES)
+                    self._refused = False
+            except StoreError as error:
+                return error
+            return None
+
     def stats(self) -> StoreStats:
         with self._lock:
             self._require_open()
@@ -407,6 +424,7 @@ class MemoryStore:
 
     def _require_room(self, size: int) -> None:
         if size > 0 and self._bytes + size > self._limit:
+            self._refused = True
             raise StoreFullError(
                 "the store is full",
                 expected=f"at most {self._limit} bytes",

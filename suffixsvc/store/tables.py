@@ -221,6 +221,10 @@ class WriteView(ReadView):
             self.counters = replace(self.counters, txn=self.txn.id())
             self.txn.put(COUNTERS_KEY, encode_counters(self.counters), db=self.dbs.meta)
 
+    def touch(self) -> None:
+        """Let the transaction be one, though nothing is changed."""
+        self.writes += 1
+
     def put(self, key: bytes, value: bytes, db: lmdb._Database) -> None:
         """Write one row."""
         self.writes += 1
@@ -258,15 +262,12 @@ class WriteView(ReadView):
         self, outputs: Sequence[CheckedOutput], written_us: int, create: Sequence[NamespaceRecord] = ()
     ) -> list[OutputId]:
         """Log outputs; namespaces in ``create`` are made first where they are missing."""
-        made = {namespace.path for namespace in create}
-        for output in outputs:
-            if output.namespace not in made:
-                self.names.require(output.namespace)
+        self.require_namespaces(outputs, create)
         for namespace in create:
             self.add_namespace(namespace)
-        rows = [self.names.require(output.namespace) for output in outputs]
         ids = []
-        for output, row in zip(outputs, rows, strict=True):
+        for output in outputs:
+            row = self.names.require(output.namespace)
             key, is_new = self._intern(row.namespace_id, output)
             lsn = self.counters.last_lsn + 1
             record = LogRecord(
@@ -293,6 +294,12 @@ class WriteView(ReadView):
             )
             ids.append(lsn)
         return ids
+
+    def require_namespaces(self, outputs: Sequence[CheckedOutput], create: Sequence[NamespaceRecord]) -> None:
+        """UnknownNamespaceError unless each output's is there, or will be made."""
+        made = {namespace.path for namespace in create}
+        for path in {output.namespace for output in outputs} - made:
+            self.names.require(path)
 
     def _intern(self, namespace_id: int, output: CheckedOutput) -> tuple[PayloadKey, bool]:
         """Store the payload or count one more reference to it; (its key, whether it is new)."""
@@ -352,6 +359,13 @@ class WriteView(ReadView):
             self._bury(key.namespace_id, lsn, record.token_count)
         self.deleted.append(stored)
         return stored
+
+    def take_back(self, lsns: Sequence[OutputId]) -> None:
+        """Delete those of the rows that are there. They were never acknowledged, so nobody is told."""
+        for lsn in lsns:
+            if self.log_record(lsn) is not None:
+                self.delete(lsn)
+                self.deleted.pop()
 
     def delete_many(self, namespace: str, lsns: Sequence[OutputId]) -> list[StoredOutput]:
         """Those of them that are there and the namespace's."""

@@ -1,62 +1,58 @@
 """The one thread that owns LMDB's write transactions, with group commit.
 
-callers:  submit(operation) ──> queue ──┐
-                                        │ everything that waits, up to a size
+callers:  submit(operation) ──> queue, or the queue of bulk loads
+                                        │ one in turn with the other; everything that waits, up to a size
 writer:   begin ── apply, apply, ... ── commit (synced) ── resolve the futures ── next
              │         │                  │
-             │         │                  └── no room: abort, grow the map, redo the batch;
-             │         │                      nothing to grow: redo one by one, refuse what does not fit
+             │         │                  ├── no room: abort, grow the map, redo the batch;
+             │         │                  │   nothing to grow: redo one by one, refuse what does not fit
+             │         │                  └── I/O error: take the commit back, open the file again, redo the
+             │         │                      batch once; else refuse it, and everything until that works
              │         └── refused before its first write: that operation fails alone
              │             failed later: abort, redo the batch without it
              └── an LMDB transaction must begin, run and commit on one thread
+
+An operation of several transactions goes to the end of no queue: its next slice is the next bulk transaction.
+If one of them fails, what the others wrote is taken back.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 import lmdb
+import structlog
 
 from suffixsvc.clock import StoreClock
-from suffixsvc.errors import StoreClosedError, StoreError, StoreFullError
+from suffixsvc.errors import StoreClosedError, StoreCorruptError, StoreError, StoreFullError
 from suffixsvc.store.environment import Environment, full_or_store_error, is_full
-from suffixsvc.store.folder import FULL_ERRNOS
+from suffixsvc.store.folder import FULL_ERRNOS, disk_error
+from suffixsvc.store.operations import SLICE_BYTES, SLICE_ROWS, Operation, Undo
 from suffixsvc.store.snapshot import Snapshot
 from suffixsvc.store.tables import WriteView
 
-__all__ = ["Operation", "Writer"]
+__all__ = ["Writer"]
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
 #: what one transaction takes at most, so that its dirty pages stay far below LMDB's own limit
 _BATCH_BYTES: Final = 32 << 20
+_BATCH_ROWS: Final = 4096
 #: the map doubles up to this step
 _MAX_GROWTH_BYTES: Final = 1 << 30
-
-
-@dataclass(slots=True, eq=False)
-class Operation(Generic[T]):
-    """Something to do in a write transaction.
-
-    Attributes:
-        apply: runs on the writer thread, possibly more than once (after an abort); the last result
-            counts. It must leave nothing behind but what it does through the view.
-        size: bytes it writes, roughly.
-        frees: it makes room, so it may use the reserve that appends may not.
-        idle: run it between transactions, without one.
-    """
-
-    apply: Callable[[WriteView], T]
-    size: int = 0
-    frees: bool = False
-    idle: bool = False
-    future: Future[T] = field(default_factory=Future)
-
+#: how soon a store that failed is tried again by itself, and how seldom after many failures
+_FIRST_PAUSE_SECONDS: Final = 0.05
+_LONGEST_PAUSE_SECONDS: Final = 30.0
+#: where so much does not fit any more, appends count as failing
+_PROBE_BYTES: Final = 16 << 10
+_PROBE_KEY: Final = b"\0probe"
 
 #: what an idle operation gets; it must not look at it
 _NO_VIEW: Final[Any] = None
@@ -70,8 +66,32 @@ class _NoRoom(Exception):  # a signal inside this module, never seen outside
         self.what = what
 
 
+class _Retry(Exception):  # a signal inside this module, never seen outside
+    """The transaction was aborted because an operation failed half way; run the others again."""
+
+
+class _Pause:
+    """When to try again what failed."""
+
+    def __init__(self) -> None:
+        self._seconds = _FIRST_PAUSE_SECONDS
+        self.until = 0.0
+
+    def begin(self) -> None:
+        """It failed once more."""
+        self.until = time.monotonic() + self._seconds
+        self._seconds = min(2 * self._seconds, _LONGEST_PAUSE_SECONDS)
+
+    def reset(self) -> None:
+        """It works, or there is reason to try at once."""
+        self._seconds, self.until = _FIRST_PAUSE_SECONDS, 0.0
+
+    def over(self) -> bool:
+        return time.monotonic() >= self.until
+
+
 class Writer:
-    """Queue and thread.
+    """Queue and thread. The thread ends with :meth:`close` and no sooner, whatever is raised in it.
 
     Args:
         environment: whose write transactions this thread owns from now on.
@@ -99,9 +119,21 @@ class Writer:
         self._clock = clock
         self._hook = hook or (lambda point: None)
         self._queue: deque[Operation[Any]] = deque()
+        self._bulk: deque[Operation[Any]] = deque()
+        self._bulk_was_last = False
         self._wake = threading.Condition()
         self._closing = False
+        #: why nothing can be written: the file has to be opened again
         self._broken: StoreError | None = None
+        #: the last append that did not fit, while no other one would
+        self._full: StoreFullError | None = None
+        self._pause = _Pause()
+        #: pages went with the last transactions that LMDB does not give out yet
+        self._freed = False
+        #: what must be taken back and could not be yet
+        self._owed: deque[Undo] = deque()
+        #: times that the file was opened again, and exceptions nobody foresaw
+        self.reopened = self.defects = 0
         self._close_error: StoreError | None = None
         self._thread = threading.Thread(target=self._run, name="suffixsvc-store-writer", daemon=True)
         self._thread.start()
@@ -117,7 +149,7 @@ class Writer:
             return operation.future
         with self._wake:
             if not self._closing:
-                self._queue.append(operation)
+                (self._bulk if operation.bulk else self._queue).append(operation)
                 self._wake.notify()
                 return operation.future
         operation.future.set_exception(StoreClosedError("the store is closed", remedy="Open it again."))
@@ -131,6 +163,10 @@ class Writer:
         """Queue it and wait. Not from a future's callback: those run on the writer thread."""
         self._refuse_callbacks()
         return self.submit(operation).result()
+
+    def failure(self) -> StoreError | None:
+        """Why appends fail at this moment."""
+        return self._broken or self._full
 
     def close(self) -> None:
         """Finish everything queued, close the environment, end the thread. Idempotent."""
@@ -161,12 +197,27 @@ class Writer:
     # --- the writer thread --------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while self._serve():
+        while self._serve_safely():
             pass
         try:
+            if self._broken is not None and not self._recover():
+                log.error(
+                    "store closed with an error", folder=self._environment.path, error=str(self._broken)
+                )
             self._environment.close()
         except StoreError as e:
             self._close_error = e
+        except BaseException as e:  # whoever waits for the close has to hear of it
+            self._close_error = StoreError("the store did not close properly", got=repr(e))
+
+    def _serve_safely(self) -> bool:
+        try:
+            return self._serve()
+        except BaseException:
+            self.defects += 1
+            log.exception("the store's thread failed; it goes on", folder=self._environment.path)
+            time.sleep(_FIRST_PAUSE_SECONDS)  # what fails at once again must not take a core
+            return True
 
     def _serve(self) -> bool:
         """One batch; False once closed and drained. A call of its own, so that an idle thread keeps nothing
@@ -174,53 +225,83 @@ class Writer:
         taken = self._take()
         if taken is None:
             return False
-        # a future cancelled while it waited is dropped here; from now on it cannot be
-        batch = [op for op in taken if op.future.set_running_or_notify_cancel()]
+        # a future cancelled while it waited is dropped here; from now on it cannot be. One with slices behind
+        # it runs already.
+        batch = [op for op in taken if op.future.running() or op.future.set_running_or_notify_cancel()]
         try:
             if batch and batch[0].idle:
                 batch[0].future.set_result(batch[0].apply(_NO_VIEW))
             elif batch:
                 self._commit(batch)
+                self._look_for_room()
+            elif not taken:
+                self._look_after()
+        except StoreError as e:
+            self._refuse(batch, e)
         except BaseException as e:  # nobody may wait for a future for ever
-            _fail(batch, e)
+            self._refuse(batch, e)
+            if not (batch and batch[0].idle):
+                raise
         return True
 
     def _take(self) -> list[Operation[Any]] | None:
-        """Everything that waits, up to the batch size; None once closed and drained."""
+        """Everything that waits, of one queue, up to the batch size; nothing where it is time to look after a
+        store that failed; None once closed and drained."""
         with self._wake:
-            while not self._queue:
+            while not (self._queue or self._bulk):
                 if self._closing:
                     return None
-                self._wake.wait()
-            batch = [self._queue.popleft()]
-            size = batch[0].size
-            while self._queue and not (batch[-1].idle or self._queue[0].idle):
-                if size + self._queue[0].size > _BATCH_BYTES:
+                if not (self._broken or self._full or self._owed):
+                    self._wake.wait()
+                elif self._pause.over():
+                    return []
+                else:
+                    self._wake.wait(max(0.0, self._pause.until - time.monotonic()))
+            is_bulk = bool(self._bulk) and not (self._queue and self._bulk_was_last)
+            self._bulk_was_last = is_bulk
+            queue = self._bulk if is_bulk else self._queue
+            most_rows, most_bytes = (SLICE_ROWS, SLICE_BYTES) if is_bulk else (_BATCH_ROWS, _BATCH_BYTES)
+            batch = [queue.popleft()]
+            rows, size = batch[0].rows, batch[0].size
+            while queue and not (batch[-1].idle or queue[0].idle):
+                rows, size = rows + queue[0].rows, size + queue[0].size
+                if rows > most_rows or size > most_bytes:
                     break
-                batch.append(self._queue.popleft())
-                size += batch[-1].size
+                batch.append(queue.popleft())
             return batch
 
     def _commit(self, batch: list[Operation[Any]]) -> None:
-        if self._broken is not None:
-            _fail(batch, self._broken)
+        if not self._usable():
+            self._refuse(batch, self._broken)
             return
-        cap = self._free_cap if len(batch) == 1 and batch[0].frees else self._append_cap
         try:
-            self._attempt(batch, cap)
+            self._attempt_within(batch, self._append_cap)
         except _NoRoom as e:
+            if self._release_freed():
+                self._commit(batch)
+                return
             if len(batch) == 1:
-                _fail(batch, _full(e.what))
+                error = _full(e.what)
+                if not batch[0].frees:
+                    self._note_full(error)
+                self._refuse(batch, error)
                 return
             for operation in batch:
                 self._commit([operation])
+
+    def _attempt_within(self, batch: list[Operation[Any]], cap: int) -> None:
+        """The same, with the reserve where the batch makes room."""
+        reserve = len(batch) == 1 and batch[0].frees
+        try:
+            self._attempt(batch, self._free_cap if reserve else cap)
         finally:
-            if cap > self._append_cap and self._environment.map_bytes > self._append_cap:
-                self._environment.resize(self._append_cap)
+            if reserve and self._environment.map_bytes > cap:
+                self._resize(cap)
 
     def _attempt(self, batch: list[Operation[Any]], cap: int) -> None:
         """Commit the batch, growing the map up to ``cap`` as needed; _NoRoom with nothing kept."""
         failed: dict[Operation[Any], BaseException] = {}
+        reopened = False
         while True:
             try:
                 results = self._transact([op for op in batch if op not in failed], failed)
@@ -228,16 +309,23 @@ class Writer:
             except _Retry:
                 continue
             except lmdb.Error as e:
-                if not is_full(e, self._environment.path):
-                    self._broken = full_or_store_error(e, "committing")
-                    raise self._broken from e
-                if not self._grow(cap):
+                no_room = is_full(e, self._environment.path)
+                if self._environment.unsettled or not no_room:
+                    broken = self._note_broken(e)
+                    if not self._reopen() or (reopened and not no_room):
+                        self._pause.begin()
+                        raise broken from e
+                    reopened = True
+                if no_room and not self._grow(cap):
                     raise _NoRoom(str(e)) from e
+        if self._broken is not None:
+            self._works()
+        self._freed = self._freed or batch[0].frees
         self._hook("committed")
         for operation, result in results.items():
-            operation.future.set_result(result)
+            self._finish(operation, result)
         for operation, error in failed.items():
-            operation.future.set_exception(error)
+            self._refuse([operation], error)
         self._hook("acknowledged")
 
     def _transact(
@@ -265,7 +353,7 @@ class Writer:
             self._hook("written")
             with environment.commit_lock:
                 self._on_deleted(view)
-                txn.commit()
+                environment.commit(txn)
                 environment.snapshot = Snapshot(view.names, view.counters, view.manifests)
         except BaseException:
             txn.abort()
@@ -280,24 +368,159 @@ class Writer:
         while step >= smallest:
             step -= step % smallest
             try:
-                self._environment.resize(now + step)
+                self._resize(now + step)
             except OSError as e:
                 if e.errno not in FULL_ERRNOS:
-                    raise
+                    raise disk_error(e, self._environment.path, "extending") from e
                 step //= 2
             else:
                 return True
         return False
 
+    def _resize(self, size: int) -> None:
+        try:
+            self._environment.resize(size)
+        except lmdb.Error as e:
+            raise self._note_broken(e) from e
 
-class _Retry(Exception):  # a signal inside this module, never seen outside
-    """The transaction was aborted because an operation failed half way; run the others again."""
+    # --- what came of an operation ------------------------------------------------------------------
 
+    def _finish(self, operation: Operation[Any], result: Any) -> None:
+        """It is committed; or a slice of it is, and the next one is due."""
+        slices = operation.slices
+        if slices is None:
+            operation.future.set_result(result)
+        elif slices.advance(result):
+            operation.future.set_result(slices.result())
+        else:
+            with self._wake:
+                (self._bulk if operation.bulk else self._queue).appendleft(operation)
 
-def _fail(batch: list[Operation[Any]], error: BaseException) -> None:
-    for operation in batch:
-        if not operation.future.done():
+    def _refuse(self, batch: list[Operation[Any]], error: BaseException | None) -> None:
+        """Nothing of them is kept."""
+        for operation in batch:
+            if operation.future.done():
+                continue
+            undo = None if operation.slices is None else operation.slices.undo()
+            if undo is not None:
+                self._owed.append(undo)
+                self._pay()
             operation.future.set_exception(error)
+
+    def _pay(self) -> None:
+        """Take back what was refused half way, as long as that works."""
+        while self._owed and self._broken is None:
+            undo = Operation(self._owed[0].apply, frees=True)
+            try:
+                self._attempt_within([undo], self._append_cap)
+            except (_NoRoom, StoreError) as e:
+                if isinstance(e, _NoRoom) and (self._release_freed() or self._owed[0].shrink()):
+                    continue
+                log.warning("refused outputs are not taken back yet", error=str(e))
+                self._pause.begin()
+                return
+            if self._owed[0].advance(undo.future.result()):
+                self._owed.popleft()
+
+    # --- a store that failed ------------------------------------------------------------------------
+
+    def _note_broken(self, error: lmdb.Error) -> StoreError:
+        """Nothing can be written until the file was opened again."""
+        self._broken = full_or_store_error(error, "committing")
+        log.error("store failed", folder=self._environment.path, error=str(error))
+        return self._broken
+
+    def _usable(self) -> bool:
+        """Whether a transaction can begin; a store that failed is tried again where it is time to."""
+        return self._broken is None or (self._pause.over() and self._recover())
+
+    def _recover(self) -> bool:
+        """Open the file again, and prove that it can be written."""
+        if not self._reopen():
+            return False
+        try:
+            self._transact([Operation(WriteView.touch)], {})
+        except (StoreError, lmdb.Error) as e:
+            no_room = isinstance(e, lmdb.Error) and is_full(e, self._environment.path)
+            if self._environment.unsettled or not no_room:
+                self._pause.begin()
+                log.warning("store cannot write yet", folder=self._environment.path, error=str(e))
+                return False
+        self._works()
+        return True
+
+    def _reopen(self) -> bool:
+        try:
+            self._environment.reopen()
+        except (StoreError, OSError, lmdb.Error) as e:
+            self._pause.begin()
+            if isinstance(e, StoreCorruptError):
+                self._broken = e
+            log.warning("store not opened again yet", folder=self._environment.path, error=str(e))
+            return False
+        self.reopened += 1
+        return True
+
+    def _works(self) -> None:
+        """A commit succeeded."""
+        self._broken = None
+        self._pause.reset()
+        log.info("store opened again", folder=self._environment.path)
+
+    def _note_full(self, error: StoreFullError) -> None:
+        """An append did not fit: it alone, or all of them?"""
+        if not self._has_room():
+            self._full = error
+            self._pause.begin()
+
+    def _look_for_room(self) -> None:
+        """After a commit, and from time to time."""
+        if self._full is None or self._broken is not None:
+            return
+        if self._has_room() or (self._release_freed() and self._has_room()):
+            self._full = None
+            self._pause.reset()
+            log.info("store has room again", folder=self._environment.path)
+
+    def _release_freed(self) -> bool:
+        """LMDB gives out the pages that a transaction freed when another one has passed: let one pass. False
+        where there are none."""
+        if not self._freed:
+            return False
+        try:
+            self._attempt_within([Operation(WriteView.touch, frees=True)], self._append_cap)
+        except _NoRoom:
+            return False
+        finally:
+            self._freed = False
+        return True
+
+    def _has_room(self) -> bool:
+        """Whether a small append would fit; nothing is written. False as well where the store fails."""
+        while True:
+            try:
+                txn = self._environment.begin_write()
+                try:
+                    txn.put(_PROBE_KEY, bytes(_PROBE_BYTES), db=self._environment.dbs.state)
+                finally:
+                    txn.abort()
+            except lmdb.Error as e:
+                if not is_full(e, self._environment.path):
+                    self._note_broken(e)
+                    return False
+                if not self._grow(self._append_cap):
+                    return False
+            else:
+                return True
+
+    def _look_after(self) -> None:
+        """What an idle thread does from time to time for a store that failed."""
+        if not self._usable():
+            return
+        self._pay()
+        self._look_for_room()
+        if self._full is not None:
+            self._pause.begin()
 
 
 def _full(what: str) -> StoreFullError:

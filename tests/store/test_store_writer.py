@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 import threading
 from collections.abc import Iterator
@@ -10,15 +9,14 @@ from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import pytest
 from store_testing import NS, make_output, plain
 
 from suffixsvc.errors import StoreClosedError, StoreError, StoreFullError, UnknownNamespaceError
-from suffixsvc.store import LmdbStore, tables, validation, writer
+from suffixsvc.store import LmdbStore, validation, writer
+from suffixsvc.store.operations import SLICE_BYTES, SLICE_ROWS, Operation
 from suffixsvc.store.snapshot import Snapshot
 from suffixsvc.store.tables import WriteView
-from suffixsvc.store.writer import Operation
 from suffixsvc.types import NamespaceRecord, StoredOutput
 
 
@@ -250,25 +248,86 @@ def test_an_output_larger_than_the_map_fits_after_growth(tmp_path: Path) -> None
     store.close()
 
 
-def test_an_io_error_ends_writing_but_not_reading(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a failed commit nobody knows what the disk holds: no further write pretends to be safe."""
-    store.append([make_output()]).result()
+# --- turns -------------------------------------------------------------------------------------------
 
-    def failing(view: WriteView) -> None:
-        error = lmdb.Error("mdb_txn_commit")
-        error.__dict__["code"] = errno.EIO
-        raise error
 
-    monkeypatch.setattr(tables.WriteView, "finish", failing)
-    for _ in range(2):
-        with pytest.raises(StoreError) as caught:
-            store.append([make_output()]).result()
-        assert not isinstance(caught.value, StoreFullError)
-        assert "open it again" in str(caught.value)
+def test_a_close_waits_for_one_bounded_bulk_transaction(store: LmdbStore, points: Points) -> None:
+    """A bulk load of 100,000 outputs was one transaction of 8.6 s, and every close waited for its end. It is
+    split now, and whatever is no bulk load has every second turn."""
+    held_while(store, points)
+    bulk = store.append([make_output([i]) for i in range(10 * SLICE_ROWS)])
+    another = store.append([make_output([i]) for i in range(10 * SLICE_ROWS)])
+    closes = [store.append([make_output([7])]) for _ in range(3)]
+    committed: list[int] = []
+    closes[-1].add_done_callback(lambda _: committed.append(points.seen.count("committed")))
+    points.go.set()
+    assert [len(future.result()) for future in closes] == [1, 1, 1]
+    # the held append, at most one slice of the bulk load, the closes
+    assert committed[0] <= 3
+    assert not bulk.done()
+    ids = bulk.result()
+    assert len(ids) == 10 * SLICE_ROWS == len(set(ids))
+    assert ids == sorted(ids)
+    assert len(another.result()) == 10 * SLICE_ROWS
+    assert points.seen.count("committed") >= 20
+    assert [store.get(i).output.token_ids[0] for i in ids[:: SLICE_ROWS // 2]] == list(
+        range(0, 10 * SLICE_ROWS, SLICE_ROWS // 2)
+    )
+
+
+def test_bulk_transactions_are_bounded_in_bytes(store: LmdbStore, points: Points) -> None:
+    tokens = SLICE_BYTES // 4 // 3
+    before = points.seen.count("committed")
+    store.append([make_output(range(i, i + tokens)) for i in range(9)]).result()
+    assert points.seen.count("committed") - before >= 4
+
+
+def test_a_bulk_load_that_fails_half_way_leaves_nothing(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All or none, also over many transactions: what the first ones wrote is taken back."""
+    append = WriteView.append
+    calls = []
+
+    def failing(self: WriteView, outputs: Any, *rest: Any) -> Any:
+        calls.append(len(outputs))
+        if len(calls) == 3:
+            raise RuntimeError("half way")
+        return append(self, outputs, *rest)
+
+    monkeypatch.setattr(WriteView, "append", failing)
+    with pytest.raises(RuntimeError, match="half way"):
+        store.append([make_output([i]) for i in range(5 * SLICE_ROWS)]).result()
+    assert len(calls) == 3
     monkeypatch.undo()
-    with pytest.raises(StoreError):
-        store.append([make_output()]).result()
-    assert store.get(1).output.token_ids.tolist() == [1, 2, 3]
+    assert list(store.scan()) == []
+    assert store.stats().outputs == 0
+    store.check()
+    assert store.append([make_output([i]) for i in range(2 * SLICE_ROWS)]).result()[-1] == 4 * SLICE_ROWS
+
+
+def test_a_bulk_load_into_a_full_store_leaves_nothing(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path, limit_bytes=2 << 20, sync=False)
+    store.add_namespace(NamespaceRecord(NS))
+    kept = store.append([make_output([1])]).result()
+    with pytest.raises(StoreFullError):
+        store.append([make_output(range(i, i + 100)) for i in range(6 * SLICE_ROWS)]).result()
+    assert [stored.output_id for stored in store.scan()] == kept
+    assert store.failure() is None
+    store.append([make_output(range(2000))]).result()
+    store.check()
+    store.close()
+
+
+def test_an_unknown_namespace_is_refused_before_the_first_slice(store: LmdbStore) -> None:
+    outputs = [make_output([i]) for i in range(3 * SLICE_ROWS)]
+    last = store.stats().last_lsn
+    future = store.append([*outputs, make_output([1], namespace="nowhere")])
+    with pytest.raises(UnknownNamespaceError):
+        future.result()
+    assert store.stats().last_lsn == last
+    made = store.append([*outputs, make_output([1], namespace="now")], [NamespaceRecord("now")]).result()
+    assert store.get(made[-1]).output.namespace == "now"
 
 
 def test_memory_stores_do_not_load_lmdb() -> None:

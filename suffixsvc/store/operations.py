@@ -1,0 +1,135 @@
+"""What the writer thread is asked to do, whole or slice by slice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from suffixsvc.store.tables import WriteView
+from suffixsvc.store.validation import CheckedOutput
+from suffixsvc.types import NamespaceRecord, OutputId
+
+__all__ = ["SLICE_BYTES", "SLICE_ROWS", "Operation", "Undo", "append_operation"]
+
+T = TypeVar("T")
+
+#: what one transaction of a bulk load takes at most: a session's close waits for one of them
+SLICE_ROWS: Final = 512
+SLICE_BYTES: Final = 4 << 20
+#: an append of more outputs is a bulk load, and one of several outputs and more bytes
+_BULK_ROWS: Final = 32
+_BULK_BYTES: Final = 1 << 20
+#: what a row takes beside its content, roughly
+_ROW_BYTES: Final = 1024
+
+
+class Undo:
+    """Rows of an append that was refused half way. They were never acknowledged, so that their deletion is no
+    event for anybody."""
+
+    def __init__(self, ids: list[OutputId]) -> None:
+        self._ids = ids
+        self._rows = SLICE_ROWS // 2
+
+    def shrink(self) -> bool:
+        """There was no room for so many at a time; False if there is none for one."""
+        self._rows //= 2
+        return self._rows > 0
+
+    def apply(self, view: WriteView) -> int:
+        """Delete some; how many."""
+        part = self._ids[-max(1, self._rows) :]
+        view.take_back(part)
+        return len(part)
+
+    def advance(self, rows: int) -> bool:
+        """So many are gone; whether that is all."""
+        del self._ids[-rows:]
+        return not self._ids
+
+
+class Slices(Protocol):
+    """An operation of several transactions. Called on the writer thread."""
+
+    def advance(self, result: Any) -> bool:
+        """A slice is committed, with this result; whether it was the last one."""
+
+    def result(self) -> Any:
+        """Of all slices."""
+
+    def undo(self) -> Undo | None:
+        """What takes back the slices that were committed; None where none was."""
+
+
+@dataclass(slots=True, eq=False)
+class Operation(Generic[T]):
+    """Something to do in a write transaction.
+
+    Attributes:
+        apply: runs on the writer thread, possibly more than once (after an abort); the last result
+            counts. It must leave nothing behind but what it does through the view.
+        size: bytes it writes, roughly.
+        rows: log rows it writes.
+        frees: it makes room, so it may use the reserve that appends may not.
+        idle: run it between transactions, without one.
+        bulk: it takes turns with operations that are not, a transaction each.
+        slices: ``apply`` does the next slice of these.
+    """
+
+    apply: Callable[[WriteView], T]
+    size: int = 0
+    rows: int = 0
+    frees: bool = False
+    idle: bool = False
+    bulk: bool = False
+    slices: Slices | None = None
+    future: Future[T] = field(default_factory=Future)
+
+
+def append_operation(
+    outputs: Sequence[CheckedOutput], written_us: int, create: Sequence[NamespaceRecord]
+) -> Operation[list[OutputId]]:
+    """The operation that logs outputs: one transaction, or slices where they are many."""
+    rows = len(outputs)
+    size = sum(len(output.content) for output in outputs) + rows * _ROW_BYTES
+    bulk = rows > _BULK_ROWS or (rows > 1 and size > _BULK_BYTES)
+    if rows > SLICE_ROWS or (rows > 1 and size > SLICE_BYTES):
+        slices = _AppendSlices(outputs, written_us, create)
+        return Operation(slices.apply, SLICE_BYTES, SLICE_ROWS, bulk=True, slices=slices)
+    return Operation(lambda view: view.append(outputs, written_us, create), size, rows, bulk=bulk)
+
+
+class _AppendSlices:
+    """Many outputs, as many a transaction as it may take; one in any case."""
+
+    def __init__(
+        self, outputs: Sequence[CheckedOutput], written_us: int, create: Sequence[NamespaceRecord]
+    ) -> None:
+        self._outputs = outputs
+        self._written_us = written_us
+        self._create = create
+        self._ids: list[OutputId] = []
+
+    def apply(self, view: WriteView) -> list[OutputId]:
+        first = len(self._ids)
+        if not first:  # all of them before the first slice: what is refused is refused whole
+            view.require_namespaces(self._outputs, self._create)
+        last, size = first, 0
+        while last < len(self._outputs) and last - first < SLICE_ROWS:
+            size += len(self._outputs[last].content) + _ROW_BYTES
+            if size > SLICE_BYTES and last > first:
+                break
+            last += 1
+        return view.append(self._outputs[first:last], self._written_us, self._create)
+
+    def advance(self, result: Any) -> bool:
+        self._ids += result
+        return len(self._ids) == len(self._outputs)
+
+    def result(self) -> list[OutputId]:
+        return self._ids
+
+    def undo(self) -> Undo | None:
+        return Undo(self._ids) if self._ids else None

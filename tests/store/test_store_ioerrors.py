@@ -1,0 +1,320 @@
+"""Disks that fail for a while: what callers were told stays true, and the store comes back by itself."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+from ioerror_child import FOR_EVER
+from store_testing import NS, make_output
+
+from suffixsvc.errors import StoreClosedError, StoreError, StoreFullError
+from suffixsvc.store import LmdbStore, MemoryStore, environment, tables
+from suffixsvc.store.environment import Environment
+from suffixsvc.store.lmdb_store import MIN_LIMIT_BYTES
+from suffixsvc.types import NamespaceRecord, Store
+
+HERE = Path(__file__).parent
+KINDS = {"data": 1, "sync": 2, "meta": 4, "meta-written": 8, "all": 7, "all-written": 11}
+TROUBLE = [(kind, count) for kind in KINDS for count in (1, FOR_EVER)]
+TROUBLE += [("meta-written", 2), ("all", 3), ("all-written", 5)]
+
+
+def until_it_works(store: Store, seconds: float = 60.0) -> None:
+    """Wait until the store says that appends work, without any write."""
+    deadline = time.monotonic() + seconds
+    while store.failure() is not None:
+        assert time.monotonic() < deadline, f"still failing: {store.failure()}"
+        time.sleep(0.005)
+
+
+# --- a disk that fails, through a preloaded library -----------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None or not sys.platform.startswith("linux"):
+        pytest.skip("needs a C compiler and LD_PRELOAD")
+    built = tmp_path_factory.mktemp("shim") / "ioerror.so"
+    source = HERE / "ioerror.c"
+    subprocess.run(
+        [compiler, "-O1", "-fPIC", "-shared", "-o", str(built), str(source), "-ldl", "-lpthread"], check=True
+    )
+    return built
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(("kind", "count"), TROUBLE)
+def test_a_store_comes_back_after_io_errors(shim: Path, tmp_path: Path, kind: str, count: int) -> None:
+    """One EIO of a commit, and the store refused every write until the process was restarted; had the meta
+    page failed that LMDB puts back by halves, the restart refused the folder as damaged.
+
+    Now what was acknowledged is there and what was refused is not, in this life and in the next; reads go on;
+    and once the disk takes writes again, so does the store, without being asked.
+    """
+    environ = {**os.environ, "LD_PRELOAD": str(shim), "PYTHONPATH": str(HERE)}
+    folder = tmp_path / "data"
+    command = [sys.executable, str(HERE / "ioerror_child.py"), str(folder), str(KINDS[kind]), str(count)]
+    result = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=300)
+    assert result.returncode == 0, result.stderr + result.stdout
+    told = json.loads(result.stdout.splitlines()[-1])
+    assert told["defects"] == 0
+    assert told["reopened"] >= 4
+    if count == 1:
+        assert told["refused"] == [], "a commit that fails once is done again"
+    if count == FOR_EVER:
+        assert len(told["refused"]) == 20
+        assert all("othing of" in message for message in told["failures"])
+    store = LmdbStore(folder)
+    store.check()
+    found = {str(s.output.token_ids[0]): s.output_id for s in store.scan()}
+    assert found == told["acknowledged"]
+    store.close()
+
+
+# --- points in the life of a store --------------------------------------------------------------------
+
+
+def io_error(code: int = errno.EIO) -> lmdb.Error:
+    error = lmdb.Error("mdb_txn_commit: Input/output error")
+    error.__dict__["code"] = code
+    return error
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LmdbStore]:
+    opened = LmdbStore(tmp_path / "data")
+    opened.add_namespace(NamespaceRecord(NS))
+    yield opened
+    opened.close()
+    reopened = LmdbStore(tmp_path / "data")
+    reopened.check()
+    reopened.close()
+
+
+def test_an_io_error_of_one_commit_is_not_seen(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit is taken back, the file opened again and the batch done again."""
+    finish = tables.WriteView.finish
+    bad = [True]
+
+    def failing(view: tables.WriteView) -> None:
+        if bad and bad.pop():
+            raise io_error()
+        finish(view)
+
+    monkeypatch.setattr(tables.WriteView, "finish", failing)
+    assert store.append([make_output()]).result() == [1]
+    assert store.failure() is None
+    assert store.stats().reopened == 1
+
+
+def test_while_it_cannot_be_opened_reads_go_on_and_writes_say_why(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old environment serves reads until the file has proved sound; writes in between are refused at
+    once, with the reason, and leave nothing."""
+    store.append([make_output()]).result()
+    broken = threading.Event()
+    broken.set()
+    commit, verify = Environment.commit, environment.datafile.verify_pages
+
+    def failing(self: Environment, txn: Any) -> None:
+        if broken.is_set():
+            raise io_error()
+        commit(self, txn)
+
+    def unreadable(path: str) -> None:
+        if broken.is_set():
+            raise StoreError("the file system refused reading", got="Input/output error")
+        verify(path)
+
+    monkeypatch.setattr(Environment, "commit", failing)
+    monkeypatch.setattr(environment.datafile, "verify_pages", unreadable)
+    for _ in range(3):
+        with pytest.raises(StoreError):
+            store.append([make_output([9])]).result()
+        failure = store.failure()
+        assert failure is not None
+        assert not isinstance(failure, StoreFullError)
+        assert store.get(1).output.token_ids.tolist() == [1, 2, 3]
+        assert [s.output_id for s in store.scan()] == [1]
+    with pytest.raises(StoreError):
+        store.forget(NS, 1)
+    broken.clear()
+    until_it_works(store)
+    assert store.append([make_output([8])]).result() == [2]
+    assert [s.output.token_ids[0] for s in store.scan()] == [1, 8]
+
+
+def test_a_store_that_could_not_be_opened_again_says_so_and_comes_back(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old environment is gone and the new one does not open (no descriptors left, say): reads fail with
+    the reason too, until it does."""
+    store.append([make_output()]).result()
+    opens, commit = Environment._open, Environment.commit
+    broken = threading.Event()
+    broken.set()
+
+    def no_descriptors(self: Environment) -> Any:
+        if broken.is_set():
+            raise StoreError("the file system refused opening", got="Too many open files")
+        return opens(self)
+
+    def failing(self: Environment, txn: Any) -> None:
+        if broken.is_set():
+            raise io_error()
+        commit(self, txn)
+
+    monkeypatch.setattr(Environment, "_open", no_descriptors)
+    monkeypatch.setattr(Environment, "commit", failing)
+    with pytest.raises(StoreError, match="committing"):
+        store.append([make_output()]).result()
+    with pytest.raises(StoreError, match="tried again"):
+        store.get(1)
+    broken.clear()
+    until_it_works(store)
+    assert store.get(1).output.token_ids.tolist() == [1, 2, 3]
+    store.check()
+
+
+def test_closing_a_broken_store_lets_go_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LmdbStore(tmp_path)
+    store.add_namespace(NamespaceRecord(NS))
+
+    def failing(self: Environment, txn: Any) -> None:
+        raise io_error()
+
+    def never(self: Environment) -> None:
+        raise StoreError("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Environment, "commit", failing)
+        patch.setattr(Environment, "reopen", never)
+        with pytest.raises(StoreError):
+            store.append([make_output()]).result()
+        store.close()
+    assert isinstance(store.failure(), StoreClosedError)
+    again = LmdbStore(tmp_path)
+    again.check()
+    assert again.stats().outputs == 0
+    again.close()
+
+
+def test_no_exception_ends_the_stores_thread(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An OSError while the map grew, of a kind nobody had thought of, reached whoever waited as it was; one
+    outside a commit would have ended the thread, and every later call would have waited for ever."""
+
+    def out_of_descriptors(path: str, size: int) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(environment.datafile, "extend", out_of_descriptors)
+        with pytest.raises(StoreError, match="Too many open files"):
+            store.append([make_output(range(2_000_000))]).result()
+    assert store.failure() is None
+    taken = store._writer._take
+    bad = [MemoryError(), RuntimeError("nobody thought of this")]
+
+    def failing() -> Any:
+        if bad:
+            raise bad.pop()
+        return taken()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._writer, "_take", failing)
+        assert store.append([make_output()]).result(60) == [1]  # wakes the thread
+        assert store.append([make_output()]).result(60) == [2]
+    assert not bad
+    assert store.stats().defects == 2
+
+    def defect(view: tables.WriteView) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tables.WriteView, "finish", defect)
+        with pytest.raises(ZeroDivisionError):
+            store.append([make_output()]).result(60)
+    assert store.append([make_output()]).result(60) == [3]
+
+
+# --- no room -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["lmdb", "memory"])
+def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    opened: Store
+    if request.param == "lmdb":
+        opened = LmdbStore(tmp_path / "data", limit_bytes=MIN_LIMIT_BYTES, sync=False)
+    else:
+        opened = MemoryStore(limit_bytes=MIN_LIMIT_BYTES)
+    opened.add_namespace(NamespaceRecord(NS))
+    yield opened
+    opened.check()
+    opened.close()
+
+
+def test_a_full_store_says_so_until_there_is_room(small: Store) -> None:
+    """Health said SERVING while nothing could be kept: there was nobody to ask."""
+    assert small.failure() is None
+    count = 0
+    while small.append([make_output(range(count, count + 2000))]).exception() is None:
+        count += 1
+    while small.append([make_output([count])]).exception() is None:
+        count += 1
+    assert isinstance(small.failure(), StoreFullError)
+    ids = small.output_ids(NS, 0, 2**63)
+    small.forget_many(NS, ids[: len(ids) // 2])
+    until_it_works(small)
+    small.append([make_output(range(2000))]).result()
+    assert small.failure() is None
+
+
+def test_one_output_that_is_too_large_makes_no_store_full(small: Store) -> None:
+    assert isinstance(small.append([make_output(range(400_000))]).exception(), StoreFullError)
+    assert small.failure() is None
+
+
+def test_a_closed_store_says_so(small: Store) -> None:
+    other = MemoryStore()
+    other.close()
+    assert isinstance(other.failure(), StoreClosedError)
+
+
+def test_a_full_disk_is_noticed_to_have_room_again(tmp_path: Path) -> None:
+    """Nobody writes any more, since everything was refused; the store looks by itself."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(tmp_path)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("may not mount a small file system")
+    try:
+        store = LmdbStore(tmp_path / "data", map_bytes_initial=1)
+        store.add_namespace(NamespaceRecord(NS))
+        ballast = tmp_path / "ballast"
+        free = os.statvfs(tmp_path)
+        ballast.write_bytes(bytes(free.f_bavail * free.f_frsize - (64 << 10)))
+        count = 0
+        while store.append([make_output(range(count, count + 2000))]).exception() is None:
+            count += 1
+        assert isinstance(store.failure(), StoreFullError)
+        ballast.unlink()
+        until_it_works(store)
+        store.append([make_output(range(2000))]).result()
+        store.check()
+        assert store.stats().outputs == count + 1
+        store.close()
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
