@@ -7,7 +7,7 @@ and it imports none of them.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -249,13 +249,34 @@ class Store(Protocol):
         """
 
     def append(
-        self, outputs: Sequence[NewOutput], create: Sequence[NamespaceRecord] = ()
+        self,
+        outputs: Sequence[NewOutput],
+        create: Sequence[NamespaceRecord] = (),
+        decided: Callable[[list[OutputId] | None], None] | None = None,
     ) -> Future[list[OutputId]]:
         """Log outputs, all or none, in order. The future is done once they are durable (group commit)
         and then holds their ids; StoreFullError and others arrive through it. Very many take several
         transactions: parts of them can be read before the future is done, and other appends come between.
-        Namespaces in ``create`` are made, or given their fingerprint, in the same transaction, as by
-        :meth:`add_namespace`."""
+
+        Args:
+            create: namespaces that are made, or given their fingerprint, in the same transaction, as by
+                :meth:`add_namespace`.
+            decided: called on the store's thread, before the future is done: after every transaction with the
+                ids that it kept, before the deletion listener gets what this commit or a later one deleted;
+                once with None where the rest is not kept. What was kept before goes to the deletion listener
+                when it is taken back. It must be short and must not wait for the store.
+        """
+
+    def set_deletion_listener(self, listener: Callable[[Sequence[StoredOutput]], None]) -> None:
+        """Call ``listener`` after every commit that deleted occurrences, with these.
+
+        On the store's thread, in the order of the commits, before the calls return that the commit was for.
+        It must be short and must not wait for the store. At most one; it replaces the one before. What
+        :meth:`delete_namespace` deletes may be left out.
+        """
+
+    def barrier(self) -> None:
+        """Returns when the listener has had what was deleted by commits before this call."""
 
     def forget(self, namespace: str, output_id: OutputId) -> StoredOutput:
         """Delete one occurrence durably and return what it was; the payload goes with its last
@@ -270,8 +291,9 @@ class Store(Protocol):
         """What stamps occurrences, and what their TTL is counted in."""
 
     def expire(self, now: float | None = None) -> list[StoredOutput]:
-        """Delete durably every occurrence whose TTL has passed; returns them. ``now`` (seconds, in store
-        time) instead of the moment of the call leaves the grace period of :mod:`suffixsvc.clock` out."""
+        """Delete durably occurrences whose TTL has passed, in one transaction; returns them. At most as many
+        as a transaction takes: call it until it returns none. ``now`` (seconds, in store time) instead of the
+        moment of the call leaves the grace period of :mod:`suffixsvc.clock` out."""
 
     def get(self, output_id: OutputId) -> StoredOutput:
         """One occurrence. UnknownOutputError if it is not there."""

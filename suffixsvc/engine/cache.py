@@ -103,6 +103,7 @@ class SuffixCache:
         self._lifetime = Lifetime()
         self._closing = threading.Lock()
         self._sessions = 0
+        self._counting = threading.Lock()  # of sessions
         self._abandoned: Abandoned = deque()
         self._default_reads: tuple[str, ...] = ()
         self._indexes: dict[str, NamespaceIndex] = {}
@@ -120,7 +121,7 @@ class SuffixCache:
             self._catalog = Catalog(self._store, self._room, self._indexes, self._limits, starting_weights)
             self._maintenance: Maintenance | None = None
             if self._store.segment_folder is not None:  # in memory nothing is left or sealed
-                sealer = Sealer(self._store, self._outputs.forgetting, self._limits.seal_tokens, crash_hook)
+                sealer = Sealer(self._store, self._limits.seal_tokens, crash_hook)
                 self._catalog.recover(sealer, progress)
                 self._maintenance = Maintenance(
                     sealer, self._indexes, self._limits.seal_tokens, start=background
@@ -148,6 +149,10 @@ class SuffixCache:
         with self._lifetime.while_open():
             record = self._catalog.bind(path, tokenizer)
             return Namespace(self, record, self._catalog.index_of(path))
+
+    def has_namespace(self, path: str) -> bool:
+        """Whether there is a namespace at ``path``; it is not created."""
+        return path in self._catalog
 
     def namespaces(self) -> list[NamespaceRecord]:
         """All namespaces, ordered by path."""
@@ -284,7 +289,7 @@ class SuffixCache:
             self._reap_abandoned()
             store = self._store.stats()
             sums = dict.fromkeys(NamespaceStats.__dataclass_fields__, 0)
-            for index in self._indexes.values():
+            for index in list(self._indexes.values()):
                 for name, value in asdict(index.stats()).items():
                     sums[name] += value
             sums["limit_bytes"] = self._room.whole
@@ -302,15 +307,19 @@ class SuffixCache:
         return self._store.failure()
 
     def check(self) -> None:
-        """Walk the store, every index and every segment file, and hold them against each other;
-        IndexCorruptError or StoreCorruptError names what is broken."""
+        """Walk the store, every index and every segment file, and hold them against each other, both ways;
+        IndexCorruptError or StoreCorruptError names what is broken.
+
+        Others may use the cache meanwhile. In a namespace that is written to all the time, what is hot is
+        held against the log one way only: that nothing of the log is missing.
+        """
         with self._quiet(), self._lifetime.while_open():
+            self._outputs.settle()
             self._store.check()
             folder = self._store.segment_folder
-            for index in self._indexes.values():
+            for index in list(self._indexes.values()):
                 index.check()
-                with self._outputs.forgetting:
-                    check_hot(index, self._store)
+                check_hot(index, self._store)
                 if folder is not None:
                     check_segments(index, self._store, folder)
 
@@ -319,16 +328,14 @@ class SuffixCache:
         with self._closing:
             if not self._lifetime.end():
                 return
-            # without the lock: whoever works in the background may be about to ask for it
             if self._maintenance is not None:
                 self._stop_maintenance()
-            with self._lifetime.lock:
-                try:
-                    self._reap_abandoned()
-                    self._catalog.keep_learned()
-                    self._room.save(self._indexes.values())
-                finally:
-                    self._store.close()
+            try:
+                self._reap_abandoned()
+                self._catalog.keep_learned()
+                self._room.save(self._indexes.values())
+            finally:
+                self._store.close()
 
     def __enter__(self) -> SuffixCache:
         return self
@@ -354,12 +361,6 @@ class SuffixCache:
         self._require_writable(record.path)
         with self._lifetime.while_open():
             self._reap_abandoned()
-            if self._sessions >= self._limits.max_sessions:
-                raise LimitExceededError(
-                    "too many live sessions",
-                    expected=f"at most {self._limits.max_sessions} (Limits.max_sessions)",
-                    remedy="Close sessions that are done, or raise the limit.",
-                )
             if isinstance(reads, (str, bytes)) or not isinstance(reads, Sequence):
                 raise InvalidInputError(
                     "reads is no list of namespaces", expected="a sequence of paths", got=repr(reads)[:80]
@@ -372,22 +373,33 @@ class SuffixCache:
                 )
             others = [self._catalog.readable(path, record) for path in self._with_defaults(reads, record)]
             index = self._catalog.index_of(record.path)
+            self._take_place()
+            try:
+                return Session(
+                    index,
+                    others,
+                    prompt,
+                    output,
+                    labels=labels,
+                    limits=self._limits,
+                    commit=partial(self._outputs.commit, index),
+                    on_close=partial(self._session_closed, index),  # and so a session keeps the cache alive
+                    abandoned=self._abandoned,
+                )
+            except BaseException:
+                self._session_closed(index)
+                raise
+
+    def _take_place(self) -> None:
+        """One more live session. LimitExceededError: there are too many."""
+        with self._counting:
+            if self._sessions >= self._limits.max_sessions:
+                raise LimitExceededError(
+                    "too many live sessions",
+                    expected=f"at most {self._limits.max_sessions} (Limits.max_sessions)",
+                    remedy="Close sessions that are done, or raise the limit.",
+                )
             self._sessions += 1
-        try:
-            return Session(
-                index,
-                others,
-                prompt,
-                output,
-                labels=labels,
-                limits=self._limits,
-                commit=partial(self._outputs.commit, index),
-                on_close=partial(self._session_closed, index),  # and so a session keeps the cache alive
-                abandoned=self._abandoned,
-            )
-        except BaseException:
-            self._session_closed(index)
-            raise
 
     def _with_defaults(self, reads: Sequence[str], record: NamespaceRecord) -> list[str]:
         """The namespaces a session drafts from beside its own: those it names, then the default ones."""
@@ -397,15 +409,18 @@ class SuffixCache:
 
     def _reap_abandoned(self) -> None:
         """End the sessions that were dropped without close(): what they wrote is taken back."""
-        while self._abandoned:
-            native, index = self._abandoned.popleft()
-            native.retract()
-            index.count_session(-1)
+        while True:
+            try:
+                text, index = self._abandoned.popleft()
+            except IndexError:
+                return
+            text.release()
+            index.leave(text)
             self._session_closed(index)
 
     def _session_closed(self, index: NamespaceIndex, kept: NewOutput | None = None) -> None:
         """A session is over; ``kept`` is what is in the log of it."""
-        with self._lifetime.lock:
+        with self._counting:
             self._sessions -= 1
         if kept is None:
             self._room.refresh(index)  # what it took back is not there any more

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -28,7 +29,7 @@ _LEARNER_STATE = "learner"
 
 
 class Catalog:
-    """Namespaces come and stay. Not thread-safe: the cache's lock is held around every call.
+    """Namespaces come and stay. Thread-safe; its lock is not held over a call of the store.
 
     Args:
         store: where the records are kept, and what was learned.
@@ -51,14 +52,20 @@ class Catalog:
         self._indexes = indexes
         self._limits = limits
         self._starting_weights = starting_weights
+        self._lock = threading.Lock()
         self._records: dict[str, NamespaceRecord] = {}
+        self._coming = 0  # being created
 
     def __len__(self) -> int:
         return len(self._records)
 
+    def __contains__(self, path: str) -> bool:
+        return path in self._records
+
     def records(self) -> list[NamespaceRecord]:
         """All of them, ordered by path."""
-        return [self._records[path] for path in sorted(self._records)]
+        with self._lock:
+            return sorted(self._records.values(), key=lambda record: record.path)
 
     def bind(self, path: str, tokenizer: str | None) -> NamespaceRecord:
         """The record of a valid path, created on first use; a tokenizer given once stays.
@@ -66,38 +73,49 @@ class Catalog:
         Raises:
             LimitExceededError, TokenizerMismatchError.
         """
-        record = self._records.get(path)
-        if record is None and len(self._records) >= self._limits.max_namespaces:
-            raise LimitExceededError(
-                "too many namespaces",
-                expected=f"at most {self._limits.max_namespaces} (Limits.max_namespaces)",
-                remedy="Write related outputs into one namespace, or raise the limit.",
-            )
-        if record is None or (tokenizer and record.tokenizer != tokenizer):
-            record = self._store.add_namespace(NamespaceRecord(path, tokenizer or ""))
-            self._records[path] = record
-        return record
+        with self._lock:
+            record = self._records.get(path)
+            if record is not None and (not tokenizer or record.tokenizer == tokenizer):
+                return record
+            if record is None and len(self._records) + self._coming >= self._limits.max_namespaces:
+                raise LimitExceededError(
+                    "too many namespaces",
+                    expected=f"at most {self._limits.max_namespaces} (Limits.max_namespaces)",
+                    remedy="Write related outputs into one namespace, or raise the limit.",
+                )
+            coming = record is None
+            self._coming += coming
+        try:
+            record = self._store.add_namespace(NamespaceRecord(path, tokenizer or ""))  # no lock is held
+            with self._lock:
+                known = self._records.get(path)
+                if known is None or not known.tokenizer:
+                    self._records[path] = record
+                return self._records[path]
+        finally:
+            with self._lock:
+                self._coming -= coming
 
     def index_of(self, path: str) -> NamespaceIndex:
         """The index of a namespace that there is."""
-        index = self._indexes.get(path)
-        if index is None:
-            store = self._store  # an index must not keep the cache alive
-            limit = self._room.limit_of(path)
-            index = self._indexes[path] = NamespaceIndex(
-                path,
-                self._starting_weights,
-                last_lsn=lambda: store.stats().last_lsn,
-                now_us=store.clock.now_us,
-                ledger=self._room.new_ledger(path),
-                limit_bytes=limit if limit < UNLIMITED else 0,
-            )
-        return index
+        with self._lock:
+            index = self._indexes.get(path)
+            if index is None:
+                limit = self._room.limit_of(path)
+                index = self._indexes[path] = NamespaceIndex(
+                    path,
+                    self._starting_weights,
+                    now_us=self._store.clock.now_us,
+                    ledger=self._room.new_ledger(path),
+                    limit_bytes=limit if limit < UNLIMITED else 0,
+                )
+            return index
 
     def chosen(self, namespace: str | None) -> list[NamespaceIndex]:
         """The index of one namespace, or of all, ordered by path. UnknownNamespaceError: it is not there."""
         if namespace is None:
-            return [self._indexes[path] for path in sorted(self._indexes)]
+            with self._lock:
+                return [self._indexes[path] for path in sorted(self._indexes)]
         if validate_namespace(namespace) not in self._records:
             raise UnknownNamespaceError(
                 f"no namespace {namespace!r}", remedy="Create it by writing to it first."
@@ -164,7 +182,7 @@ class Catalog:
 
     def keep_learned(self) -> None:
         """Leave the learned tables to the next process."""
-        for path, index in self._indexes.items():
+        for path, index in list(self._indexes.items()):
             if not index.learner.changed:
                 continue
             try:

@@ -1,8 +1,12 @@
-"""Whether a cache is open."""
+"""The gate of a cache's calls: open until the cache is closed, and closed only after the last call has left.
+
+It counts calls and holds no lock while they work, so that no call ever waits for another one here.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,25 +20,40 @@ class Lifetime:
     all. Thread-safe."""
 
     def __init__(self) -> None:
-        #: of the cache; re-entrant
-        self.lock = threading.RLock()
+        self._changed = threading.Condition()
+        self._inside: Counter[int] = Counter()  # calls under way, by thread
         self._ended = False
 
     @contextmanager
     def while_open(self) -> Iterator[None]:
-        """Holds the lock. SessionClosedError: the cache is closed."""
-        with self.lock:
-            self.require_open()
+        """Holds the close back. May be nested. SessionClosedError: the cache is closed."""
+        me = threading.get_ident()
+        with self._changed:
+            if not self._inside[me]:
+                self._require_open()
+            self._inside[me] += 1
+        try:
             yield
+        finally:
+            with self._changed:
+                self._inside[me] -= 1
+                if not self._inside[me]:
+                    del self._inside[me]
+                    self._changed.notify_all()
 
     def require_open(self) -> None:
         """SessionClosedError: the cache is closed."""
-        with self.lock:
-            if self._ended:
-                raise SessionClosedError("the cache is closed", remedy="Open a new SuffixCache.")
+        with self._changed:
+            self._require_open()
+
+    def _require_open(self) -> None:
+        if self._ended:
+            raise SessionClosedError("the cache is closed", remedy="Open a new SuffixCache.")
 
     def end(self) -> bool:
-        """Whether this was the call that closed the cache."""
-        with self.lock:
+        """Refuse new calls and wait for those of other threads; whether this closed the cache."""
+        me = threading.get_ident()
+        with self._changed:
             ended, self._ended = self._ended, True
+            self._changed.wait_for(lambda: not self._inside.keys() - {me})
         return not ended

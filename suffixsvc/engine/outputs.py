@@ -4,28 +4,28 @@
     add      admit ──> index ──> log        bulk
     forget             log ──> index        also to make room, and when their time has passed
 
-Whoever forgets holds the lock ``forgetting`` over both halves. Where the cache's own lock is held, too, that
-one is taken first.
+What is in the log is in the index: a text is there before its row, and leaves after it. No lock is held over
+a call of the store; what depends on the order of commits is done where they are made (see ``Store.append``
+and ``Store.set_deletion_listener``).
 """
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 
 import structlog
 
 from suffixsvc.clock import Due
 from suffixsvc.config import Limits
-from suffixsvc.engine.insertion import Insertion
 from suffixsvc.engine.lifetime import Lifetime
 from suffixsvc.engine.room import Room, predicted_bytes
 from suffixsvc.engine.sealing import Hook
+from suffixsvc.engine.unindexing import Unindexer
 from suffixsvc.errors import LimitExceededError, SuffixError, UnknownNamespaceError
-from suffixsvc.index import NamespaceIndex
+from suffixsvc.index import Decided, NamespaceIndex, PendingWrite
+from suffixsvc.interrupts import uninterrupted
 from suffixsvc.policies import Policies
 from suffixsvc.store.validation import check_now, check_output
 from suffixsvc.types import NewOutput, OutputId, Store, StoredOutput
@@ -33,6 +33,9 @@ from suffixsvc.types import NewOutput, OutputId, Store, StoredOutput
 __all__ = ["Outputs"]
 
 log = structlog.get_logger(__name__)
+
+#: outputs that are forgotten before their texts are taken out of the index
+_FORGOTTEN_AT_A_TIME = 256
 
 
 class Outputs:
@@ -60,23 +63,32 @@ class Outputs:
         self._indexes = indexes
         self._lifetime = lifetime
         self._limits = limits
-        #: held by whoever forgets, over the log's and the index's part of it
-        self.forgetting = threading.Lock()
         self.room = Room(policies, limits.max_cache_bytes, store, weakref.WeakMethod(self.forget_many), hook)
+        self._unindexer = Unindexer(indexes, self.room.refresh)
+        weakly = weakref.WeakMethod(self._unindexer.forgotten)  # the store's thread must not keep the cache
+
+        def forgotten(gone: Sequence[StoredOutput]) -> None:
+            if (tell := weakly()) is not None:
+                tell(gone)
+
+        store.set_deletion_listener(forgotten)
 
     # -------------------------------------------------------------------------------------------- writing
 
-    def commit(self, index: NamespaceIndex, output: NewOutput) -> Future[list[OutputId]]:
-        """Log what a session wrote; the future holds its id once it is durable."""
+    def commit(self, index: NamespaceIndex, output: NewOutput, decided: Decided) -> Future[list[OutputId]]:
+        """Log what a session wrote; the future holds its id once it is durable. See ``index.Commit``."""
         release = self.room.admit(index, [output])
+
+        def done(ids: list[OutputId] | None) -> None:
+            decided(None if ids is None else ids[0])
+            release()
+
         try:
             with self._lifetime.while_open():
-                future = self._store.append([output])
+                return uninterrupted(lambda: self._store.append([output], decided=done))
         except BaseException:
             release()
             raise
-        future.add_done_callback(lambda done: release())
-        return future
 
     def add(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> list[OutputId]:
         """Index and log outputs of one namespace, all or none. See ``Namespace.add_outputs``."""
@@ -92,34 +104,48 @@ class Outputs:
                 raise UnknownNamespaceError(
                     "an output belongs to another namespace", expected=index.path, got=output.namespace
                 )
-        self._lifetime.require_open()
         release = self.room.admit(index, outputs)
         try:
-            ids = self._log(index, outputs)
+            with self._lifetime.while_open():
+                ids = self._log(index, outputs)
         finally:
             release()
         self.make_room(index, sum(map(predicted_bytes, outputs)))
         return ids
 
     def _log(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> list[OutputId]:
-        # Indexed before they are logged: whoever finds an output in the log, an expiry say, can rely
-        # on its being in the index.
-        insertion = Insertion(index, outputs)
+        writers: list[int] = []
+        kept = 0
+        # what was kept of a large load before it failed, the store deletes like any other output
+        pending = PendingWrite(lambda: _take_out(index, outputs[kept : len(writers)]))
+        index.begin_write()
+
+        def decided(ids: list[OutputId] | None) -> None:
+            nonlocal kept
+            if ids is None:
+                pending.failed()
+                return
+            for at, output_id in enumerate(ids, kept):
+                index.kept(outputs[at], writers[at], output_id)
+            kept += len(ids)
+            if kept == len(outputs):
+                index.end_write()
+
         try:
-            insertion.do()
-            with self._lifetime.while_open():
-                future = self._store.append(outputs)
+            for output in outputs:
+                writers.append(index.insert(output))
+            future = uninterrupted(lambda: self._store.append(outputs, decided=decided))
         except BaseException:
-            insertion.undo()
+            pending.failed()
+            pending.leave()
             raise
-        # Whether it is kept is the store's word alone: an interrupt of the wait undoes nothing.
-        future.add_done_callback(lambda done: insertion.undo() if done.exception() else None)
-        future.add_done_callback(partial(_note_kept, index, outputs, insertion.writers))
         try:
             return future.result()
-        finally:
-            if future.done() and future.exception() is not None:
-                insertion.undo()  # now, not when the writer comes to the callback
+        except SuffixError:
+            self.settle()
+            raise
+        finally:  # whether it is kept is the store's word alone: an interrupt of the wait undoes nothing
+            pending.leave()
 
     def make_room(self, index: NamespaceIndex, written: int) -> None:
         """After a write that was acknowledged: nothing that goes wrong here is an error of that write."""
@@ -132,50 +158,47 @@ class Outputs:
 
     def forget(self, path: str, output_id: OutputId) -> None:
         """Forget one output of a namespace. UnknownOutputError if it is not there."""
-        with self._lifetime.while_open(), self.forgetting:
-            self._unindex([self._store.forget(path, output_id)])
+        with self._lifetime.while_open():
+            try:
+                self._store.forget(path, output_id)
+            finally:
+                self.settle()
 
     def forget_many(self, path: str, output_ids: Sequence[OutputId]) -> int:
         """Forget those of a namespace's outputs that are there, in few transactions; returns how many."""
-        with self.forgetting:
-            gone = self._store.forget_many(path, output_ids)
-            self._unindex(gone)
-            return len(gone)
+        gone = 0
+        for first in range(0, len(output_ids), _FORGOTTEN_AT_A_TIME):
+            try:
+                gone += len(self._store.forget_many(path, output_ids[first : first + _FORGOTTEN_AT_A_TIME]))
+            finally:
+                self.settle()
+        return gone
 
     def expire(self, now: float | None = None) -> int:
         """Forget the outputs whose time to live has passed, their own or their namespace's; how many."""
         due = self._store.clock.due() if now is None else Due.at(check_now(now))
-        with self._lifetime.while_open(), self.forgetting:
-            gone = self._store.expire(now)
-            self._unindex(gone)
-            indexes = list(self._indexes.values())
-        return len(gone) + self.room.expire(indexes, due)
+        outputs = 0
+        while gone := self._expire_some(now):
+            outputs += gone
+        with self._lifetime.while_open():
+            return outputs + self.room.expire(list(self._indexes.values()), due)
 
-    def _unindex(self, gone: Sequence[StoredOutput]) -> None:
-        """The log has let these go: so must the indexes. IndexCorruptError after all of them. The lock for
-        forgetting has been held since before the log did."""
-        by_namespace: dict[str, list[StoredOutput]] = {}
-        for stored in gone:
-            by_namespace.setdefault(stored.output.namespace, []).append(stored)
-        broken: SuffixError | None = None
-        for path, outputs in by_namespace.items():
-            index = self._indexes[path]  # nothing is written to a namespace that has none
+    def _expire_some(self, now: float | None) -> int:
+        with self._lifetime.while_open():
             try:
-                index.forget(outputs)
-            except SuffixError as error:
-                broken = error
-            self.room.refresh(index)
-        if broken is not None:
-            raise broken
+                return len(self._store.expire(now))
+            finally:
+                self.settle()
+
+    def settle(self) -> None:
+        """Returns when what was forgotten before is out of the indexes."""
+        self._unindexer.finish()
 
 
-def _note_kept(
-    index: NamespaceIndex,
-    outputs: Sequence[NewOutput],
-    writers: Sequence[int],
-    stored: Future[list[OutputId]],
-) -> None:
-    if stored.cancelled() or stored.exception() is not None:
-        return
-    for output, writer, output_id in zip(outputs, writers, stored.result(), strict=True):
-        index.note_kept(output, writer, output_id)
+def _take_out(index: NamespaceIndex, outputs: Sequence[NewOutput]) -> None:
+    """Nothing was kept of these: their texts leave the index again."""
+    try:
+        for output in outputs:
+            index.remove(output)
+    finally:
+        index.end_write()

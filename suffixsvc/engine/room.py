@@ -91,7 +91,8 @@ class Room:
             )
         self._held: dict[str, int] = {}  # as last seen
         self._total = 0
-        self._reserved: Counter[str] = Counter()  # admitted, not yet written
+        self._coming: Counter[str] = Counter()  # admitted, not yet in the log
+        self._coming_to_stay: Counter[str] = Counter()  # of that, what is never evicted once it is there
         self._saved_at = 0.0
 
     @property
@@ -121,6 +122,9 @@ class Room:
     def admit(self, index: NamespaceIndex, outputs: Iterable[NewOutput]) -> Callable[[], None]:
         """Let outputs be written, if they fit once all has gone that may go.
 
+        What is on its way into the log can go once it is there, unless it is pinned: a slow disk refuses
+        nothing. Until it is there, a limit can be passed by that much.
+
         Returns:
             To be called when they were written, or not.
 
@@ -130,31 +134,34 @@ class Room:
         limit = self.limit_of(index.path)
         if limit >= UNLIMITED and not self.whole:
             return _nothing
-        sizes = [predicted_bytes(output) for output in outputs]
-        coming, most = sum(sizes), min(limit, self.whole or UNLIMITED)
+        outputs = list(outputs)
+        coming, most = sum(map(predicted_bytes, outputs)), min(limit, self.whole or UNLIMITED)
         if coming > most:
-            raise _too_large(index.path, len(sizes), coming, most)
+            raise _too_large(index.path, len(outputs), coming, most)
+        stays = sum(predicted_bytes(each) for each in outputs if index.ledger is None or each.corpus)
         self._note_drafts(index)  # what was drafted from before this write is older than it
         self.refresh(index)
         staying = self._staying_bytes(index)
         with self._lock:
-            reserved = self._reserved[index.path]
-            if staying + reserved + coming > limit:
-                raise _full(index.path, coming, limit, staying + reserved)
+            to_stay = staying + self._coming_to_stay[index.path]
+            if to_stay + coming > limit:
+                raise _full(index.path, coming, limit, to_stay)
             if self.whole:
-                own = self._held.get(index.path, 0) - staying
+                own = self._held.get(index.path, 0) + self._coming[index.path] - to_stay
                 # Beyond the limit already, as after it was lowered, who gives back what it writes may go on.
-                free = max(0, self._whole - self._total - self._reserved.total() + reserved)
-                if coming + reserved - free > own:
+                free = max(0, self._whole - self._total - self._coming.total())
+                if coming - free > own:
                     raise _cache_full(index.path, coming, self._whole, self._total, own)
-            self._reserved[index.path] += coming
-        return _once(lambda: self._release(index.path, coming))
+            self._coming[index.path] += coming
+            self._coming_to_stay[index.path] += stays
+        return _once(lambda: self._release(index.path, coming, stays))
 
-    def _release(self, path: str, size: int) -> None:
+    def _release(self, path: str, size: int, stays: int) -> None:
         with self._lock:
-            self._reserved[path] -= size
-            if not self._reserved[path]:
-                del self._reserved[path]
+            for reserved, share in ((self._coming, size), (self._coming_to_stay, stays)):
+                reserved[path] -= share
+                if not reserved[path]:
+                    del reserved[path]
 
     def _staying_bytes(self, index: NamespaceIndex) -> int:
         """What of a namespace is never evicted."""
@@ -241,11 +248,14 @@ class Room:
             ttl, ledger = self.policy(index.path).ttl_seconds, index.ledger
             if not ttl or ledger is None:
                 continue
-            with ledger.turn:
-                self._complete(index.path, ledger)
-                while passed := self._passed(ledger, due, int(ttl * 1e6)):
-                    gone += self._forget(index.path, passed)
+            self._complete(index.path, ledger)
+            while True:
+                with ledger.turn:  # of every batch anew: who writes may have to evict
+                    passed = self._passed(ledger, due, int(ttl * 1e6))
+                    gone += self._forget(index.path, passed) if passed else 0
                     ledger.dropped(passed)
+                if not passed:
+                    break
             self.refresh(index)
         return gone
 
@@ -334,7 +344,7 @@ def _too_large(path: str, outputs: int, coming: int, most: int) -> LimitExceeded
 
 def _full(path: str, coming: int, limit: int, staying: int) -> LimitExceededError:
     return LimitExceededError(
-        f"namespace {path} is full of what is pinned or being written",
+        f"namespace {path} is full of what is pinned",
         expected=f"at most {limit} bytes",
         got=f"{staying} bytes that stay and {coming} more",
         remedy="Forget outputs, unpin the namespace, or raise max_bytes in its policy; nothing was evicted.",

@@ -12,14 +12,14 @@ Forgetting goes on meanwhile. What is deleted from the log while a file is being
 
 * the store buries it, in the transaction that deletes it or in the one that enters the file;
 * the index notes what is forgotten since the work began, and forgets it in the new segment before that is
-  drafted from. Between the two halves of forgetting (log, index) nothing changes places: ``forgetting``.
+  drafted from. The store notifies it in the order of its commits: when the manifest has the file, the index
+  knows of every deletion before that.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import structlog
@@ -30,6 +30,7 @@ from suffixsvc.engine.tiering import Size, plan_merge
 from suffixsvc.errors import (
     SegmentCancelledError,
     SegmentCorruptError,
+    StoreClosedError,
     StoreError,
     StoreFullError,
     SuffixError,
@@ -51,20 +52,16 @@ class Sealer:
 
     Args:
         store: with a folder for segments.
-        forgetting: held by whoever forgets, over the store's and the index's part of it.
         batch_tokens: of one seal.
         hook: see :data:`Hook`.
     """
 
-    def __init__(
-        self, store: Store, forgetting: threading.Lock, batch_tokens: int, hook: Hook | None = None
-    ) -> None:
+    def __init__(self, store: Store, batch_tokens: int, hook: Hook | None = None) -> None:
         folder = store.segment_folder
         if folder is None:
             raise StoreError("this store keeps nothing", remedy="Give the cache a data folder.")
         self._store = store
         self._folder = folder
-        self._forgetting = forgetting
         self._batch_tokens = batch_tokens
         self._hook = hook or (lambda point: None)
         self._job = SegmentJob()
@@ -152,11 +149,9 @@ class Sealer:
             SegmentCancelledError
         """
         self._discard(index.path, ())
-        last = self._store.stats().last_lsn
-        horizon = index.commits.settled(last)
         index.begin_move()
         try:
-            for first, end in index.hot_ranges(horizon):
+            for first, end in index.hot_ranges(self._store.stats().last_lsn):
                 batch, _ = self._batch(self._rows(index.path, first, end))
                 if batch:
                     return self._seal(index, batch)
@@ -168,8 +163,7 @@ class Sealer:
         self._hook("seal-read")
         record, segment = self._build(index, batch)
         with index.moving:
-            with self._forgetting:
-                moved = index.take_over(record, segment, batch)
+            moved = index.take_over(record, segment, batch)
             self._hook("seal-published")
             missing = index.drop_hot(moved)
         if missing:
@@ -282,8 +276,7 @@ class Sealer:
                 record = self._store.replace_segments(index.path, names, path.name, size, buried)
                 self._hook("merge-entered")
             segment.forget(self._buried(index.path, first, last))
-            with self._forgetting:
-                index.exchange(record, segment, names)
+            index.exchange(record, segment, names)
             self._hook("merge-published")
         finally:
             index.end_move()
@@ -298,13 +291,9 @@ class Sealer:
         """Segments of which everything is forgotten need no successor."""
         if any(each.outputs for each in old):
             return False
-        with self._forgetting:  # so what the log has let go, the index has let go
-            now = {each.record.name: each for each in index.sealed()}
-            if any(now[each.record.name].outputs for each in old):
-                return False
-            names = [each.record.name for each in old]
-            self._store.drop_segments(index.path, names)
-            index.detach(names)
+        names = [each.record.name for each in old]
+        self._store.drop_segments(index.path, names)
+        index.detach(names)
         for name in names:
             segment_files.remove(self._folder / name)
         return True
@@ -350,8 +339,10 @@ class Sealer:
                         index.load(stored)
                 note(len(batch))
         finally:
-            with self._forgetting:  # nobody is between deleting one of these from the log and from the index
-                index.end_move()
+            if damaged:  # in use until now: the index must know of what was deleted before it could be read
+                with suppress(StoreClosedError):  # then nothing is deleted any more
+                    self._store.barrier()
+            index.end_move()
 
     def _seal_loaded(self, index: NamespaceIndex, batch: Sequence[StoredOutput]) -> bool:
         """Seal outputs that are in no index; False where the disk does not let us."""
@@ -362,10 +353,7 @@ class Sealer:
         except StoreError as error:
             log.warning("outputs could not be sealed", namespace=index.path, error=str(error))
             return False
-        with self._forgetting:
-            left = index.left_of(batch)
-            tokens = sum(len(stored.output.token_ids) for stored in left)
-            index.attach(Sealed(record, segment, len(left), tokens))
+        index.attach_loaded(record, segment, batch)
         return True
 
 

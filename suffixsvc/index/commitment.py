@@ -1,81 +1,141 @@
-"""The way of what a session wrote into the log."""
+"""The live text of a session, and its way into the log."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 
 import structlog
 
+from suffixsvc import core
+from suffixsvc.config import PROMPT_TAIL_TOKENS
 from suffixsvc.errors import LimitExceededError
 from suffixsvc.index.namespace import NamespaceIndex
+from suffixsvc.index.pending import PendingWrite
 from suffixsvc.types import NewOutput, OutputId
 
-__all__ = ["Commit", "Commitment"]
+__all__ = ["Commit", "Commitment", "Decided"]
 
 log = structlog.get_logger(__name__)
 
+#: tells on the store's thread, before the future is done, under which id an output was kept; None: it was not
+Decided = Callable[[OutputId | None], None]
 #: hands an output to the store; the future holds its id once it is durable. LimitExceededError: no room
-Commit = Callable[[NewOutput], Future[list[OutputId]]]
+Commit = Callable[[NewOutput, Decided], Future[list[OutputId]]]
 
 
 class Commitment:
-    """Of one session. The session's lock is held.
+    """Of one session, which outlives it: it holds nothing of the session but its native half.
 
     ::
 
-                 begin ──> under way ── wait ──> durable ── settled
-                   │          ↑  └ interrupted: the next close waits for the same
-                 refused      └ failed: as before begin
+        live ── begin ──> in flight ──> kept: the log owns the text
+          │       │           └ failed: live again if the session waited, retracted otherwise
+          │       └ refused by a limit: live
+          └ release ──> retracted
+
+    :meth:`begin`, :meth:`wait` and :meth:`release` are called one at a time: the session's lock is held, or
+    the session is gone.
     """
 
-    def __init__(self, namespace: NamespaceIndex, commit: Commit) -> None:
+    def __init__(self, namespace: NamespaceIndex, native: core.Session, writer: int, commit: Commit) -> None:
         self._namespace = namespace
+        self._native = native
+        self._writer = writer
         self._commit = commit
         #: the output that the store did not refuse, and its id once it is durable
         self.made: tuple[NewOutput, Future[list[OutputId]]] | None = None
-        self._settling: weakref.finalize[..., Commitment] | None = None
+        self._pending: PendingWrite | None = None
+        #: the index holds the output's texts beside the live ones, which carry more context
+        self._copied = False
+        #: the live text is the output's
+        self._handed_over = False
+        self._retracted = self._released = False
 
-    def begin(self, output: NewOutput) -> tuple[NewOutput, Future[list[OutputId]]] | None:
-        """Hand an output to the store; None where the limits refuse it.
+    def begin(self, output: NewOutput) -> None:
+        """Hand an output to the store; :attr:`made` stays None where the limits refuse it.
 
-        From here to :meth:`settled` the log may hold what the index does not hold as it will stay, so that it
-        cannot be sealed yet. A session that is dropped in between holds sealing back no longer.
+        The index then holds the text as a restart would rebuild it: as it is live, or, where context was
+        appended between runs, in texts of its own, since live runs carry the context before each of them and
+        the log keeps that of the first only.
         """
-        self._hold_sealing_back()
+        namespace = self._namespace
+        namespace.begin_write()
+        self._copied = len(output.segment_lens) > 1
+        self._handed_over = not self._copied
+        writer = namespace.insert(output) if self._copied else self._writer
+        pending = PendingWrite(lambda: self._take_out(output))
+
+        def decided(output_id: OutputId | None) -> None:
+            if output_id is None:
+                pending.failed()
+            else:
+                namespace.kept(output, writer, output_id)
+                namespace.end_write()
+
         try:
-            self.made = output, self._commit(output)
-        except LimitExceededError as error:
-            self.settled()
+            stored = self._commit(output, decided)
+        except BaseException as error:
+            pending.failed()
+            pending.leave()
+            if not isinstance(error, LimitExceededError):
+                raise
             if self._namespace.count_refused():
                 log.warning("outputs are not kept", namespace=self._namespace.path, why=str(error))
-        except BaseException:
-            self.settled()
-            raise
-        return self.made
+        else:
+            self.made, self._pending = (output, stored), pending
 
-    def _hold_sealing_back(self) -> None:
-        self.settled()
-        number = self._namespace.commits.begin()
-        self._settling = weakref.finalize(self, self._namespace.commits.end, number)
-        self._settling.atexit = False
-
-    def wait(self, stored: Future[list[OutputId]]) -> OutputId:
-        """The id, once the output is durable. An interrupt leaves the commit under way.
+    def wait(self) -> OutputId:
+        """The id, once the output is durable. An interrupt leaves the commit in flight.
 
         Raises:
-            StoreError: nothing was kept.
+            StoreError: nothing was kept; the text is live again.
         """
+        assert self.made is not None  # noqa: S101  # only after begin
+        assert self._pending is not None  # noqa: S101  # as above
+        stored = self.made[1]
         try:
             return stored.result()[0]
         except BaseException:
             if stored.done() and stored.exception() is not None:
-                self.made = None
-                self.settled()
+                self._pending.leave()
+                self.made = self._pending = None
             raise
 
-    def settled(self) -> None:
-        """The index holds the output as the log does, or neither does. Idempotent."""
-        if self._settling is not None:
-            self._settling()
+    def release(self) -> None:
+        """The session is over. What the log does not hold of its text leaves the index: now, or when the
+        store has decided. Idempotent."""
+        self._released = True
+        if self._pending is None or self._copied:
+            self.retract()
+        if self._pending is not None:
+            self._pending.leave()
+
+    def retract(self) -> None:
+        """Take the live text out of the index. Idempotent."""
+        if self._retracted:
+            return
+        self._namespace.begin_write()
+        try:
+            self._retracted = True
+            self._native.retract()
+        finally:
+            self._namespace.end_write()
+
+    def _take_out(self, output: NewOutput) -> None:
+        """Nothing was kept of an output."""
+        try:
+            if self._copied:
+                self._namespace.remove(output)
+            elif self._released:
+                self.retract()
+        finally:
+            self._copied = self._handed_over = False
+            self._namespace.end_write()
+
+    def live_positions(self) -> int:
+        """Positions that the live text takes in the index, and no output in the log stands for."""
+        if self._retracted or self._handed_over:
+            return 0
+        runs = self._native.output_runs()
+        return sum(last - max(0, first - PROMPT_TAIL_TOKENS) for first, last in runs)

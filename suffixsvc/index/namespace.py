@@ -6,9 +6,8 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,6 @@ import numpy.typing as npt
 from suffixsvc.core import Index, StepCounters, new_learner, pack_weights
 from suffixsvc.core.segments import Segment
 from suffixsvc.errors import IndexCorruptError, InvalidInputError
-from suffixsvc.index.commits import Commits
 from suffixsvc.index.eviction import Ledger
 from suffixsvc.index.sealed import Places, Sealed
 from suffixsvc.index.texts import next_writer, positions_of, texts_of
@@ -34,6 +32,8 @@ _REFUSALS_TOLD_SECONDS = 60.0
 __all__ = [
     "LOG_BYTES_PER_OUTPUT",
     "LOG_BYTES_PER_TOKEN",
+    "Balance",
+    "LiveText",
     "NamespaceIndex",
     "NamespaceStats",
 ]
@@ -69,6 +69,29 @@ class NamespaceStats:
     refused_outputs: int  #: of sessions, not kept because there was no room
 
 
+class LiveText(Protocol):
+    """The text of a session that is not closed."""
+
+    def live_positions(self) -> int:
+        """Positions that it takes in the namespace's index, and no output in the log stands for."""
+
+
+class Balance(NamedTuple):
+    """What a hot index holds beside what it should hold, at one moment. Two that are equal had nothing
+    between them."""
+
+    changes: int
+    appended: int
+    #: in the native index
+    positions: int
+    #: of live sessions
+    live: int
+    #: of the log's outputs that are not sealed, as they were counted
+    outputs: int
+    tokens: int
+    logged: int
+
+
 class Held(NamedTuple):
     """What a namespace's outputs come to."""
 
@@ -85,7 +108,6 @@ class NamespaceIndex:
     Args:
         path: of the namespace.
         weights: what drafting starts from, see ``suffixsvc.core.new_learner``.
-        last_lsn: the last id that the store has given, cheaply.
         now_us: store time, in microseconds.
         ledger: notes who was drafted from; None where nothing is ever evicted.
         limit_bytes: what the outputs may take, for the statistics; 0 = no limit.
@@ -96,7 +118,6 @@ class NamespaceIndex:
         path: str,
         weights: bytes | None = None,
         *,
-        last_lsn: Callable[[], OutputId] = lambda: 0,
         now_us: Callable[[], int] = lambda: int(time.time() * 1e6),
         ledger: Ledger | None = None,
         limit_bytes: int = 0,
@@ -110,12 +131,15 @@ class NamespaceIndex:
         self.learner = new_learner(weights)
         self._lock = threading.Lock()
         #: of the hot outputs; what is sealed counts in its place
-        self._outputs = self._tokens = self._positions = self._sessions = 0
+        self._outputs = self._tokens = self._positions = 0
         self._evicted = self._refused = 0
         self._told_at = -math.inf
         self._places = Places()
-        #: those under way, whose texts cannot be sealed yet
-        self.commits = Commits(last_lsn)
+        #: texts that the index holds and the log does not hold yet, or the other way round
+        self._unsettled = 0
+        self._changes = 0
+        #: texts of sessions that are not closed
+        self._live: set[LiveText] = set()
         #: held while outputs change their place: whoever holds it sees each of them once
         self.moving = threading.Lock()
         #: what the steps of this namespace's sessions came to
@@ -126,33 +150,33 @@ class NamespaceIndex:
         return pack_weights(self.learner)
 
     def insert(self, output: NewOutput) -> int:
-        """Index an output that is stored, or about to be; its number as a writer."""
-        writer = self._insert(output)
-        self.count_output(output)
-        return writer
-
-    def _insert(self, output: NewOutput) -> int:
+        """Put the texts of an output into the index; their number as a writer. It counts once it is
+        :meth:`kept`."""
         writer = next_writer()
         for text, context in texts_of(output):
             self.index.add(text, context, writer)
         return writer
 
-    def note_kept(self, output: NewOutput, writer: int, output_id: OutputId) -> None:
-        """An indexed output is in the log under this id."""
+    def begin_write(self) -> None:
+        """Text is in the index, or about to be, that the log does not hold yet; or the other way round."""
+        with self._lock:
+            self._unsettled += 1
+
+    def end_write(self) -> None:
+        """Index and log agree about it."""
+        with self._lock:
+            self._unsettled -= 1
+            self._changes += 1
+
+    def kept(self, output: NewOutput, writer: int, output_id: OutputId) -> None:
+        """An indexed output is in the log under this id. On the store's thread, before the output can be
+        forgotten."""
+        self._count(output)
         if self.ledger is not None:
             now_us = self._now_us()
             own_ttl = output.ttl_seconds > 0
             self.ledger.kept(output_id, now_us, len(output.token_ids), stays=output.corpus, own_ttl=own_ttl)
             self.ledger.written_by(writer, output_id)
-
-    def note_commit(self, output: NewOutput, writer: int, stored: Future[list[OutputId]]) -> None:
-        """The same when that is decided: at once, or on the store's thread."""
-
-        def note(done: Future[list[OutputId]]) -> None:
-            if not done.cancelled() and done.exception() is None:
-                self.note_kept(output, writer, done.result()[0])
-
-        stored.add_done_callback(note)
 
     def note_drafts(self) -> None:
         """Fetch from the core which texts drafts were taken from."""
@@ -164,11 +188,8 @@ class NamespaceIndex:
             self.ledger.drafted(self.index.take_drafted(), of_segments, self._now_us())
 
     def remove(self, output: NewOutput) -> None:
-        """Take an output that is not sealed out of the index again; IndexCorruptError if it is not in it."""
-        self._remove(output)
-        self.count_output(output, -1)
-
-    def _remove(self, output: NewOutput) -> None:
+        """Take the texts of an output that is not sealed out of the index; IndexCorruptError if one is not in
+        it."""
         for text, context in texts_of(output):
             if not self.index.remove(text, context):
                 raise IndexCorruptError(
@@ -176,30 +197,34 @@ class NamespaceIndex:
                     remedy="Restart to rebuild the index from the log, and report this.",
                 )
 
-    def forget(self, gone: Sequence[StoredOutput]) -> None:
-        """Take outputs that the store has deleted out of the index, wherever they are.
+    def forget(self, gone: Sequence[StoredOutput]) -> list[StoredOutput]:
+        """Outputs that the store has deleted count no more, and no segment drafts from them.
 
-        The only way to forget: the caller has held the engine's lock for forgetting since before it deleted
-        them. All of them are taken; IndexCorruptError afterwards if one was not there.
+        On the store's thread, in the order of its commits. Short: what is hot is only looked up.
+
+        Returns:
+            Those that are hot: their texts are to be taken out with :meth:`remove`, then :meth:`end_write` is
+            due for each.
         """
         with self._lock:
             hot = self._places.forget(gone)
+            for stored in hot:
+                self._count_locked(stored.output, -1)
+            self._unsettled += len(hot)
+            self._changes += 1
         if self.ledger is not None:
             self.ledger.dropped(stored.output_id for stored in gone)
-        broken: IndexCorruptError | None = None
-        for stored in hot:
-            try:
-                self.remove(stored.output)
-            except IndexCorruptError as error:  # the log has let all of them go: so must the index
-                broken = error
-        if broken is not None:
-            raise broken
+        return hot
 
-    def count_output(self, output: NewOutput, sign: int = 1) -> None:
+    def _count(self, output: NewOutput) -> None:
         with self._lock:
-            self._outputs += sign
-            self._tokens += sign * len(output.token_ids)
-            self._positions += sign * positions_of(output)
+            self._count_locked(output, 1)
+            self._changes += 1
+
+    def _count_locked(self, output: NewOutput, sign: int) -> None:
+        self._outputs += sign
+        self._tokens += sign * len(output.token_ids)
+        self._positions += sign * positions_of(output)
 
     def count_evicted(self, outputs: int) -> None:
         with self._lock:
@@ -228,9 +253,17 @@ class NamespaceIndex:
             outputs, tokens, outputs * LOG_BYTES_PER_OUTPUT + tokens * LOG_BYTES_PER_TOKEN + int(hot + files)
         )
 
-    def count_session(self, change: int) -> None:
+    def enter(self, text: LiveText) -> None:
+        """A session was opened."""
         with self._lock:
-            self._sessions += change
+            self._live.add(text)
+            self._changes += 1
+
+    def leave(self, text: LiveText) -> None:
+        """It is over, and its text is released. Idempotent."""
+        with self._lock:
+            self._live.discard(text)
+            self._changes += 1
 
     # ----------------------------------------------------------------------------------- sealed segments
 
@@ -244,17 +277,31 @@ class NamespaceIndex:
         with self._lock:
             return list(self._places.sealed)
 
+    def left_in(self, record: SegmentRecord) -> tuple[set[OutputId], int]:
+        """The outputs that a segment in use is drafted from, and how many it is said to hold."""
+        with self._lock:
+            here = next(each for each in self._places.sealed if each.record == record)
+            return set(here.segment.outputs()), here.outputs
+
     def hot_ranges(self, last: OutputId) -> list[tuple[OutputId, OutputId]]:
         """Ranges of ids up to ``last`` that no segment stands for, ascending."""
         with self._lock:
             return list(self._places.hot_ranges(last))
 
     def attach(self, sealed: Sealed) -> None:
-        """A segment whose outputs are not hot: at open, and while a range is loaded."""
+        """A segment whose outputs are not hot: at open."""
+        with self._lock:
+            self._places.attach(sealed)
+            self._set_segments()
+
+    def attach_loaded(self, record: SegmentRecord, segment: Segment, outputs: Sequence[StoredOutput]) -> None:
+        """A segment of outputs that are being loaded; those forgotten since they were read are not in it."""
         with self._lock:
             gone = self._places.gone
-            sealed.segment.forget(gone)
-            self._places.attach(sealed)
+            segment.forget(gone)
+            left = [stored for stored in outputs if stored.output_id not in gone]
+            tokens = sum(len(stored.output.token_ids) for stored in left)
+            self._places.attach(Sealed(record, segment, len(left), tokens))
             self._set_segments()
 
     def begin_move(self) -> None:
@@ -270,7 +317,7 @@ class NamespaceIndex:
     def take_over(
         self, record: SegmentRecord, segment: Segment, outputs: Sequence[StoredOutput]
     ) -> list[StoredOutput]:
-        """A new segment stands for these outputs from now on. The caller holds the lock for forgetting.
+        """A new segment stands for these outputs from now on.
 
         Returns:
             Those to be taken out of the hot index with :meth:`drop_hot`; until then they count twice in
@@ -297,13 +344,13 @@ class NamespaceIndex:
         missing = 0
         for stored in outputs:
             try:
-                self._remove(stored.output)
+                self.remove(stored.output)
             except IndexCorruptError:
                 missing += 1
         return missing
 
     def exchange(self, record: SegmentRecord, segment: Segment, names: Collection[str]) -> None:
-        """A segment takes the place of these. The caller holds the lock for forgetting."""
+        """A segment takes the place of these."""
         with self._lock:
             segment.forget(self._places.gone)
             self._note_drafts(self._places.sealed)
@@ -328,20 +375,15 @@ class NamespaceIndex:
 
     def load(self, stored: StoredOutput) -> None:
         """Make an output hot, unless it was forgotten since it was read."""
+        writer = self.insert(stored.output)  # before anybody can be asked to take it out
         with self._lock:
-            if not self._places.load(stored.output_id):
-                return
-            writer = self._insert(stored.output)
-            self._outputs += 1
-            self._tokens += len(stored.output.token_ids)
-            self._positions += positions_of(stored.output)
-            if self.ledger is not None:
-                self.ledger.written_by(writer, stored.output_id)
-
-    def left_of(self, outputs: Sequence[StoredOutput]) -> list[StoredOutput]:
-        """Those that were not forgotten since the move began."""
-        with self._lock:
-            return [stored for stored in outputs if stored.output_id not in self._places.gone]
+            loaded = self._places.load(stored.output_id)
+            if loaded:
+                self._count_locked(stored.output, 1)
+        if not loaded:
+            self.remove(stored.output)
+        elif self.ledger is not None:
+            self.ledger.written_by(writer, stored.output_id)
 
     def _set_segments(self) -> None:
         self.index.set_segments([sealed.segment.native for sealed in self._places.sealed])
@@ -362,7 +404,7 @@ class NamespaceIndex:
             return NamespaceStats(
                 outputs=self._outputs + sum(each.outputs for each in sealed),
                 tokens=self._tokens + sum(each.tokens for each in sealed),
-                sessions=self._sessions,
+                sessions=len(self._live),
                 index_bytes=native.bytes + sum(each.segment.stats().resident_bytes for each in sealed),
                 index_nodes=native.nodes,
                 segments=len(sealed),
@@ -377,6 +419,17 @@ class NamespaceIndex:
                 evicted_outputs=self._evicted,
                 refused_outputs=self._refused,
             )
+
+    def balance(self) -> Balance | None:
+        """What the hot index should hold; None where something is on its way in or out of log or index."""
+        with self._lock:
+            if self._unsettled:
+                return None
+            changes, live = self._changes, list(self._live)
+            counted = self._outputs, self._tokens, self._positions
+        positions = sum(text.live_positions() for text in live)
+        native = self.index.stats()
+        return Balance(changes, native.appended, native.tokens, positions, *counted)
 
     def check(self) -> None:
         """Walk the whole index and read all of its segments; IndexCorruptError or SegmentCorruptError names

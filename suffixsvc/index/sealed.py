@@ -4,9 +4,10 @@
              [ segment a ]   absent     [ segment b ]   hot
                              (being read back from the log)
 
-A range belongs to one place at a time, and changes it in one instant (``publish``) in which no output is
-between its deletion from the log and its deletion here: whoever deletes holds the engine's lock for that over
-both, and whoever publishes takes it.
+A range belongs to one place at a time, and changes it in one instant, under the owner's lock. The store
+hands every deletion to :meth:`Places.forget` on its own thread, in the order of its commits: so a deletion
+that committed before a row was read, or before an entry in the manifest, is known here before the reader of
+the row, or the caller of the entry, goes on (a reader waits for ``Store.barrier``).
 """
 
 from __future__ import annotations

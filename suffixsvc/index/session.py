@@ -27,7 +27,7 @@ from suffixsvc.errors import (
 from suffixsvc.index.commitment import Commit, Commitment
 from suffixsvc.index.namespace import NamespaceIndex, require_ngram_length
 from suffixsvc.index.terms import TermsMemo
-from suffixsvc.index.texts import next_writer, texts_of
+from suffixsvc.index.texts import next_writer
 from suffixsvc.interrupts import uninterrupted
 from suffixsvc.types import Draft, Labels, NewOutput, OutputId, TokenArray, TokenIds, Verified, VerifyCost
 from suffixsvc.values import as_cost_curve, as_token_array, as_verified, not_tokens
@@ -36,8 +36,8 @@ __all__ = ["Abandoned", "Plan", "Session", "step_together"]
 
 log = structlog.get_logger(__name__)
 
-#: sessions that nobody closed before they were collected: their native halves and namespaces
-Abandoned = deque[tuple[core.Session, NamespaceIndex]]
+#: sessions that were collected before they were closed: their texts and namespaces
+Abandoned = deque[tuple[Commitment, NamespaceIndex]]
 #: a step that the core takes: see steps_binding.cpp
 Plan = tuple[core.Stepper, bytes, int, int, core.Curve, bool, int, int, str, int]
 
@@ -73,21 +73,21 @@ class Session:
         self._lock = threading.Lock()
         self._closed = False
         self._retracted = False
-        self._commitment = Commitment(namespace, commit)
         self._output_id: OutputId | None = None
         self._terms = TermsMemo(limits.max_draft_tokens)
-        self._writer = next_writer()
+        writer = next_writer()
         self._native = core.Session(
-            namespace.index, self._reads, namespace.learner, self._writer, PROMPT_TAIL_TOKENS
+            namespace.index, self._reads, namespace.learner, writer, PROMPT_TAIL_TOKENS
         )
+        self._commitment = Commitment(namespace, self._native, writer, commit)
         self._stepper = core.Stepper(self._native, namespace.counters, limits.max_session_tokens)
         self._require_room(len(prompt) + len(output))
         self._native.append_context(prompt)
         if len(output):
             self._native.append(output, False)
-        namespace.count_session(1)
+        namespace.enter(self._commitment)
         # A collector may run this anywhere, also where locks are held: it only leaves a note.
-        self._finalizer = weakref.finalize(self, abandoned.append, (self._native, namespace))
+        self._finalizer = weakref.finalize(self, abandoned.append, (self._commitment, namespace))
         self._finalizer.atexit = False
 
     def __enter__(self) -> Self:
@@ -225,7 +225,7 @@ class Session:
         with self._lock:
             self._require_open()
             self._retracted = True
-            self._native.retract()
+            self._commitment.retract()
 
     def sit(self, seat: core.Seat, verify_cost: VerifyCost) -> None:
         """Let a desk take this session's steps from now on. The seat's turn is held."""
@@ -264,44 +264,24 @@ class Session:
                 self._stepper.set_closed(self._closed or self._commitment.made is not None)
 
     def _close(self, commit: bool, *, incomplete: bool, wait: bool) -> OutputId | None:
-        made = self._commitment.made
-        if made is None:
+        if self._commitment.made is None:
             written = self._output(incomplete) if commit and not self._retracted else None
-            made = None if written is None else self._commitment.begin(written)
-            if made is None:
-                self._native.retract()
-                self._end()
-                return None
-        output, stored = made
-        if wait:
-            self._output_id = self._commitment.wait(stored)
-        else:
-            stored.add_done_callback(_log_failure)
-        uninterrupted(lambda: self._settle(output, stored, kept=wait))
+            if written is not None:
+                self._commitment.begin(written)
+        made = self._commitment.made
+        if made is not None and wait:
+            self._output_id = self._commitment.wait()
+        elif made is not None:
+            made[1].add_done_callback(_log_failure)
+        uninterrupted(lambda: self._end(made[0] if made is not None and wait else None))
         return self._output_id
 
-    def _settle(self, output: NewOutput, stored: Future[list[OutputId]], *, kept: bool) -> None:
-        """Once: twice, it would count and index the output again."""
-        self._settle_index(output)
-        self._namespace.note_commit(output, self._writer, stored)
-        self._commitment.settled()
-        self._end(output if kept else None)
-
-    def _settle_index(self, output: NewOutput) -> None:
-        if len(output.segment_lens) > 1:
-            # Live runs carry the context before each of them; the log keeps the first one's only. From
-            # here on the index holds what a restart would rebuild.
-            self._native.retract()
-            self._writer = next_writer()
-            for text, context in texts_of(output):
-                self._namespace.index.add(text, context, self._writer)
-        self._namespace.count_output(output)
-
-    def _end(self, kept: NewOutput | None = None) -> None:
+    def _end(self, kept: NewOutput | None) -> None:
         """``kept``: what is in the log of it."""
+        self._commitment.release()
         self._closed = True
         self._finalizer.detach()
-        self._namespace.count_session(-1)
+        self._namespace.leave(self._commitment)
         self._on_close(kept)
 
     @property

@@ -52,6 +52,8 @@ MIN_LIMIT_BYTES: Final = 1 << 20
 _DEFAULT_MAP_BYTES: Final = 4 << 20
 #: rows of one transaction when many are deleted at once
 _DELETED_ROWS: Final = 256
+#: tokens of one transaction that deletes what has expired; one row in any case
+_DELETED_TOKENS: Final = 1 << 20
 #: rows of one read transaction: an old snapshot keeps freed pages from being used again
 _OUTLINE_ROWS: Final = 4096
 _SEGMENTS: Final = "segments"
@@ -192,18 +194,28 @@ class LmdbStore:
         return self._writer.call(Operation(lambda view: removal.part(view, number, rows), frees=True))
 
     def append(
-        self, outputs: Sequence[NewOutput], create: Sequence[NamespaceRecord] = ()
+        self,
+        outputs: Sequence[NewOutput],
+        create: Sequence[NamespaceRecord] = (),
+        decided: Callable[[list[OutputId] | None], None] | None = None,
     ) -> Future[list[OutputId]]:
+        operation: Operation[list[OutputId]]
         try:
             for record in create:
                 check_namespace(record)
             checked = [check_output(output) for output in outputs]
             written_us = self._clock.now_us()
         except SuffixError as e:
-            failed: Future[list[OutputId]] = Future()
-            failed.set_exception(e)
-            return failed
-        return self._writer.submit(append_operation(checked, written_us, create))
+            operation = Operation(lambda view: [], decided=decided)
+            operation.fail(e)
+            return operation.future
+        return self._writer.submit(append_operation(checked, written_us, create, decided))
+
+    def set_deletion_listener(self, listener: Callable[[Sequence[StoredOutput]], None]) -> None:
+        self._writer.listener = listener
+
+    def barrier(self) -> None:
+        self._writer.call_idle(lambda: None)
 
     def forget(self, namespace: str, output_id: OutputId) -> StoredOutput:
         return self._writer.call(Operation(lambda view: view.delete(output_id, namespace), frees=True))
@@ -232,13 +244,13 @@ class LmdbStore:
     def expire(self, now: float | None = None) -> list[StoredOutput]:
         due = self._clock.due() if now is None else Due.at(check_now(now))
         self._keep_clock(_KEEP_CLOCK_SECONDS)
-        gone: list[StoredOutput] = []
-        for part in self._in_slices(
-            lambda rows: self._delete(lambda view: view.delete_expired(due, self._opened_lsn, rows))
-        ):
-            gone += part
-            if not part:
-                break
+
+        def delete(rows: int) -> list[StoredOutput]:
+            return self._delete(
+                lambda view: view.delete_expired(due, self._opened_lsn, rows, _DELETED_TOKENS)
+            )
+
+        gone = next(self._in_slices(delete))
         return sorted(gone, key=lambda stored: stored.output_id)
 
     def _in_slices(self, work: Callable[[int], T]) -> Iterator[T]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ from suffixsvc.errors import (
     UnknownOutputError,
 )
 from suffixsvc.store import manifest as plans
+from suffixsvc.store.listeners import call_listener
 from suffixsvc.store.manifest import Manifest
 from suffixsvc.store.records import Payload
 from suffixsvc.store.validation import (
@@ -50,6 +52,8 @@ __all__ = ["MemoryStore"]
 _PROBE_BYTES: Final = 16 << 10
 
 _PayloadKey = tuple[str, bytes]  # namespace, content
+#: of one call that deletes what has expired
+_DELETED_ROWS: Final = 256
 
 
 @dataclass(slots=True)
@@ -83,6 +87,7 @@ class MemoryStore:
     ) -> None:
         self._limit = limit_bytes
         self._clock = StoreClock(grace_seconds=0.0, source=clock)
+        self._listener: Callable[[Sequence[StoredOutput]], None] | None = None
         self._lock = threading.RLock()
         self._closed = False
         self._namespaces: dict[str, NamespaceRecord] = {}
@@ -128,7 +133,7 @@ class MemoryStore:
             self._manifests.pop(path, None)
             rows = [row for row in self._rows.values() if row.stored.output.namespace == path]
             for row in rows:
-                self._delete(row)
+                self._delete_row(row)
             self._tombstones.pop(path, None)
             for key in [key for key in self._states if key[0] == path]:
                 self._bytes -= len(self._states.pop(key))
@@ -136,14 +141,30 @@ class MemoryStore:
             return len(rows)
 
     def append(
-        self, outputs: Sequence[NewOutput], create: Sequence[NamespaceRecord] = ()
+        self,
+        outputs: Sequence[NewOutput],
+        create: Sequence[NamespaceRecord] = (),
+        decided: Callable[[list[OutputId] | None], None] | None = None,
     ) -> Future[list[OutputId]]:
         future: Future[list[OutputId]] = Future()
         try:
-            future.set_result(self._append([check_output(output) for output in outputs], create))
+            checked = [check_output(output) for output in outputs]
+            with self._lock:  # until it is decided, so that nothing of it is deleted before
+                ids = self._append(checked, create)
+                call_listener(decided, ids)
         except SuffixError as e:
+            call_listener(decided, None)
             future.set_exception(e)
+        else:
+            future.set_result(ids)
         return future
+
+    def set_deletion_listener(self, listener: Callable[[Sequence[StoredOutput]], None]) -> None:
+        self._listener = listener
+
+    def barrier(self) -> None:
+        with self._lock:
+            self._require_open()
 
     def _append(self, outputs: Sequence[CheckedOutput], create: Sequence[NamespaceRecord]) -> list[OutputId]:
         written_us = self._clock.now_us()
@@ -197,9 +218,15 @@ class MemoryStore:
             row = self._rows.get(output_id)
             if row is None or row.stored.output.namespace != namespace:
                 raise _unknown_output(output_id, namespace)
-            return self._delete(row)
+            return self._delete([row])[0]
 
-    def _delete(self, row: _Row) -> StoredOutput:
+    def _delete(self, rows: Sequence[_Row]) -> list[StoredOutput]:
+        gone = [self._delete_row(row) for row in rows]
+        if gone:
+            call_listener(self._listener, gone)
+        return gone
+
+    def _delete_row(self, row: _Row) -> StoredOutput:
         output_id, output = row.stored.output_id, row.stored.output
         del self._rows[output_id]
         if plans.covering(self._manifests.get(output.namespace, ()), output_id) is not None:
@@ -218,7 +245,7 @@ class MemoryStore:
             self._require_open()
             self._require_namespace(namespace)
             rows = [self._rows[i] for i in sorted(set(output_ids)) if i in self._rows]
-            return [self._delete(row) for row in rows if row.stored.output.namespace == namespace]
+            return self._delete([row for row in rows if row.stored.output.namespace == namespace])
 
     @property
     def clock(self) -> StoreClock:
@@ -228,8 +255,8 @@ class MemoryStore:
         now_us = self._clock.now_us() if now is None else check_now(now)
         with self._lock:
             self._require_open()
-            due = [r for r in self._rows.values() if r.expires_us is not None and r.expires_us <= now_us]
-            return [self._delete(row) for row in due]
+            due = (r for r in self._rows.values() if r.expires_us is not None and r.expires_us <= now_us)
+            return self._delete(list(islice(due, _DELETED_ROWS)))
 
     def get(self, output_id: OutputId) -> StoredOutput:
         with self._lock:

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from suffixsvc.store.listeners import call_listener
 from suffixsvc.store.tables import WriteView
 from suffixsvc.store.validation import CheckedOutput
 from suffixsvc.types import NamespaceRecord, OutputId
@@ -76,6 +77,7 @@ class Operation(Generic[T]):
         idle: run it between transactions, without one.
         bulk: it takes turns with operations that are not, a transaction each.
         slices: ``apply`` does the next slice of these.
+        decided: gets the result of every transaction, after it, and None for an error, before the future.
     """
 
     apply: Callable[[WriteView], T]
@@ -85,11 +87,21 @@ class Operation(Generic[T]):
     idle: bool = False
     bulk: bool = False
     slices: Slices | None = None
+    decided: Callable[[T | None], None] | None = None
     future: Future[T] = field(default_factory=Future)
+
+    def fail(self, error: BaseException | None) -> None:
+        """Nothing of it was kept, or nothing more."""
+        if not self.future.done():
+            call_listener(self.decided, None)
+            self.future.set_exception(error)
 
 
 def append_operation(
-    outputs: Sequence[CheckedOutput], written_us: int, create: Sequence[NamespaceRecord]
+    outputs: Sequence[CheckedOutput],
+    written_us: int,
+    create: Sequence[NamespaceRecord],
+    decided: Callable[[list[OutputId] | None], None] | None = None,
 ) -> Operation[list[OutputId]]:
     """The operation that logs outputs: one transaction, or slices where they are many."""
     rows = len(outputs)
@@ -97,8 +109,10 @@ def append_operation(
     bulk = rows > _BULK_ROWS or (rows > 1 and size > _BULK_BYTES)
     if rows > SLICE_ROWS or (rows > 1 and size > SLICE_BYTES):
         slices = _AppendSlices(outputs, written_us, create)
-        return Operation(slices.apply, SLICE_BYTES, SLICE_ROWS, bulk=True, slices=slices)
-    return Operation(lambda view: view.append(outputs, written_us, create), size, rows, bulk=bulk)
+        return Operation(slices.apply, SLICE_BYTES, SLICE_ROWS, bulk=True, slices=slices, decided=decided)
+    return Operation(
+        lambda view: view.append(outputs, written_us, create), size, rows, bulk=bulk, decided=decided
+    )
 
 
 class _AppendSlices:

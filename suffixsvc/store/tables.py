@@ -214,6 +214,7 @@ class WriteView(ReadView):
         super().__init__(txn, dbs, snapshot)
         self.writes = 0
         self.deleted: list[StoredOutput] = []
+        self.taken_back: list[StoredOutput] = []
 
     def finish(self) -> None:
         """The last write before the commit."""
@@ -361,11 +362,11 @@ class WriteView(ReadView):
         return stored
 
     def take_back(self, lsns: Sequence[OutputId]) -> None:
-        """Delete those of the rows that are there. They were never acknowledged, so nobody is told."""
+        """Delete those of the rows that are there. They were never acknowledged, so no scan is told."""
         for lsn in lsns:
             if self.log_record(lsn) is not None:
                 self.delete(lsn)
-                self.deleted.pop()
+                self.taken_back.append(self.deleted.pop())
 
     def delete_many(self, namespace: str, lsns: Sequence[OutputId]) -> list[StoredOutput]:
         """Those of them that are there and the namespace's."""
@@ -377,8 +378,15 @@ class WriteView(ReadView):
         key = namespace_row_key(number, lsn) if 0 < lsn < _LSN_END else b""
         return bool(key) and self.txn.get(key, db=self.dbs.by_namespace) is not None
 
-    def delete_expired(self, due: Due, opened_lsn: int, limit: int) -> list[StoredOutput]:
-        return [self.delete(lsn) for lsn in self.expired(due, opened_lsn, limit)]
+    def delete_expired(self, due: Due, opened_lsn: int, limit: int, tokens: int) -> list[StoredOutput]:
+        """At most ``limit`` rows whose time is up, and no further ones after ``tokens`` of them."""
+        gone: list[StoredOutput] = []
+        for lsn in self.expired(due, opened_lsn, limit):
+            if tokens <= 0:
+                break
+            gone.append(self.delete(lsn))
+            tokens -= len(gone[-1].output.token_ids)
+        return gone
 
     def keep_clock(self, reading: ClockReading) -> None:
         self.put(CLOCK_KEY, encode_clock(reading), self.dbs.meta)

@@ -32,9 +32,11 @@ from suffixsvc.clock import StoreClock
 from suffixsvc.errors import StoreClosedError, StoreCorruptError, StoreError, StoreFullError
 from suffixsvc.store.environment import Environment, full_or_store_error, is_full
 from suffixsvc.store.folder import FULL_ERRNOS, disk_error
+from suffixsvc.store.listeners import call_listener
 from suffixsvc.store.operations import SLICE_BYTES, SLICE_ROWS, Operation, Undo
 from suffixsvc.store.snapshot import Snapshot
 from suffixsvc.store.tables import WriteView
+from suffixsvc.types import StoredOutput
 
 __all__ = ["Writer"]
 
@@ -123,6 +125,8 @@ class Writer:
         self._bulk_was_last = False
         self._wake = threading.Condition()
         self._closing = False
+        #: gets what a commit deleted, after it
+        self.listener: Callable[[list[StoredOutput]], object] | None = None
         #: why nothing can be written: the file has to be opened again
         self._broken: StoreError | None = None
         #: the last append that did not fit, while no other one would
@@ -145,14 +149,14 @@ class Writer:
         try:
             self._environment.require_usable()
         except StoreClosedError as e:
-            operation.future.set_exception(e)
+            operation.fail(e)
             return operation.future
         with self._wake:
             if not self._closing:
                 (self._bulk if operation.bulk else self._queue).append(operation)
                 self._wake.notify()
                 return operation.future
-        operation.future.set_exception(StoreClosedError("the store is closed", remedy="Open it again."))
+        operation.fail(StoreClosedError("the store is closed", remedy="Open it again."))
         return operation.future
 
     def call_idle(self, work: Callable[[], T]) -> T:
@@ -227,7 +231,12 @@ class Writer:
             return False
         # a future cancelled while it waited is dropped here; from now on it cannot be. One with slices behind
         # it runs already.
-        batch = [op for op in taken if op.future.running() or op.future.set_running_or_notify_cancel()]
+        batch = []
+        for operation in taken:
+            if operation.future.running() or operation.future.set_running_or_notify_cancel():
+                batch.append(operation)
+            else:
+                call_listener(operation.decided, None)
         try:
             if batch and batch[0].idle:
                 batch[0].future.set_result(batch[0].apply(_NO_VIEW))
@@ -304,7 +313,7 @@ class Writer:
         reopened = False
         while True:
             try:
-                results = self._transact([op for op in batch if op not in failed], failed)
+                results, deleted = self._transact([op for op in batch if op not in failed], failed)
                 break
             except _Retry:
                 continue
@@ -323,6 +332,10 @@ class Writer:
         self._freed = self._freed or batch[0].frees
         self._hook("committed")
         for operation, result in results.items():
+            call_listener(operation.decided, result)
+        if deleted:  # after what was appended: an operation can delete what this very batch appends
+            call_listener(self.listener, deleted)
+        for operation, result in results.items():
             self._finish(operation, result)
         for operation, error in failed.items():
             self._refuse([operation], error)
@@ -330,7 +343,8 @@ class Writer:
 
     def _transact(
         self, batch: list[Operation[Any]], failed: dict[Operation[Any], BaseException]
-    ) -> dict[Operation[Any], Any]:
+    ) -> tuple[dict[Operation[Any], Any], list[StoredOutput]]:
+        """The results, and the rows that were deleted."""
         environment = self._environment
         results: dict[Operation[Any], Any] = {}
         txn = environment.begin_write()
@@ -358,7 +372,7 @@ class Writer:
         except BaseException:
             txn.abort()
             raise
-        return results
+        return results, [*view.deleted, *view.taken_back]
 
     def _grow(self, cap: int) -> bool:
         """Double the map, or what the disk and the cap allow of it; False if that is nothing."""
@@ -405,7 +419,7 @@ class Writer:
             if undo is not None:
                 self._owed.append(undo)
                 self._pay()
-            operation.future.set_exception(error)
+            operation.fail(error)
 
     def _pay(self) -> None:
         """Take back what was refused half way, as long as that works."""

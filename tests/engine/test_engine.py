@@ -376,19 +376,19 @@ class SlowStore:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.waiting: list[tuple[Future[list[int]], Sequence[NewOutput]]] = []
+        self.waiting: list[tuple[Future[list[int]], Sequence[NewOutput], Any]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def append(self, outputs: Sequence[NewOutput]) -> Future[list[int]]:
+    def append(self, outputs: Sequence[NewOutput], decided: Any = None) -> Future[list[int]]:
         future: Future[list[int]] = InterruptedOnce()
-        self.waiting.append((future, outputs))
+        self.waiting.append((future, outputs, decided))
         return future
 
     def finish(self) -> None:
-        for future, outputs in self.waiting:
-            future.set_result(self._store.append(outputs).result())
+        for future, outputs, decided in self.waiting:
+            future.set_result(self._store.append(outputs, decided=decided).result())
         self.waiting.clear()
 
 

@@ -19,6 +19,7 @@ from suffixsvc.engine.sealing import Sealer
 from suffixsvc.engine.tiering import MOST_SEGMENTS
 from suffixsvc.errors import SessionClosedError, StoreFullError, UnknownNamespaceError, UnknownOutputError
 from suffixsvc.index import Session
+from suffixsvc.index.commitment import Commitment
 from suffixsvc.store import LmdbStore
 from suffixsvc.types import NewOutput
 
@@ -195,34 +196,62 @@ def test_outputs_of_several_turns_are_sealed_as_they_were_logged(tmp_path: Path)
             assert ngrams(cache, n) == ngram_oracle([stored.output], n)
 
 
-def test_live_text_is_not_sealed_and_a_commit_under_way_holds_it_back(tmp_path: Path) -> None:
-    """What is logged but not yet settled in the index (its turns re-indexed) must not be sealed: the hot
-    index would keep it for ever."""
+@pytest.mark.parametrize("turns", [1, 2])
+def test_live_text_is_not_sealed_and_what_is_durable_can_be_before_its_session_knows(
+    tmp_path: Path, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An output of several turns used to be indexed anew after it was durable; sealed in between, it would
+    have stayed in the hot index for ever. Now the index holds it as it stays before the log does."""
     with open_cache(tmp_path / "d") as cache:
         fill(cache, 3)
         live = cache.namespace(NS).open_session([1])
-        live.step(SQL, max_draft_tokens=0)
-        index = cache._catalog.index_of(NS)
-        number = index.commits.begin()
-        fill(cache, 3)
+        for turn in range(turns):
+            live.append_context([turn])
+            live.step(SQL, max_draft_tokens=0)
         assert cache.seal() == 3
-        index.commits.end(number)
-        assert cache.seal() == 3
-        live.close()
-        assert cache.seal() == 1
+        wait = Commitment.wait
+        sealed: list[int] = []
+
+        def wait_and_seal(commitment: Commitment) -> int:
+            output_id = wait(commitment)
+            sealed.append(cache.seal())
+            return output_id
+
+        monkeypatch.setattr(Commitment, "wait", wait_and_seal)
+        assert live.close() is not None
+        assert sealed == [1]
         assert cache.namespace(NS).stats().index_nodes == 1
         cache.check()
 
 
-def test_a_close_that_was_interrupted_and_dropped_does_not_hold_sealing_back_for_ever(tmp_path: Path) -> None:
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_close_that_was_interrupted_and_dropped_leaves_index_and_log_agreed(
+    tmp_path: Path, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The output is durable, its session is collected without having been told: the text was taken back from
+    the index, and stayed in the log."""
     with open_cache(tmp_path / "d") as cache:
         session = cache.namespace(NS).open_session([1])
-        session._commitment._hold_sealing_back()
-        fill(cache, 3)
-        assert cache.seal() == 0
+        for turn in range(turns):
+            session.append_context([turn])
+            session.step(SQL, max_draft_tokens=0)
+
+        def interrupted(commitment: Commitment) -> int:
+            assert commitment.made is not None
+            commitment.made[1].result()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Commitment, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.close()
+        cache.check()
         del session
         gc.collect()
-        assert cache.seal() == 3
+        assert cache.stats().sessions == 0
+        cache.check()
+        assert (cache.stats().outputs, cache.stats().tokens) == (1, 30 * turns)
+        assert cache.seal() == 1
+        cache.check()
 
 
 def test_a_load_that_is_faster_than_sealing_waits(tmp_path: Path) -> None:

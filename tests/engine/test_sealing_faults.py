@@ -296,31 +296,41 @@ def test_forgetting_while_a_file_is_made_holds(tmp_path: Path, point: str, many:
 @pytest.mark.parametrize("point", ["seal-entered", "merge-entered"])
 def test_forgetting_that_is_half_done_waits_for_the_exchange(tmp_path: Path, point: str) -> None:
     """Between the log's part of it and the index's, an output may not change its place: it was removed from
-    neither."""
+    neither. The store enters no file before the index knows what was deleted before."""
     folder = tmp_path / "d"
     with open_cache(folder, BATCH) as cache:
         fill(cache)
         if point == "merge-entered":
             cache.seal()
-        entered, done = threading.Event(), threading.Event()
+        entered, told, go_on = threading.Event(), threading.Event(), threading.Event()
         cache._maintenance.sealer._hook = at(point, entered.set)  # type: ignore[union-attr]  # has a folder
+        forgotten = cache._outputs._unindexer.forgotten
+
+        def late(gone: Any) -> None:
+            told.set()
+            assert go_on.wait(60)
+            forgotten(gone)
+
+        cache._store.set_deletion_listener(late)
         failures: list[BaseException] = []
 
-        def work() -> None:
+        def work(call: Callable[[], object]) -> None:
             try:
-                cache.compact()
+                call()
             except BaseException as error:
                 failures.append(error)
-            done.set()
 
-        thread = threading.Thread(target=work)
-        with cache._outputs.forgetting:
-            gone = cache._store.forget_many(NS, [3, 4])
-            thread.start()
-            assert entered.wait(60)
-            assert not done.wait(0.2), "outputs changed places while they were being forgotten"
-            cache._outputs._unindex(gone)
-        thread.join()
+        forget = threading.Thread(target=work, args=[lambda: cache._outputs.forget_many(NS, [3, 4])])
+        forget.start()
+        assert told.wait(60)
+        assert len(cache._store.output_ids(NS, 1, 12)) == 10, "the log has let go"
+        compact = threading.Thread(target=work, args=[cache.compact])
+        compact.start()
+        assert not entered.wait(0.2), "outputs changed places while they were being forgotten"
+        go_on.set()
+        forget.join()
+        compact.join()
+        assert entered.is_set()
         assert not failures
         all_there(cache, 10)
 

@@ -124,10 +124,64 @@ def test_a_close_that_waits_for_nothing_leaves_eviction_to_the_next(small: Suffi
         session = namespace.open_session([7, 8])
         session.step(text(seed), 0)
         assert session.close(wait=False) is None
-    small._store.put_state("small/ns", "barrier", b"")  # behind the commits above
+    small._store.put_state("small/ns", "barrier", b"")  # after the commits above
+    assert namespace.stats().refused_outputs == 0
     assert namespace.stats().held_bytes > 100 * KIB
     assert small.evict() > 0
     assert namespace.stats().held_bytes <= 100 * KIB
+
+
+def test_what_a_slow_disk_has_not_written_yet_pins_nothing(tmp_path: Path) -> None:
+    """At a namespace's limit, outputs on their way into the log counted as if they could never be evicted: of
+    30 closes that waited for nothing, 25 lost their output on a slow disk. Here nothing is written before all
+    are closed."""
+    shut, opened = threading.Event(), threading.Event()
+
+    def slow(point: str) -> None:
+        if point == "written" and shut.is_set():
+            assert opened.wait(60)
+
+    policies = Policies({"small": Policy(max_bytes=100 * KIB)})
+    with SuffixCache(tmp_path / "data", policies=policies, crash_hook=slow) as cache:
+        namespace = cache.namespace("small/ns")
+        add(cache, "small/ns", [100])
+        shut.set()
+        for seed in range(30):
+            session = namespace.open_session([7, 8])
+            session.step(text(seed), 0)
+            session.close(wait=False)
+        opened.set()
+        cache._store.barrier()
+        assert namespace.stats().refused_outputs == 0
+        assert namespace.stats().outputs == 31
+        assert cache.evict() > 0
+        assert namespace.stats().held_bytes <= 100 * KIB
+        index_is_log(cache)
+
+
+def test_what_is_on_its_way_and_will_stay_does_count(tmp_path: Path) -> None:
+    """A pinned namespace does not take more than fits while the disk is slow."""
+    shut, opened = threading.Event(), threading.Event()
+
+    def slow(point: str) -> None:
+        if point == "written" and shut.is_set():
+            assert opened.wait(60)
+
+    pinned = Policies({"docs": Policy(max_bytes=100 * KIB, pinned=True)})
+    with SuffixCache(tmp_path / "data", policies=pinned, crash_hook=slow) as cache:
+        namespace = cache.namespace("docs")
+        shut.set()
+        for seed in range(30):
+            session = namespace.open_session([7, 8])
+            session.step(text(seed), 0)
+            session.close(wait=False)
+        opened.set()
+        cache._store.barrier()
+        fit = 100 * KIB // OUTPUT
+        assert namespace.stats().outputs == fit
+        assert namespace.stats().refused_outputs == 30 - fit
+        assert namespace.stats().held_bytes <= 100 * KIB
+        index_is_log(cache)
 
 
 def test_what_was_drafted_from_stays(small: SuffixCache) -> None:
@@ -397,7 +451,7 @@ def test_threads_that_write_at_once_leave_no_trace_of_it(small: SuffixCache) -> 
         stats = small.namespace(path).stats()
         assert stats.held_bytes <= 100 * KIB
         assert stats.outputs + stats.evicted_outputs == 80
-    assert not small._room._reserved, "every reservation was released"
+    assert not small._room._coming, "every reservation was released"
 
 
 def test_a_store_that_cannot_forget_fails_no_write(
@@ -418,7 +472,7 @@ def test_a_store_that_cannot_forget_fails_no_write(
 def test_a_refused_write_leaves_no_reservation(small: SuffixCache, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LimitExceededError):
         small.namespace("small/ns").add_output(text(2, 5000))
-    monkeypatch.setattr(small._store, "append", lambda outputs: 1 / 0)
+    monkeypatch.setattr(small._store, "append", lambda outputs, decided: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         add(small, "small/ns", [1])
     session = small.namespace("small/ns").open_session([1])
@@ -426,7 +480,7 @@ def test_a_refused_write_leaves_no_reservation(small: SuffixCache, monkeypatch: 
     with pytest.raises(ZeroDivisionError):
         session.close()
     monkeypatch.undo()
-    assert not small._room._reserved
+    assert not small._room._coming
     session.close(commit=False)
 
 

@@ -18,6 +18,7 @@ from suffixsvc.errors import (
     InvalidNamespaceError,
     InvalidTokensError,
     StoreClosedError,
+    SuffixError,
     TokenizerMismatchError,
     UnknownNamespaceError,
     UnknownOutputError,
@@ -225,10 +226,83 @@ def test_outputs_expire_when_their_time_is_up(store: Store, clock: Clock) -> Non
     assert scan_ids(store) == [2]
 
 
-def test_more_than_one_transaction_of_outputs_expires_in_one_call(store: Store, clock: Clock) -> None:
-    store.append([make_output([i], ttl_seconds=1 + i % 3) for i in range(600)]).result()
-    assert [s.output_id for s in store.expire(clock.now + 10)] == list(range(1, 601))
+def test_outputs_expire_a_transaction_at_a_time(store: Store, clock: Clock) -> None:
+    store.append([make_output([i], ttl_seconds=1) for i in range(600)]).result()
+    gone: list[int] = []
+    while part := store.expire(clock.now + 10):
+        assert len(part) <= 256
+        gone += [s.output_id for s in part]
+    assert sorted(gone) == list(range(1, 601))
     assert store.stats().outputs == 0
+
+
+# --- listeners ------------------------------------------------------------------------------------
+
+
+def test_what_was_deleted_is_told_before_the_call_returns(store: Store, clock: Clock) -> None:
+    told: list[list[int]] = []
+    store.set_deletion_listener(lambda gone: told.append([s.output_id for s in gone]))
+    store.append([make_output([i], ttl_seconds=5) for i in range(6)]).result()
+    assert told == []
+    store.forget(NS, 2)
+    assert told == [[2]]
+    store.forget_many(NS, [1, 2, 3])
+    assert told == [[2], [1, 3]]
+    assert store.forget_many(NS, [1]) == []
+    store.expire(clock.now + 10)
+    assert told == [[2], [1, 3], [4, 5, 6]]
+    store.barrier()
+
+
+def test_an_append_is_decided_before_its_future_is_done_and_before_its_rows_can_go(store: Store) -> None:
+    """Otherwise an expiry could be told of an output that nobody knows yet."""
+    seen: list[tuple[str, list[int] | None]] = []
+    store.set_deletion_listener(lambda gone: seen.append(("gone", [s.output_id for s in gone])))
+    stop = threading.Event()
+
+    def expire() -> None:
+        while not stop.is_set():
+            store.expire(4e9)
+
+    thread = threading.Thread(target=expire)
+    thread.start()
+    try:
+        for i in range(100):
+            before = len(seen)
+            future = store.append(
+                [make_output([i], ttl_seconds=1)], decided=lambda ids: seen.append(("kept", ids))
+            )
+            assert future.result() == [i + 1]
+            assert ("kept", [i + 1]) in seen[before:]
+    finally:
+        stop.set()
+        thread.join()
+    store.expire(4e9)
+    for i in range(1, 101):
+        assert seen.index(("kept", [i])) < next(
+            n for n, (what, ids) in enumerate(seen) if what == "gone" and i in (ids or ())
+        )
+
+
+def test_an_append_that_fails_is_decided_with_nothing(store: Store) -> None:
+    seen: list[object] = []
+    for bad in (make_output([]), make_output([1], namespace="nowhere")):
+        with pytest.raises(SuffixError):
+            store.append([make_output([1]), bad], decided=seen.append).result()
+    store.close()
+    with pytest.raises(StoreClosedError):
+        store.append([make_output([1])], decided=seen.append).result()
+    assert seen == [None, None, None]
+
+
+def test_a_listener_that_fails_harms_nobody(store: Store) -> None:
+    def listener(_value: object) -> None:
+        raise RuntimeError("a defect")
+
+    store.set_deletion_listener(listener)
+    assert store.append([make_output([1])], decided=listener).result() == [1]
+    assert store.forget(NS, 1).output_id == 1
+    assert store.append([make_output([1])]).result() == [2]
 
 
 @pytest.mark.parametrize("now", [math.nan, math.inf, -1.0, "soon", True])
@@ -265,7 +339,8 @@ def test_a_scan_sees_the_moment_it_was_first_drawn(store: Store) -> None:
     for output_id in (1, 2, 3, 400, 700):
         store.forget(NS, output_id)
     drawn += [next(scan).output_id for _ in range(300)]
-    store.expire(4e9)
+    while store.expire(4e9):
+        pass
     drawn += [stored.output_id for stored in scan]
     assert drawn == list(range(2, 701))
     assert [stored.output_id for stored in not_yet] == [701]

@@ -14,7 +14,7 @@ import numpy as np
 
 from suffixsvc import core
 from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits
-from suffixsvc.index import NamespaceIndex, Session
+from suffixsvc.index import Decided, NamespaceIndex, Session
 from suffixsvc.types import NewOutput, OutputId, TokenArray
 
 __all__ = ["Filled", "concatenated", "open_session", "percentiles", "steps"]
@@ -143,7 +143,7 @@ def percentiles(values: Iterable[float]) -> dict[str, float]:
 
 
 def _session(namespace: NamespaceIndex, prompt: TokenArray | None = None) -> Session:
-    def commit(_: NewOutput) -> Future[list[OutputId]]:
+    def commit(_output: NewOutput, _decided: Decided) -> Future[list[OutputId]]:
         raise AssertionError("sessions of this bench are retracted")
 
     nothing = np.zeros(0, np.int32)

@@ -1,0 +1,96 @@
+"""Texts on their way out of the indexes, after the log has let them go.
+
+    the store's thread     forgotten   after every commit that deleted rows: O(log n) a row
+    who forgets            finish      before the call returns: takes the texts out, which takes time
+
+No lock is held over either: texts of different outputs leave side by side, and the store commits meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from suffixsvc.errors import SuffixError
+from suffixsvc.index import NamespaceIndex
+from suffixsvc.types import NewOutput, OutputId, StoredOutput
+
+__all__ = ["Unindexer"]
+
+
+class Unindexer:
+    """Of one cache. Thread-safe.
+
+    Args:
+        indexes: of the cache; others add to it.
+        refresh: called with an index that has become smaller.
+    """
+
+    def __init__(
+        self, indexes: Mapping[str, NamespaceIndex], refresh: Callable[[NamespaceIndex], None]
+    ) -> None:
+        self._indexes = indexes
+        self._refresh = refresh
+        self._lock = threading.Lock()
+        self._removals: dict[OutputId, _Removal] = {}
+        self._smaller: set[NamespaceIndex] = set()
+
+    def forgotten(self, gone: Sequence[StoredOutput]) -> None:
+        """The store's deletion listener."""
+        by_namespace: dict[str, list[StoredOutput]] = {}
+        for stored in gone:
+            by_namespace.setdefault(stored.output.namespace, []).append(stored)
+        for path, outputs in by_namespace.items():
+            index = self._indexes.get(path)
+            if index is None:
+                continue  # the namespace is being deleted
+            removals = {s.output_id: _Removal(index, s.output) for s in index.forget(outputs)}
+            with self._lock:
+                self._removals |= removals
+                self._smaller.add(index)
+
+    def finish(self) -> None:
+        """Returns when every text that was forgotten before is out of its index, whoever forgot it.
+
+        A caller that was interrupted leaves nothing behind: the next one takes it out.
+
+        Raises:
+            IndexCorruptError: one was not in its index; all others are out.
+        """
+        with self._lock:
+            removals = dict(self._removals)
+            smaller, self._smaller = self._smaller, set()
+        broken: SuffixError | None = None
+        for output_id, removal in removals.items():
+            try:
+                removal.finish()
+            except SuffixError as error:
+                broken = error
+            with self._lock:
+                self._removals.pop(output_id, None)
+        for index in smaller | {removal.index for removal in removals.values()}:
+            self._refresh(index)
+        if broken is not None:
+            raise broken
+
+
+class _Removal:
+    """One text that goes. Whoever comes second waits for the first."""
+
+    __slots__ = ("_done", "_lock", "_output", "index")
+
+    def __init__(self, index: NamespaceIndex, output: NewOutput) -> None:
+        self.index = index
+        self._output = output
+        self._lock = threading.Lock()
+        self._done = False
+
+    def finish(self) -> None:
+        with self._lock:
+            if self._done:
+                return
+            self._done = True
+            try:
+                self.index.remove(self._output)
+            finally:
+                self.index.end_write()

@@ -1,0 +1,45 @@
+"""Text that is in the index while its row is on the way into the log, and what becomes of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+__all__ = ["PendingWrite"]
+
+
+class PendingWrite:
+    """One write. Its text was put into the index before the store got the row, so that whatever is in the
+    log is in the index; if the store keeps nothing, the text is taken out again. Thread-safe.
+
+    ::
+
+        in flight ──kept───> the log owns the text
+             └────failed───> taken out once its writer has left: by the writer, or, where it did not wait,
+                             by the store's thread
+
+    Args:
+        take_out: takes the text out of the index. Called at most once.
+    """
+
+    def __init__(self, take_out: Callable[[], None]) -> None:
+        self._take_out = take_out
+        self._lock = threading.Lock()
+        self._failed = self._left = self._done = False
+
+    def failed(self) -> None:
+        """The store kept nothing. On its thread, before the write's future is done."""
+        self._finish(failed=True)
+
+    def leave(self) -> None:
+        """The writer waits no longer: the write is decided, or the writer leaves that to the store."""
+        self._finish(left=True)
+
+    def _finish(self, *, failed: bool = False, left: bool = False) -> None:
+        with self._lock:
+            self._failed |= failed
+            self._left |= left
+            if self._done or not (self._failed and self._left):
+                return
+            self._done = True
+        self._take_out()

@@ -1,0 +1,229 @@
+"""Index and log hold the same: after failed writes, in both directions, whoever works at once."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from suffixsvc import Limits, Policies, Policy, SuffixCache
+from suffixsvc.errors import IndexCorruptError, LimitExceededError, StoreFullError, UnknownOutputError
+from suffixsvc.types import NewOutput, TokenArray
+
+NS = "acme/m"
+
+
+def text(seed: int, tokens: int = 2000) -> TokenArray:
+    return np.random.default_rng(seed).integers(0, 50_000, tokens).astype(np.int32)
+
+
+def full_cache(folder: Path | None) -> SuffixCache:
+    """A cache whose store has no room for another 20,000 tokens."""
+    cache = SuffixCache(folder, limits=Limits(max_store_bytes=2 << 20), background=False)
+    with contextlib.suppress(StoreFullError):
+        for seed in range(1000, 1100):
+            cache.namespace(NS).add_output(text(seed, 20_000))
+    assert cache.stats().outputs < 100
+    return cache
+
+
+def drafted(cache: SuffixCache, written: TokenArray) -> int:
+    """Tokens of a text that are drafted after a part of it."""
+    session = cache.namespace(NS).open_session(written[1000:1040])
+    draft = session.step(written[1040:1044], 16, 0.0).token_ids
+    session.close(commit=False)
+    return int(np.sum(draft == written[1044 : 1044 + len(draft)]))
+
+
+@pytest.mark.parametrize("place", ["memory", "folder"])
+@pytest.mark.parametrize("turns", [1, 2])
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_session_whose_output_finds_no_room_leaves_no_text(
+    tmp_path: Path, place: str, turns: int, wait: bool
+) -> None:
+    """``close(wait=False)`` on a full store: the text stayed in the index, drafted, was in no log, and so
+    could not be forgotten; ``check()`` saw nothing of it."""
+    with full_cache(None if place == "memory" else tmp_path / "d") as cache:
+        before = cache.namespace(NS).stats()
+        secret = text(1, 20_000)
+        session = cache.namespace(NS).open_session([1, 2, 3])
+        for part in np.array_split(secret, turns):
+            session.append_context([7])
+            session.step(part, 0)
+        if wait:
+            with pytest.raises(StoreFullError):
+                session.close()
+            assert not session.closed
+            assert drafted(cache, secret) > 0, "it is live"
+            cache.check()
+            session.close(commit=False)
+        else:
+            assert session.close(wait=False) is None
+            cache._store.barrier()
+        assert drafted(cache, secret) == 0
+        after = cache.namespace(NS).stats()
+        assert (after.outputs, after.tokens) == (before.outputs, before.tokens)
+        assert after.outputs == cache._store.stats().outputs
+        cache.check()
+        cache.namespace(NS).clear()
+        assert cache.namespace(NS).stats().index_nodes == 1
+        cache.check()
+
+
+@pytest.mark.parametrize("place", ["memory", "folder"])
+def test_a_bulk_load_that_finds_no_room_leaves_no_text(tmp_path: Path, place: str) -> None:
+    with full_cache(None if place == "memory" else tmp_path / "d") as cache:
+        secret = text(1, 20_000)
+        with pytest.raises(StoreFullError):
+            cache.namespace(NS).add_outputs([output(secret), output(text(2, 20_000), [5, 6])])
+        assert drafted(cache, secret) == 0
+        cache.check()
+
+
+def output(tokens: TokenArray, tail: list[int] | None = None, ttl_seconds: int = 0) -> NewOutput:
+    return NewOutput(NS, tokens, (len(tokens),), np.asarray(tail or [], np.int32), ttl_seconds=ttl_seconds)
+
+
+def test_check_finds_text_that_is_in_no_log() -> None:
+    with SuffixCache() as cache:
+        namespace = cache.namespace(NS)
+        namespace.add_output(text(1))
+        live = namespace.open_session([1, 2, 3])
+        live.step(text(2), 0)
+        cache.check()
+        cache._catalog.index_of(NS).insert(output(text(3)))
+        with pytest.raises(IndexCorruptError, match="neither in the log nor live"):
+            cache.check()
+
+
+def test_check_finds_outputs_that_are_miscounted() -> None:
+    with SuffixCache() as cache:
+        cache.namespace(NS).add_output(text(1))
+        index = cache._catalog.index_of(NS)
+        index.kept(output(text(3)), index.insert(output(text(3))), 17)
+        with pytest.raises(IndexCorruptError, match="counts other outputs than the log holds"):
+            cache.check()
+
+
+def test_forgetting_takes_its_text_out_before_it_returns(tmp_path: Path) -> None:
+    """Whoever of several forgets together does the work: each returns when its own text is gone."""
+    with SuffixCache(tmp_path / "d", background=False) as cache:
+        namespace = cache.namespace(NS)
+        texts = {namespace.add_output(text(seed)): text(seed) for seed in range(64)}
+        failed: list[BaseException] = []
+
+        def forget(ids: list[int]) -> None:
+            try:
+                for output_id in ids:
+                    namespace.forget(output_id)
+                    assert drafted(cache, texts[output_id]) == 0
+            except BaseException as error:
+                failed.append(error)
+
+        run([lambda k=k: forget(sorted(texts)[k::8]) for k in range(8)])  # type: ignore[misc]  # bound now
+        assert not failed
+        assert namespace.stats().index_nodes == 1
+        cache.check()
+
+
+def run(works: list[Callable[[], None]]) -> None:
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("place", ["memory", "folder"])
+def test_everybody_at_once_leaves_index_and_log_agreed(tmp_path: Path, place: str) -> None:
+    """Sessions that close and wait or not, bulk loads, forgets, expiry, eviction, sealing, merging, and
+    checks beside them. The seed is printed."""
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    policies = Policies({NS: Policy(max_bytes=300_000), f"{NS}/ttl": Policy(ttl_seconds=1)})
+    cache = SuffixCache(
+        None if place == "memory" else tmp_path / "d",
+        limits=Limits(seal_tokens=2000),
+        policies=policies,
+        background=place == "folder",
+    )
+    failed: list[BaseException] = []
+    until = time.monotonic() + 4.0
+
+    def repeat(number: int, once: Callable[[random.Random], object]) -> None:
+        dice = random.Random(seed + number)
+        try:
+            while time.monotonic() < until and not failed:
+                once(dice)
+        except BaseException as error:
+            failed.append(error)
+
+    def path(dice: random.Random) -> str:
+        return dice.choice([NS, NS, f"{NS}/ttl", "free"])
+
+    def invented(dice: random.Random) -> TokenArray:
+        start = dice.randrange(50)
+        return np.arange(start, start + dice.choice([3, 30, 300]), dtype=np.int32)
+
+    def session(dice: random.Random) -> None:
+        live = cache.namespace(path(dice)).open_session(invented(dice)[:70])
+        for _ in range(dice.choice([1, 1, 3])):
+            live.append_context([1, 2])
+            live.step(invented(dice), dice.choice([0, 8]))
+        live.close(commit=dice.random() < 0.8, wait=dice.random() < 0.5)
+
+    def bulk(dice: random.Random) -> None:
+        where = path(dice)
+        new = []
+        for _ in range(dice.randrange(1, 8)):
+            tokens = invented(dice)
+            cut = dice.randrange(len(tokens))
+            segments = (cut, len(tokens) - cut) if cut else (len(tokens),)
+            tail = np.asarray([5] * dice.choice([0, 3]), np.int32)
+            new.append(NewOutput(where, tokens, segments, tail, ttl_seconds=dice.choice([0, 0, 1])))
+        try:
+            cache.namespace(where).add_outputs(new)
+        except LimitExceededError:
+            assert where == NS
+
+    def forget(dice: random.Random) -> None:
+        where = path(dice)
+        namespace = cache.namespace(where)
+        last = cache.stats().last_lsn
+        if dice.random() < 0.02:
+            namespace.clear()
+        elif ids := cache._store.output_ids(where, max(0, last - 200), last):
+            with contextlib.suppress(UnknownOutputError):
+                namespace.forget(dice.choice(ids))
+
+    def tidy(dice: random.Random) -> None:
+        dice.choice(
+            [cache.seal, cache.compact, cache.evict, cache.expire, lambda: cache.expire(4e9), cache.check]
+        )()
+
+    works = [session, session, bulk, forget, forget, tidy, lambda dice: cache.check()]
+    for where in (NS, f"{NS}/ttl", "free"):
+        cache.namespace(where)
+    run([lambda n=n, once=once: repeat(n, once) for n, once in enumerate(works)])  # type: ignore[misc]  # as above
+    assert not failed, failed
+    cache._store.barrier()
+    cache.check()
+    for index in cache._indexes.values():
+        assert index.balance() is not None, "nothing is on its way any more"
+    stats = cache.stats()
+    assert stats.sessions == 0
+    assert stats.outputs == cache._store.stats().outputs
+    for where in (NS, f"{NS}/ttl", "free"):
+        cache.namespace(where).clear()
+    cache.check()
+    assert cache.stats().index_nodes == 3
+    assert cache.stats().held_bytes == 0
+    assert not cache._outputs._unindexer._removals
+    assert not cache._room._coming
+    cache.close()
