@@ -85,7 +85,7 @@ class Outputs:
 
         try:
             with self._lifetime.while_open():
-                return uninterrupted(lambda: self._store.append([output], decided=done))
+                return self._store.append([output], decided=done)
         except BaseException:
             release()
             raise

@@ -105,11 +105,14 @@ class Commitment:
     def release(self) -> None:
         """The session is over. What the log does not hold of its text leaves the index: now, or when the
         store has decided. Idempotent."""
+        if self._released:
+            return
         self._released = True
-        if self._pending is None or self._copied:
+        pending, self._pending = self._pending, None  # it leads back here
+        if pending is None or self._copied:
             self.retract()
-        if self._pending is not None:
-            self._pending.leave()
+        if pending is not None:
+            pending.leave()
 
     def retract(self) -> None:
         """Take the live text out of the index. Idempotent."""

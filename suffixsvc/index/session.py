@@ -267,7 +267,7 @@ class Session:
         if self._commitment.made is None:
             written = self._output(incomplete) if commit and not self._retracted else None
             if written is not None:
-                self._commitment.begin(written)
+                uninterrupted(lambda: self._commitment.begin(written))
         made = self._commitment.made
         if made is not None and wait:
             self._output_id = self._commitment.wait()

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -18,10 +19,9 @@ from suffixsvc import Limits, SuffixCache
 from suffixsvc.engine.sealing import Sealer
 from suffixsvc.engine.tiering import MOST_SEGMENTS
 from suffixsvc.errors import SessionClosedError, StoreFullError, UnknownNamespaceError, UnknownOutputError
-from suffixsvc.index import Session
+from suffixsvc.index import NamespaceIndex
 from suffixsvc.index.commitment import Commitment
 from suffixsvc.store import LmdbStore
-from suffixsvc.types import NewOutput
 
 SQL = list(range(100, 130))
 
@@ -308,20 +308,23 @@ def test_an_interrupt_does_not_cut_sealing_in_two(tmp_path: Path, point: str) ->
 
 
 @pytest.mark.usefixtures("heard")
-def test_an_interrupt_does_not_cut_a_commit_in_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at", [(NamespaceIndex, "insert"), (Commitment, "release")], ids=["begin", "end"])
+def test_an_interrupt_does_not_cut_a_commit_in_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: tuple[type, str]
+) -> None:
     """Of several runs: they are indexed anew, once."""
     with open_cache(tmp_path / "d") as cache:
         session = cache.namespace(NS).open_session([1])
         for run in (SQL[:20], SQL[20:]):
             session.step(run, 0)
             session.append_context([7, 7])
-        settle = Session._settle_index
+        work = getattr(*at)
 
-        def interrupted(self: Session, kept: NewOutput) -> None:
+        def interrupted(*arguments: Any) -> Any:
             signal.raise_signal(signal.SIGINT)
-            settle(self, kept)
+            return work(*arguments)
 
-        monkeypatch.setattr(Session, "_settle_index", interrupted)
+        monkeypatch.setattr(*at, interrupted)
         with pytest.raises(KeyboardInterrupt):
             session.close()
         output_id = session.close()
