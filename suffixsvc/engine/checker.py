@@ -37,6 +37,7 @@ def check_hot(index: NamespaceIndex, store: Store) -> None:
                 outputs += 1
                 tokens += len(stored.output.token_ids)
                 positions += positions_of(stored.output)
+        store.barrier()  # a deletion that was seen in the log has been counted
         if before is None or before != index.balance():
             continue
         if (before.outputs, before.tokens, before.logged) != (outputs, tokens, positions):

@@ -77,7 +77,7 @@ def add(store: Store, ttl_seconds: int) -> int:
 
 
 def expired(store: Store) -> list[int]:
-    return [stored.output_id for stored in store.expire()]
+    return [stored.output_id for part in iter(store.expire, []) for stored in part]
 
 
 # ------------------------------------------------------------------------------------------------ while
