@@ -86,6 +86,21 @@ def test_a_bulk_load_that_finds_no_room_leaves_no_text(tmp_path: Path, place: st
         cache.check()
 
 
+@pytest.mark.parametrize("place", ["memory", "folder"])
+def test_a_large_bulk_load_that_fails_half_way_leaves_no_text(tmp_path: Path, place: str) -> None:
+    """It is written in several transactions; those before the failure are taken back from log and index."""
+    folder = None if place == "memory" else tmp_path / "d"
+    with SuffixCache(folder, limits=Limits(max_store_bytes=8 << 20), background=False) as cache:
+        cache.namespace(NS).add_output(text(9999))
+        with pytest.raises(StoreFullError):
+            cache.namespace(NS).add_outputs([output(text(seed)) for seed in range(1200)])
+        assert drafted(cache, text(1)) == 0
+        assert cache._store.stats().outputs == cache.stats().outputs == 1
+        cache.check()
+        cache.namespace(NS).clear()
+        assert cache.stats().index_nodes == 1
+
+
 def output(tokens: TokenArray, tail: list[int] | None = None, ttl_seconds: int = 0) -> NewOutput:
     return NewOutput(NS, tokens, (len(tokens),), np.asarray(tail or [], np.int32), ttl_seconds=ttl_seconds)
 
