@@ -100,6 +100,7 @@ class PeriodicTask:
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+        self._work = _nothing  # it often leads back here
 
     def stats(self) -> TaskStats:
         with self._lock:
@@ -147,3 +148,7 @@ class PeriodicTask:
                 seconds=self._pause(),
                 exc_info=error,
             )
+
+
+def _nothing() -> None:
+    return

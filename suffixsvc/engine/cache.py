@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from suffixsvc import store as stores
+from suffixsvc.background import TaskStats
 from suffixsvc.config import MAX_READS, Limits, validate_default_reads, validate_namespace
 from suffixsvc.core import new_learner
 from suffixsvc.engine.catalog import Catalog
@@ -124,7 +125,11 @@ class SuffixCache:
                 sealer = Sealer(self._store, self._limits.seal_tokens, crash_hook)
                 self._catalog.recover(sealer, progress)
                 self._maintenance = Maintenance(
-                    sealer, self._indexes, self._limits.seal_tokens, start=background
+                    sealer,
+                    self._indexes,
+                    self._limits.seal_tokens,
+                    self._outputs.settle,
+                    start=background,
                 )
                 # for a cache that nobody closes; runs before the store's own
                 self._stop_maintenance = weakref.finalize(self, self._maintenance.stop)
@@ -300,6 +305,10 @@ class SuffixCache:
                 expiry_grace_seconds=store.expiry_grace_seconds,
                 **sums,
             )
+
+    def background_tasks(self) -> dict[str, TaskStats]:
+        """The threads that work in the background, by name, and what came of them."""
+        return {} if self._maintenance is None else {"maintenance": self._maintenance.stats()}
 
     def durability(self) -> SuffixError | None:
         """Why nothing can be kept at this moment (no room, an I/O error, closed); None: outputs are kept.

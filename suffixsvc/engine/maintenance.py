@@ -1,7 +1,8 @@
 """The thread that seals and merges while a cache is open.
 
 It looks once a second, does one thing at a time, and holds no lock that steps or commits need. What goes
-wrong is logged and tried again, ever more rarely; drafting goes on from what is there.
+wrong is logged, counted and tried again, ever more rarely; drafting goes on from what is there. No exception
+ends the thread (:mod:`suffixsvc.background`).
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 import structlog
 
+from suffixsvc.background import PeriodicTask, TaskStats
 from suffixsvc.engine.sealing import Sealer
 from suffixsvc.engine.tiering import MOST_SEGMENTS
 from suffixsvc.errors import SegmentCancelledError, StoreClosedError, StoreFullError, SuffixError
@@ -46,25 +49,34 @@ class Maintenance:
         sealer: what does it.
         indexes: of the cache; others add to it.
         batch_tokens: hot tokens of a namespace from which on it is sealed.
+        settle: takes out of the indexes what was forgotten and is still there, as after an interrupt.
     """
 
     def __init__(
-        self, sealer: Sealer, indexes: Mapping[str, NamespaceIndex], batch_tokens: int, *, start: bool = True
+        self,
+        sealer: Sealer,
+        indexes: Mapping[str, NamespaceIndex],
+        batch_tokens: int,
+        settle: Callable[[], object],
+        *,
+        start: bool = True,
     ) -> None:
         self.sealer = sealer
         self._indexes = indexes
         self._batch_tokens = batch_tokens
+        self._settle = settle
         self._pid = os.getpid()
         self._work = threading.RLock()
-        self._wake = threading.Event()
         self._sealed = threading.Condition()
         self._no_relief_before = 0.0
         self._stopping = False
+        self._failures = self._failures_in_a_row = 0  # of namespaces
+        self._last_success, self._last_error = 0.0, ""
         self._merged: dict[str, list[tuple[str, int]]] = {}  # path -> nothing to do with these
         self._pauses: dict[str, tuple[float, float]] = {}  # path -> (not before, the pause)
-        self._thread = threading.Thread(target=self._run, name="suffixsvc-maintenance", daemon=True)
+        self._task = PeriodicTask("suffixsvc-maintenance", self.look, period_seconds=_LOOK_EVERY_SECONDS)
         if start:
-            self._thread.start()
+            self._task.start()
 
     @contextmanager
     def work(self) -> Iterator[Sealer]:
@@ -78,43 +90,44 @@ class Maintenance:
             return
         self._stopping = True
         self.sealer.cancel()
-        self._wake.set()
         with self._sealed:
             self._sealed.notify_all()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
+        self._task.stop()
         with self._work:  # whoever works in another thread has noticed, too
             return
 
-    def _run(self) -> None:
-        while not self._stopping:
-            self._wake.wait(_LOOK_EVERY_SECONDS)
-            self._wake.clear()
-            try:
-                self.look()
-            except (SegmentCancelledError, StoreClosedError):
-                return
-            except Exception:  # a defect of ours: serving goes on without sealing rather than not at all
-                log.exception("maintenance failed")
-                self._wake.wait(_LONGEST_PAUSE_SECONDS)
+    def stats(self) -> TaskStats:
+        """What came of it. A success is a look in which no namespace failed or was left out after a
+        failure."""
+        task = self._task.stats()
+        return replace(
+            task,
+            failures=task.failures + self._failures,
+            failures_in_a_row=task.failures_in_a_row + self._failures_in_a_row,
+            last_success=self._last_success,
+            last_error=self._last_error if self._failures else task.last_error,
+        )
 
     def look(self) -> None:
         """Do what there is to do, once."""
+        self._settle()
         indexes = list(self._indexes.values())
         for index in indexes:
             self._tend(index)
         self._seal_the_largest(indexes)
+        if not any(self._paused(index) for index in indexes):
+            self._failures_in_a_row, self._last_success = 0, time.time()
 
     def relieve(self, index: NamespaceIndex) -> None:
         """Wait a little for sealing where the hot index of a namespace holds more than it should, as a bulk
         load is faster: called before a write. Where waiting does not help, nobody waits for a while."""
-        if not self._much(index) or self._paused(index) or not self._thread.is_alive():
+        if not self._much(index) or self._paused(index) or not self._task.alive:
             return
         now = time.monotonic()
         if now < self._no_relief_before:
             return
         with self._sealed:
-            self._wake.set()
+            self._task.wake()
             if not self._sealed.wait_for(
                 lambda: self._stopping or self._paused(index) or not self._much(index), _LONGEST_WAIT_SECONDS
             ):
@@ -194,6 +207,9 @@ class Maintenance:
         before = self._pauses.get(index.path, (0.0, _FIRST_PAUSE_SECONDS / 2))[1]
         pause = min(2 * before, _LONGEST_PAUSE_SECONDS)
         self._pauses[index.path] = time.monotonic() + pause, pause
+        self._failures += 1
+        self._failures_in_a_row += 1
+        self._last_error = f"{type(error).__name__}: {error}"
         with self._sealed:
             self._sealed.notify_all()
         say = log.warning if isinstance(error, StoreFullError) else log.error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -333,6 +334,33 @@ def test_forgetting_that_is_half_done_waits_for_the_exchange(tmp_path: Path, poi
         assert entered.is_set()
         assert not failures
         all_there(cache, 10)
+
+
+def test_what_fails_in_the_background_is_counted_and_the_thread_goes_on(tmp_path: Path) -> None:
+    """Of a cancelled build the thread took that the cache was being closed, and ended without a word."""
+    left = [OSError(24, "Too many open files"), SegmentCancelledError("cancelled"), MemoryError()]
+
+    def hook(point: str) -> None:
+        if point == "seal-read" and left:
+            raise left.pop()
+
+    with open_cache(tmp_path / "d", BATCH, background=True, crash_hook=hook) as cache:
+        assert cache.background_tasks()["maintenance"].alive
+        fill(cache)
+        end = time.monotonic() + 60
+        while cache.stats().hot_tokens >= 100 or left:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        task = cache.background_tasks()["maintenance"]
+        assert task.alive
+        assert task.failures == 3
+        assert task.last_error == "OSError: [Errno 24] Too many open files"
+        while cache.background_tasks()["maintenance"].failures_in_a_row:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert 0 < time.time() - cache.background_tasks()["maintenance"].last_success < 60
+        all_there(cache, 12)
+    assert not cache.background_tasks()["maintenance"].alive
 
 
 def test_a_stop_ends_a_build_and_leaves_nothing(tmp_path: Path) -> None:
