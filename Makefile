@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test interop check sanitize fuzz-segment fuzz-wire bench performance caches peers adapters clean
+.PHONY: help setup demo test test-disturbed interop check sanitize fuzz-segment fuzz-wire bench performance caches peers adapters clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -55,6 +55,14 @@ ifeq ($(filter-out 0,$(SUFFIXSVC_NO_MODEL)),)
 else
 	@$(BIN)/python -m pytest -m "not model" $(PYTEST_ARGS)
 endif
+
+# No test may depend on speed. HOW=busy: beside spinning processes; slow-disk: every fsync takes 50 ms longer;
+# one-core: on one core. Each takes two to three times as long as `make test`.
+test-disturbed: setup  ## run every test on a disturbed machine; HOW='busy slow-disk one-core' (default: all three)
+	@$(BIN)/suffixsvc models get smollm2-135m >/dev/null
+	@for how in $(or $(HOW),busy slow-disk one-core); do \
+	    echo "test-disturbed: $$how"; tools/test_disturbed.sh "$$how" $(PYTEST_ARGS); \
+	done
 
 # LLAMA_CPP_BIN=DIR takes the programs of a llama.cpp that is there. JOBS=1 compiles one file at a time.
 interop: setup  ## hold lookup caches against llama.cpp's own programs (built once, about 15 minutes)

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Runs the tests on a machine that is disturbed on purpose: no test may depend on speed.
+#
+#   tools/test_disturbed.sh busy|slow-disk|one-core [pytest's arguments]
+#
+#   busy        beside as many spinning processes as there are cores
+#   slow-disk   every fsync takes SLOW_DISK_MS (50) milliseconds longer
+#   one-core    on the first core that this process may use
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source tools/common.sh
+
+how=${1:-}
+[[ $# -eq 0 ]] || shift
+command=(.venv/bin/python -m pytest "$@")
+
+case "$how" in
+    busy)
+        spinning=()
+        trap 'kill "${spinning[@]}" 2>/dev/null || true' EXIT
+        for ((i = 0; i < $(getconf _NPROCESSORS_ONLN); i++)); do
+            (while :; do :; done) &
+            spinning+=($!)
+        done
+        "${command[@]}"
+        ;;
+    slow-disk)
+        require_compiler
+        shim=$(mktemp -d)
+        trap 'rm -rf "$shim"' EXIT
+        "${CC:-cc}" -shared -fPIC -O1 -o "$shim/slow_disk.so" tests/support/slow_disk.c -ldl
+        LD_PRELOAD="$shim/slow_disk.so${LD_PRELOAD:+:$LD_PRELOAD}" "${command[@]}"
+        ;;
+    one-core)
+        first=$(.venv/bin/python -c 'import os; print(min(os.sched_getaffinity(0)))')
+        taskset -c "$first" "${command[@]}"
+        ;;
+    *) fail "usage: tools/test_disturbed.sh busy|slow-disk|one-core [pytest's arguments]" ;;
+esac
