@@ -124,7 +124,10 @@ class _LazyGroup(TyperGroup):
 
 
 def _load(name: str, verb: Verb) -> Any:
+    from suffixsvc.cli.logs import log_to_stderr  # structlog: not for --help
+
     prefer_short_wakeups()
+    log_to_stderr()
     function: Any = getattr(importlib.import_module(verb.module), verb.attribute)
     if isinstance(function, typer.Typer):
         return get_command(function)

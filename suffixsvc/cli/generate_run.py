@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import Any, Final
 
-import structlog
 import typer
 from rich.console import Console
 from suffixsvc_driver.config import Policy
@@ -27,6 +26,7 @@ from suffixsvc.cli.generate_show import TextView, choose_style
 from suffixsvc.cli.generate_stats import one_line, print_statistics
 from suffixsvc.cli.generate_stop import Interrupts
 from suffixsvc.cli.generate_turn import FORMAT, Totals, Turn
+from suffixsvc.cli.logs import log_to_stderr
 from suffixsvc.errors import InvalidConfigError, ModelError
 
 __all__ = ["run"]
@@ -47,7 +47,7 @@ def run(options: Options) -> None:
     interrupts = Interrupts()
     with interrupts.watched(), ExitStack() as stack:
         console = Console(stderr=True, highlight=False)
-        _log_to_stderr()
+        log_to_stderr(logging.WARNING)  # warnings of the driver, beside the model's text
 
         def say(text: str) -> None:
             console.print(text, markup=False, soft_wrap=True)
@@ -239,13 +239,3 @@ def _line(terminal: bool) -> str | None:
     except UnicodeDecodeError as error:
         raise InvalidConfigError("a turn is no text", expected="UTF-8", got=f"byte {error.start}") from None
     return checked_text(line.removesuffix("\n"), "a turn") if line else None
-
-
-def _log_to_stderr() -> None:
-    """Warnings of the driver, a line each; the text on stdout stays the model's."""
-    structlog.configure(
-        processors=[structlog.processors.add_log_level, structlog.dev.ConsoleRenderer(colors=False)],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
-        cache_logger_on_first_use=False,
-    )

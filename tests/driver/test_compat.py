@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import structlog
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.models.finding import find_in_folders, find_in_ollama
 from suffixsvc_driver.models.known_pairs import find_known, known_pairs
@@ -49,6 +50,21 @@ def write_aborting(path: Path) -> Path:
     texts = [*byte_texts(), *SPECIAL]
     texts[66] = texts[65]
     return write_tiny_llama(path, texts=texts)
+
+
+def test_a_warning_does_not_break_json(
+    run: Run, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine `compat --measure --json` printed the warning that the measurement was disturbed in
+    front of its JSON, on stdout, so that no program could read it: structlog writes there unless it is
+    configured, which only `serve` and `generate` did. Every verb logs to stderr."""
+    monkeypatch.setenv("SUFFIXSVC_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("suffixsvc_driver.cost._STEADY", -1.0)  # every measurement counts as disturbed
+    structlog.reset_defaults()
+    draft = write_tiny_llama(tmp_path / "draft.gguf")
+    _, told, wrong = run(target, draft, "--measure", "--threads", 1, "--json")
+    assert "busy machine" in wrong
+    assert json.loads(told)["measured"]["threads"] == 1
 
 
 def test_a_pair_rule_by_rule(run: Run, target: Path, tmp_path: Path) -> None:

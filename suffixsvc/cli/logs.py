@@ -1,0 +1,20 @@
+"""Log lines of a verb: on stderr, because stdout holds the verb's result (text, tables, JSON)."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+
+__all__ = ["log_to_stderr"]
+
+
+def log_to_stderr(level: int = logging.INFO) -> None:
+    """One line an event of at least this level. ``serve`` configures its own format afterwards."""
+    structlog.configure(
+        processors=[structlog.processors.add_log_level, structlog.dev.ConsoleRenderer(colors=False)],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
