@@ -22,7 +22,7 @@ sglang="sglang==0.5.23 --hash=sha256:00b3cd5b265ac76c64185fbb6b95424f324ddd9f428
 venv=.venv-adapters
 build=build/adapters
 log=$build/adapters.log
-stamp="$torch $transformers $vllm $sglang"
+stamp="$torch $transformers $vllm $sglang, files 2" # count up when other files are unpacked
 pip=("$venv/bin/python" -m pip --disable-pip-version-check)
 
 # Says what went wrong last, and where the whole story is.
@@ -94,8 +94,10 @@ END
     broken "vLLM's build tools could not be installed"
 VLLM_TARGET_DEVICE=empty VLLM_VERSION_OVERRIDE=0.33.0 \
     download vllm "$vllm" --no-binary vllm --no-build-isolation
-unpack vllm vllm/v1/spec_decode/custom_class_proposer.py vllm/v1/worker/gpu_model_runner.py \
-    vllm/v1/executor/multiproc_executor.py vllm/config/{vllm,speculative,model,scheduler,parallel}.py
+unpack vllm vllm/v1/spec_decode/custom_class_proposer.py vllm/v1/worker/gpu_{model_runner,input_batch}.py \
+    vllm/v1/core/sched/{utils,scheduler}.py vllm/v1/engine/detokenizer.py vllm/tokenizers/registry.py \
+    vllm/sampling_params.py vllm/v1/executor/multiproc_executor.py \
+    vllm/config/{vllm,speculative,model,scheduler,parallel}.py
 
 download sglang "$sglang" --only-binary sglang --implementation cp --abi cp311 --python-version 3.11 \
     --platform manylinux_2_34_x86_64

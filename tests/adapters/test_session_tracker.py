@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import structlog
 from suffixsvc_driver.adapters import Asked, SessionTracker, TrackerConfig
 from suffixsvc_driver.adapters.closing import SessionCloser
+from support.serving import eventually
 from support.tracker_oracle import TrackerOracle, WatchedNamespace
 
 from suffixsvc import SuffixCache
@@ -241,8 +243,6 @@ def test_what_nobody_asks_about_any_more_is_kept(cache: SuffixCache) -> None:
 
 def test_what_is_idle_is_kept_although_the_engine_stands_still(cache: SuffixCache) -> None:
     """Nobody calls any more: the tracker's own thread finds it."""
-    from support.serving import eventually
-
     with SessionTracker(cache.namespace("tests"), TrackerConfig(idle_seconds=0.02)) as tracker:
         tracker.draft([1, 2, 3], written=2)
         eventually(lambda: outputs(cache) == [[2, 3]], "the idle sequence is kept")
@@ -260,6 +260,51 @@ def test_the_engine_says_that_a_sequence_is_over(cache: SuffixCache) -> None:
         tracker.settle()
         assert outputs(cache) == [[2, 3], [5, 6]]
         assert tracker.stats.closed == 2
+
+
+def test_the_last_tokens_of_a_sequence_end_it(watched: WatchedNamespace, cache: SuffixCache) -> None:
+    """The engine knows that a response ends with these tokens. Its output waited for ``idle_seconds`` and was
+    lost with the process; now it is kept at once, with its last step's feedback, and nothing is drafted."""
+    with SessionTracker(watched) as tracker:
+        tracker.draft([1, *TEXT], hint="r1", written=len(TEXT))
+        tracker.end("r1")
+        tracker.settle()
+        assert tracker.draft([2, *TEXT[:3]], hint="r2", written=3).token_ids.tolist() == TEXT[3:]
+        (draft,) = tracker.draft_many([Asked([2, *TEXT[:6]], hint="r2", written=3, last=True)])
+        tracker.settle()
+        assert len(draft) == 0
+        assert outputs(cache)[1:] == [TEXT[:6]]
+        assert (tracker.stats.live, tracker.stats.accepted, tracker.stats.asked) == (0, 3, 2)
+        assert watched.opened[1].steps[-1] == (TEXT[3:6], (8, 3))
+        tracker.draft_many([Asked([2, *TEXT[:6], 7], hint="r2", written=1)])  # it goes on: with a new session
+        assert watched.opened[2].context == [2, *TEXT[:6]]
+
+
+def test_a_new_request_id_is_a_new_sequence(watched: WatchedNamespace) -> None:
+    """Two requests of one prompt write the same tokens; the second took over the first one's session as soon
+    as the first one was not asked about in the same step."""
+    with SessionTracker(watched) as tracker:
+        for hint, text in (("r1", [1, 2, 3]), ("r2", [1, 2, 3]), ("r1", [1, 2, 3, 4]), ("r2", [1, 2, 3, 5])):
+            tracker.draft_many([Asked(text, hint=hint, named=True, written=1)])
+    assert [session.written for session in watched.opened] == [[3, 4], [3, 5]]
+
+
+def test_the_engine_knows_which_sequences_are_over(cache: SuffixCache) -> None:
+    """What the engine is done with is kept although nothing is asked any more; what it is not done with (a
+    preempted request) is spared however long it is idle."""
+    running = {"r1", "r2"}
+    with SessionTracker(
+        cache.namespace("tests"),
+        TrackerConfig(idle_seconds=0.05),
+        is_over=lambda hint: None if hint == "row" else hint not in running,
+    ) as tracker:
+        for hint, token in (("r1", 1), ("r2", 4), ("row", 7)):
+            tracker.draft([token, token + 1, token + 2], hint=hint, written=2)
+        running.remove("r1")
+        eventually(lambda: outputs(cache) == [[2, 3], [8, 9]], "what is over and what is idle is kept")
+        time.sleep(0.2)  # idle_seconds, several times
+        tracker.draft([4, 5, 6, 10], hint="r2", written=1)
+    assert outputs(cache) == [[2, 3], [8, 9], [5, 6, 10]]
 
 
 def test_after_close_drafts_are_empty(cache: SuffixCache) -> None:
@@ -416,6 +461,24 @@ def test_a_draft_ends_before_the_end_of_the_text(watched: WatchedNamespace) -> N
     tree = draft_of([5, 6, 7, 8], [-1, 0, -1, 2])
     with SessionTracker(Hostile(tree), TrackerConfig(tree=True)) as tracker:  # type: ignore[arg-type]
         assert tracker.draft([1], stop_before=frozenset({7})).token_ids.tolist() == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("tree", "draft", "tokens", "parents"),
+    [
+        (False, draft_of([5, 6, 7, 8], [-1, 0, 1, 2]), [5, 6, 7], [-1, 0, 1]),
+        (False, draft_of([7, 6], [-1, 0]), [7], [-1]),
+        (False, draft_of([5, 6, 7], [-1, 0, 1]), [5, 6, 7], [-1, 0, 1]),
+        (True, draft_of([5, 7, 6, 8, 9], [-1, 0, 0, 1, 3]), [5, 7, 6], [-1, 0, 0]),
+    ],
+)
+def test_a_draft_may_end_with_the_end_of_the_text_but_not_go_on(
+    tree: bool, draft: Draft, tokens: list[int], parents: list[int]
+) -> None:
+    """An end-of-sequence token that is drafted saves a step; tokens after it are verified in vain."""
+    with SessionTracker(Hostile(draft), TrackerConfig(tree=tree)) as tracker:  # type: ignore[arg-type]
+        (cut,) = tracker.draft_many([Asked([1, 2], stop_after=frozenset({7, 99}))])
+    assert (cut.token_ids.tolist(), cut.parents.tolist()) == (tokens, parents)
 
 
 def test_a_message_of_many_steps_that_fails_empties_all_and_raises_nothing(watched: WatchedNamespace) -> None:

@@ -1,8 +1,10 @@
-"""The proposer in vLLM's order of calls: rows that move, drafts in the buffer, requests without an end."""
+"""The proposer in vLLM's order of calls: rows that move, drafts in the buffer, steps that run past an end."""
 
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +13,9 @@ import numpy as np
 import pytest
 import structlog
 from suffixsvc_driver.adapters.examples.recorded_calls import Call
-from suffixsvc_driver.adapters.examples.vllm_rows import Rows
+from suffixsvc_driver.adapters.examples.vllm_rows import END_OF_SEQUENCE, Rows, Sampling, as_recorded
 from suffixsvc_driver.adapters.vllm_proposer import SuffixProposer
-from support.serving import serving, socket_dir
+from support.serving import eventually, serving, socket_dir
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import InvalidConfigError
@@ -26,7 +28,11 @@ def config(drafted: int = 8, rows: int = 4, length: int = LENGTH, rank: int = 0,
     """What of vLLM's configuration the proposer reads."""
     return SimpleNamespace(
         speculative_config=SimpleNamespace(num_speculative_tokens=drafted),
-        model_config=SimpleNamespace(max_model_len=length, get_vocab_size=lambda: VOCABULARY),
+        model_config=SimpleNamespace(
+            max_model_len=length,
+            get_vocab_size=lambda: VOCABULARY,
+            try_get_generation_config=lambda: {"eos_token_id": [END_OF_SEQUENCE, 151_643]},
+        ),
         scheduler_config=SimpleNamespace(max_num_seqs=rows),
         parallel_config=SimpleNamespace(rank=rank, tensor_parallel_size=2, prefill_context_parallel_size=2),
         additional_config={"suffixsvc": {"namespace": "vllm", **own}},
@@ -44,7 +50,8 @@ def test_every_output_is_kept_whole_however_the_rows_move(
     seed: int, recorded: list[Call], tmp_path: Path
 ) -> None:
     """Requests come and go, are read in chunks, swap rows and lose them. What is remembered at the end is
-    exactly what was written: no token of a prompt, of a draft or of a neighbour is among it."""
+    exactly what vLLM returned, response by response: no token of a prompt, of a draft or of a neighbour, and
+    none that a step sampled after the end of its response."""
     print("seed", seed)
     rng = random.Random(seed)
     calls = rng.sample(recorded, 24)
@@ -69,9 +76,139 @@ def test_every_output_is_kept_whole_however_the_rows_move(
     assert sorted(rows.texts) == sorted(call.response for call in calls)
     assert max(drafted for _, drafted in lengths) == 8
     assert rows.rates.accepted > rows.rates.tokens / 3
-    # two of the log's calls are one conversation: their outputs may have gone into one session
-    joined = sorted(token for output in kept(tmp_path / "cache") for token in output)
-    assert joined == sorted(token for call in calls for token in call.response)
+    assert kept(tmp_path / "cache") == sorted(rows.texts)
+
+
+def by_stop_token(call: Call) -> Sampling:
+    """The response's last token is a stop token of the request."""
+    return Sampling(eos_token_id=None, stop_token_ids=[7, call.response[-1]])
+
+
+def by_max_tokens(call: Call) -> Sampling:
+    """The end-of-sequence token is ignored."""
+    return Sampling(eos_token_id=None, max_tokens=len(call.response))
+
+
+@pytest.mark.parametrize("sampling", [as_recorded, by_stop_token, by_max_tokens])
+def test_text_after_the_end_of_a_response_is_neither_kept_nor_drafted_nor_counted(
+    sampling: Callable[[Call], Sampling], recorded: list[Call], tmp_path: Path
+) -> None:
+    """A step whose draft is accepted samples beyond the end, and vLLM's scheduler cuts afterwards. The
+    proposer stored the surplus, drafted it for others and counted it as accepted: on vLLM 0.32.0, smollm2,
+    82 of 100 outputs were longer than what was returned. Now an output is what was returned, and no draft
+    goes beyond a token that ends the response."""
+    calls = [call for call in recorded if call.response[-1] == END_OF_SEQUENCE][:8]
+    if sampling is by_stop_token:
+        calls = [call for call in calls if call.response[-1] not in call.response[:-1]]
+    proposer = SuffixProposer(config(data=str(tmp_path / "cache")))
+    drafts: list[list[int]] = []
+    for _ in range(3):
+        rows = Rows(4, LENGTH, lambda _, seen: drafts.extend(seen))
+        rows.add(calls, sampling=sampling)
+        while rows.step(proposer):
+            pass
+        assert sorted(rows.texts) == sorted(call.response for call in calls)
+    proposer.close()
+    assert kept(tmp_path / "cache") == sorted(3 * [call.response for call in calls])
+    assert any(END_OF_SEQUENCE in draft for draft in drafts)
+    if sampling is not by_max_tokens:
+        assert not any(END_OF_SEQUENCE in draft[:-1] for draft in drafts)
+    assert rows.rates.tokens == sum(len(call.response) for call in calls)
+
+
+def test_accepted_tokens_are_tokens_that_were_returned(recorded: list[Call], tmp_path: Path) -> None:
+    """On the real engine 320 tokens were counted as accepted where responses had 281. What the proposer
+    counts is now what the engine accepted within the responses."""
+    proposer = SuffixProposer(config(data=str(tmp_path / "cache")))
+    accepted = 0
+    for _ in range(2):
+        rows = Rows(4, LENGTH)
+        rows.write(recorded[:12], proposer)
+        accepted += rows.rates.accepted
+    proposer.close()
+    assert proposer.stats.accepted == accepted
+
+
+def test_no_draft_is_longer_than_what_max_tokens_leaves(recorded: list[Call]) -> None:
+    """The step that verifies a draft writes one token more; beyond ``max_tokens`` it is computed in vain."""
+    call = max(recorded, key=lambda call: len(call.response))
+    proposer = SuffixProposer(config())
+    seen: list[tuple[int, int]] = []
+    for _ in range(2):
+        rows = Rows(1, LENGTH, lambda tokens, drafts: seen.extend(zip(tokens, map(len, drafts), strict=True)))
+        rows.add([call], sampling=by_max_tokens)
+        while rows.step(proposer):
+            pass
+    proposer.close()
+    end = len(call.prompt) + len(call.response)
+    assert max(drafted for _, drafted in seen) == 8
+    assert all(tokens + drafted < end for tokens, drafted in seen if drafted)
+
+
+def test_where_only_rows_are_known_the_models_ends_of_text_end_a_response(
+    recorded: list[Call], tmp_path: Path
+) -> None:
+    """A vLLM whose runner has another layout: the generation config's end-of-sequence tokens are cut at, what
+    ``max_tokens`` leaves is kept, and it is said once."""
+    calls = [call for call in recorded if call.response[-1] == END_OF_SEQUENCE][:6]
+    proposer = SuffixProposer(config(data=str(tmp_path / "cache")))
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(2):
+            rows = Rows(2, LENGTH)
+            rows.requests = None
+            rows.write(calls, proposer)
+    proposer.close()
+    assert [entry["log_level"] for entry in logs] == ["warning"]
+    assert "requests are not where they were" in logs[0]["event"]
+    assert kept(tmp_path / "cache") == sorted(2 * [call.response for call in calls])
+
+
+def test_an_output_is_kept_when_its_response_ends_not_when_the_process_does(recorded: list[Call]) -> None:
+    """SIGTERM to vLLM's API server kills the engine's process at once. Outputs were kept after 60 s without a
+    step, or at an end in order: 0 of 6 in an embedded folder. Now each is committed when its response ends,
+    though nothing more is asked, and what runs is not touched."""
+    proposer = SuffixProposer(config(idle_seconds=3600.0))
+    assert proposer.tracker is not None
+    rows = Rows(4, LENGTH)
+    rows.add(recorded[:7])
+    going = True
+    while going:
+        going = rows.step(proposer)
+        proposer.tracker.settle()
+        assert proposer.stats.closed == len(rows.texts)
+    assert (proposer.stats.closed, proposer.stats.live) == (7, 0)
+    proposer.close()
+
+
+def test_a_request_that_is_aborted_is_kept_and_one_that_is_preempted_is_spared(
+    recorded: list[Call], tmp_path: Path
+) -> None:
+    """Both leave the batch. The aborted one is over when vLLM lets go of it, though there are no more steps;
+    the preempted one comes back and its output stays whole, however long that takes."""
+    calls = sorted(recorded, key=lambda call: len(call.response))[-3:]
+    proposer = SuffixProposer(config(data=str(tmp_path / "cache"), idle_seconds=0.05))
+    rows = Rows(3, LENGTH)
+    rows.add(calls)
+    for _ in range(3):
+        rows.step(proposer)
+    rows.preempt(1)
+    held = rows._waiting.popleft()
+    rows.abort(0)
+    (aborted,) = rows.texts
+    assert 0 < len(aborted) < len(calls[0].response)
+    while rows.step(proposer):  # the third one, to its end
+        pass
+    eventually(
+        lambda: proposer.stats.closed == 2, "the thread keeps the aborted one: there are no more steps"
+    )
+    time.sleep(0.2)  # idle_seconds, several times
+    assert (proposer.stats.closed, proposer.stats.live) == (2, 1)
+    rows._waiting.append(held)
+    while rows.step(proposer):
+        pass
+    proposer.close()
+    assert proposer.stats.failures == 0
+    assert kept(tmp_path / "cache") == sorted([aborted, calls[1].response, calls[2].response])
 
 
 def test_a_draft_never_goes_beyond_the_models_length() -> None:

@@ -12,7 +12,7 @@ stands in a part of it (vLLM: ``additional_config``), or in variables ``SUFFIXSV
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -93,11 +93,16 @@ def read_settings(
     return AdapterSettings(**values)
 
 
-def open_tracker(settings: AdapterSettings, config: TrackerConfig) -> SessionTracker:
+def open_tracker(
+    settings: AdapterSettings,
+    config: TrackerConfig,
+    is_over: Callable[[Hashable], bool | None] | None = None,
+) -> SessionTracker:
     """A tracker over the cache that the settings name; closing it closes the cache.
 
     Args:
         config: the adapter's own; what the settings say wins.
+        is_over: see :class:`SessionTracker`.
 
     Raises:
         StoreError: the folder cannot be used. TokenizerMismatchError. A service that is not there yet is no
@@ -109,13 +114,19 @@ def open_tracker(settings: AdapterSettings, config: TrackerConfig) -> SessionTra
         from suffixsvc_client import SuffixClient  # noqa: PLC0415 - brings grpc, which the other way does not need
 
         client = SuffixClient(settings.target, step_timeout_s=settings.step_timeout_s)
-        namespace = client.namespace(settings.namespace, fingerprint)
-        return SessionTracker(namespace, config, step_many=client.step_many, on_close=client.close)
+        return SessionTracker(
+            client.namespace(settings.namespace, fingerprint),
+            config,
+            step_many=client.step_many,
+            on_close=client.close,
+            is_over=is_over,
+        )
     from suffixsvc import SuffixCache  # noqa: PLC0415 - brings the native core and LMDB
 
     cache = SuffixCache(settings.data or None)
     try:
-        return SessionTracker(cache.namespace(settings.namespace, fingerprint), config, on_close=cache.close)
+        namespace = cache.namespace(settings.namespace, fingerprint)
+        return SessionTracker(namespace, config, on_close=cache.close, is_over=is_over)
     except BaseException:
         cache.close()
         raise

@@ -23,18 +23,25 @@ _CHAIN: Final = np.arange(-1, 255, dtype=np.int32)
 
 
 def clean_draft(
-    draft: Draft, budget: int, vocab_size: int, stop_before: frozenset[int] = frozenset(), *, tree: bool
+    draft: Draft,
+    budget: int,
+    vocab_size: int,
+    stop_before: frozenset[int] = frozenset(),
+    stop_after: frozenset[int] = frozenset(),
+    *,
+    tree: bool,
 ) -> Draft:
     """At most ``budget`` tokens of a draft, all inside the vocabulary: a chain or a tree.
 
-    A chain is cut at the first token that makes no sense or is in ``stop_before``; of a tree such a token and
-    what hangs on it go.
+    A chain is cut at the first token that makes no sense or is in ``stop_before``, and after the first one in
+    ``stop_after``; a tree loses such a token and its descendants, or the descendants only.
     """
     if len(draft) == 0 or budget <= 0:
         return Draft.empty()
     if not tree:
-        sound = not stop_before and _is_sound_chain(draft, budget, vocab_size)
-        return draft if sound else _chain(draft, budget, vocab_size, stop_before)
+        stops = stop_before or not stop_after.isdisjoint(draft.token_ids.tolist()[:-1])
+        sound = not stops and _is_sound_chain(draft, budget, vocab_size)
+        return draft if sound else _chain(draft, budget, vocab_size, stop_before, stop_after)
     tokens, parents = draft.token_ids.tolist()[:_READ_AT_MOST], draft.parents.tolist()
     probs = draft.probs.tolist()
     kept: list[int] = []
@@ -44,6 +51,7 @@ def clean_draft(
         if len(kept) == budget:
             break
         known = parent < i and parent in place and 0 <= token < vocab_size and math.isfinite(prob)
+        known = known and (parent < 0 or tokens[parent] not in stop_after)
         if known and token not in stop_before and (parent, token) not in siblings:
             siblings.add((parent, token))
             place[i] = len(kept)
@@ -73,9 +81,12 @@ def _is_sound_chain(draft: Draft, budget: int, vocab_size: int) -> bool:
     )
 
 
-def _chain(draft: Draft, budget: int, vocab_size: int, stop_before: frozenset[int]) -> Draft:
+def _chain(
+    draft: Draft, budget: int, vocab_size: int, stop_before: frozenset[int], stop_after: frozenset[int]
+) -> Draft:
     path = clean_chain(draft, budget, vocab_size, DraftSource.NAMESPACE)
     n = next((i for i, token in enumerate(path.token_ids) if token in stop_before), len(path))
+    n = next((i for i, token in enumerate(path.token_ids[:n], 1) if token in stop_after), n)
     if n == 0:
         return Draft.empty()
     return Draft(

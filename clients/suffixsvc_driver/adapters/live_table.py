@@ -21,12 +21,21 @@ class LiveTable:
     Args:
         most: sequences; more only while more are claimed at once.
         idle_seconds: sequences unused for so long are dropped by :meth:`drop_idle`.
+        is_over: whether the engine is done with a hint: True = its sequence has ended, False = it goes on
+            however long it is idle, None = unknown. Called with the table's lock held.
     """
 
-    def __init__(self, most: int, idle_seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        most: int,
+        idle_seconds: float,
+        clock: Callable[[], float],
+        is_over: Callable[[Hashable], bool | None] | None = None,
+    ) -> None:
         self._most = most
         self._idle_seconds = idle_seconds
         self._clock = clock
+        self._is_over = is_over
         self._lock = threading.Lock()
         self._sealed = False
         self._by_use: OrderedDict[int, LiveSequence] = OrderedDict()
@@ -35,13 +44,14 @@ class LiveTable:
     def __len__(self) -> int:
         return len(self._by_use)
 
-    def claim(self, view: View, hint: Hashable) -> LiveSequence | None:
+    def claim(self, view: View, hint: Hashable, named: bool = False) -> LiveSequence | None:
         """The sequence that this view continues: the one of that name if it does, else the one of which most
-        is known, of equals the last used. None: there is none, or others are working with it."""
+        is known, of equals the last used; with ``named`` no other than the one of that name.
+        None: there is none, or others are working with it."""
         with self._lock:
             found = None if hint is None else self._by_hint.get(hint)
             if found is None or found.busy or not found.is_continued_by(view):
-                found = self._look_for(view)
+                found = None if named else self._look_for(view)
             if found is not None:
                 found.busy = True
                 self._use(found, hint)
@@ -62,6 +72,12 @@ class LiveTable:
             sequence.busy = False
             return self._drop(sequence) if self._sealed else []
 
+    def discard(self, sequence: LiveSequence) -> list[BackendSession]:
+        """The caller is done with a sequence that has ended; returns its session."""
+        with self._lock:
+            sequence.busy = False
+            return self._drop(sequence)
+
     def drop(self, hint: Hashable) -> list[BackendSession]:
         """The sequence of that name, if there is one and nobody works with it."""
         with self._lock:
@@ -69,9 +85,10 @@ class LiveTable:
             return [] if sequence is None or sequence.busy else self._drop(sequence)
 
     def drop_idle(self) -> list[BackendSession]:
+        """Those that have ended or are idle."""
         with self._lock:
             since = self._clock() - self._idle_seconds
-            return self._drop(*(s for s in self._by_use.values() if s.used_at <= since and not s.busy))
+            return self._drop(*(s for s in self._by_use.values() if not s.busy and self._has_ended(s, since)))
 
     def drop_all(self) -> list[BackendSession]:
         """All that nobody works with."""
@@ -83,6 +100,10 @@ class LiveTable:
         with self._lock:
             self._sealed = True
         return self.drop_all()
+
+    def _has_ended(self, sequence: LiveSequence, since: float) -> bool:
+        said = set() if self._is_over is None else {self._is_over(hint) for hint in sequence.hints}
+        return True in said or (sequence.used_at <= since and False not in said)
 
     def _look_for(self, view: View) -> LiveSequence | None:
         if view.start:  # a tail alone tells nobody whose it is

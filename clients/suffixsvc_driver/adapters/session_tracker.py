@@ -53,6 +53,8 @@ StepMany = Callable[[Sequence[tuple[Any, dict[str, Any]]]], Sequence[Draft]]
 _QUESTIONS_TO_SKIP: Final = 64
 #: how long close() waits for sessions that are being kept
 _PATIENCE_SECONDS: Final = 60.0
+#: how often the thread asks the engine which sequences are over
+_IS_OVER_SECONDS: Final = 1.0
 _NOTHING_SENT: Final = Verified(1, 0)
 
 
@@ -62,6 +64,7 @@ class _Limits(NamedTuple):
     tokens: int
     vocab_size: int
     stop_before: frozenset[int]
+    stop_after: frozenset[int]
 
 
 class _Job(NamedTuple):
@@ -73,6 +76,7 @@ class _Job(NamedTuple):
     at: int  # in the session
     verified: Verified | None
     limits: _Limits
+    last: bool = False  # the sequence ends with this step
 
 
 class SessionTracker:
@@ -83,9 +87,12 @@ class SessionTracker:
         step_many: how a client takes the steps of many sessions at once; None: one by one.
         clock: seconds, for what is idle.
         on_close: called at the end of :meth:`close`, to close what was opened for this tracker.
+        is_over: whether the engine is done with a hint, asked with every draft and once a second by a thread:
+            True ends the sequence, False spares it from ``idle_seconds``, None leaves it to them. It must be
+            fast, thread-safe, and must not call the tracker.
 
-    What the sequences wrote is kept when they end (:meth:`end`, ``TrackerConfig.idle_seconds``), and when
-    the tracker or the interpreter does.
+    What the sequences wrote is kept when they end (:meth:`end`, ``Asked.last``, ``is_over``,
+    ``TrackerConfig.idle_seconds``), and when the tracker or the interpreter does.
     """
 
     def __init__(
@@ -96,14 +103,17 @@ class SessionTracker:
         step_many: StepMany | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_close: Callable[[], None] | None = None,
+        is_over: Callable[[Hashable], bool | None] | None = None,
     ) -> None:
         self.config = config or TrackerConfig()
         self._namespace = namespace
         self._step_many = step_many
         self._on_close = on_close
         self._vocab_size = MAX_TOKEN_ID + 1 if self.config.vocab_size is None else self.config.vocab_size
-        self._table = LiveTable(self.config.max_sequences, self.config.idle_seconds, clock)
-        self._closer = SessionCloser(self._failed, self._end_idle, self.config.idle_seconds / 2)
+        idle_seconds = self.config.idle_seconds
+        self._table = LiveTable(self.config.max_sequences, idle_seconds, clock, is_over)
+        tick = idle_seconds / 2 if is_over is None else min(_IS_OVER_SECONDS, idle_seconds / 2)
+        self._closer = SessionCloser(self._failed, self._end_idle, tick)
         self._counting = threading.Lock()
         self._counts = dict.fromkeys(TrackerStats.__dataclass_fields__, 0)
         self._complained = False
@@ -124,7 +134,15 @@ class SessionTracker:
         stop_before: frozenset[int] = frozenset(),
     ) -> Draft:
         """What comes after these tokens; see :class:`Asked`. Empty whenever something goes wrong."""
-        asked = Asked(token_ids, start, hint, written, max_draft_tokens, vocab_size, stop_before)
+        asked = Asked(
+            token_ids,
+            start,
+            hint,
+            written=written,
+            max_draft_tokens=max_draft_tokens,
+            vocab_size=vocab_size,
+            stop_before=stop_before,
+        )
         return self.draft_many([asked])[0]
 
     def draft_many(self, asked: Sequence[Asked]) -> list[Draft]:
@@ -169,26 +187,31 @@ class SessionTracker:
         self._count(asked=int(limits.tokens > 0))
         if not len(view.token_ids):
             return None
-        sequence = self._table.claim(view, asked.hint)
+        sequence = self._table.claim(view, asked.hint, asked.named)
         if sequence is None:
             sequence = LiveSequence(view)
             self._close_sessions(self._table.enter(sequence, asked.hint))
             self._closer.start()
         try:
-            if sequence.session is not None:
-                return self._go_on(sequence, sequence.session, view, written, limits)
-            return self._begin(sequence, view, written, limits)
+            job = (
+                self._begin(sequence, view, written, limits)
+                if sequence.session is None
+                else self._go_on(sequence, sequence.session, view, written, limits)
+            )
+            return None if job is None else job._replace(last=asked.last)
         except BaseException:
             self._give_up(sequence)
             raise
 
     def _limits_of(self, asked: Asked) -> _Limits:
         tokens, vocab_size = self.config.max_draft_tokens, self._vocab_size
-        if asked.max_draft_tokens is not None:
+        if asked.last:
+            tokens = 0
+        elif asked.max_draft_tokens is not None:
             tokens = max(0, min(tokens, asked.max_draft_tokens))
         if asked.vocab_size is not None:
             vocab_size = min(vocab_size, asked.vocab_size)
-        return _Limits(tokens, vocab_size, asked.stop_before)
+        return _Limits(tokens, vocab_size, asked.stop_before, asked.stop_after)
 
     def _begin(self, sequence: LiveSequence, view: View, written: int, limits: _Limits) -> _Job | None:
         sequence.append(view.behind(sequence.end))
@@ -258,7 +281,9 @@ class SessionTracker:
             self._give_up(job.sequence)
             return Draft.empty()
         job.sequence.handed_out = draft
-        self._release(job.sequence)
+        self._close_sessions(
+            self._table.discard(job.sequence) if job.last else self._table.release(job.sequence)
+        )
         self._count(answered=int(len(draft) > 0), drafted=len(draft))
         return draft
 

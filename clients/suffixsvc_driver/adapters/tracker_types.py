@@ -96,16 +96,23 @@ class Asked(NamedTuple):
             have to name their sequences (``hint``).
         hint: a name the engine has for the sequence: a request id, a row. Tried first, never trusted: what
             does not continue that sequence's tokens is looked for among all.
+        named: ``hint`` is a request id, which the engine gives to one sequence only: a new name is a new
+            sequence, even if another one has the same tokens.
         written: how many of the last tokens the model has written for sure.
         max_draft_tokens: less than the configured number; 0 only tells.
         vocab_size: of this sequence's model, instead of the configured one.
         stop_before: the draft ends before any of these: ends of text that the model itself shall write.
+        stop_after: the draft ends with any of these: ends of text that a draft may contain.
+        last: the sequence ends with these tokens. No draft is made, and its output is kept at once.
     """
 
     token_ids: TokenIds
     start: int = 0
     hint: Hashable = None
+    named: bool = False
     written: int = 0
     max_draft_tokens: int | None = None
     vocab_size: int | None = None
     stop_before: frozenset[int] = frozenset()
+    stop_after: frozenset[int] = frozenset()
+    last: bool = False

@@ -1,14 +1,16 @@
 """vLLM: a proposer for its ``custom_class`` method.
 
-    vllm serve MODEL \\
+    vllm serve MODEL --shutdown-timeout 20 \\
       --speculative-config '{"method": "custom_class", "num_speculative_tokens": 16,
                              "model": "suffixsvc_driver.adapters.vllm_proposer.SuffixProposer"}' \\
       --additional-config '{"suffixsvc": {"target": "unix:/run/suffixsvc.sock", "namespace": "acme/model"}}'
 
 vLLM hands over the rows of its batch: what was sampled in this step, how many tokens each row holds, and the
-buffer they stand in. It names no request, swaps rows as it likes, writes drafts into the buffer behind the
-tokens, and never says that a request is over. A :class:`SessionTracker` finds out, the row being a hint.
-An exception would end the engine: nothing is raised once it runs.
+buffer they stand in. It names no request, swaps rows as it likes, writes drafts into the buffer after the
+tokens, and never says that a request is over. A :class:`RequestTable` reads the rest from the model runner
+that calls: which request each row holds and where its response ends. A :class:`SessionTracker` has a session
+for each; an output is kept when its response ends. An exception would end the engine: nothing is raised once
+it runs.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from suffixsvc.errors import InvalidConfigError
 from suffixsvc_driver.adapters.backends import open_tracker, read_settings
 from suffixsvc_driver.adapters.session_tracker import SessionTracker
 from suffixsvc_driver.adapters.tracker_types import Asked, TrackerConfig, TrackerStats
+from suffixsvc_driver.adapters.vllm_requests import RequestTable
 
 __all__ = ["SuffixProposer"]
 
@@ -47,9 +50,9 @@ class SuffixProposer:
     def __init__(self, vllm_config: Any) -> None:
         speculative = vllm_config.speculative_config
         self.num_speculative_tokens: int = speculative.num_speculative_tokens
-        self.max_model_len: int = vllm_config.model_config.max_model_len
         self._failed = False
         self.tracker: SessionTracker | None = None
+        self._requests = RequestTable(vllm_config.model_config)
         if _is_redundant(vllm_config.parallel_config):
             return
         config = TrackerConfig(
@@ -57,7 +60,8 @@ class SuffixProposer:
             vocab_size=vllm_config.model_config.get_vocab_size(),
             max_sequences=_SEQUENCES_PER_ROW * vllm_config.scheduler_config.max_num_seqs,
         )
-        self.tracker = open_tracker(read_settings(_own_part(vllm_config.additional_config)), config)
+        settings = read_settings(_own_part(vllm_config.additional_config))
+        self.tracker = open_tracker(settings, config, self._requests.is_over)
 
     def propose(
         self,
@@ -69,9 +73,10 @@ class SuffixProposer:
         """Draft for every row that has just sampled.
 
         Args:
-            sampled_token_ids: what each row wrote in this step; nothing while its prompt is being read.
+            sampled_token_ids: what each row sampled in this step, beyond the end of its response too; nothing
+                while its prompt is being read.
             num_tokens_no_spec: int32[rows or more], the tokens of each row, those included.
-            token_ids_cpu: int32[rows or more, length], the tokens; what stands behind them is none of them.
+            token_ids_cpu: int32[rows or more, length], the tokens, and unused room.
             slot_mappings: not used.
 
         Returns:
@@ -88,7 +93,9 @@ class SuffixProposer:
             )
 
     def load_model(self, *_: object, **__: object) -> None:
-        """There is none."""
+        """Called when vLLM has loaded its model: there is none to load here, but a tokenizer."""
+        if self.tracker is not None:
+            self._requests.load_tokenizer()
 
     @property
     def stats(self) -> TrackerStats:
@@ -109,13 +116,19 @@ class SuffixProposer:
         drafts: list[list[int]] = [[] for _ in sampled_token_ids]
         if self.tracker is None:
             return drafts
+        responses = self._requests.responses(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
         asked: dict[int, Asked] = {}
-        for row, sampled in enumerate(sampled_token_ids):
-            length = int(num_tokens_no_spec[row])
-            if sampled:
-                room = max(0, self.max_model_len - length - 1)
-                tokens = token_ids_cpu[row, :length]
-                asked[row] = Asked(tokens, hint=row, written=len(sampled), max_draft_tokens=room)
+        for row, response in responses.items():
+            end = int(num_tokens_no_spec[row]) - len(sampled_token_ids[row]) + response.kept
+            asked[row] = Asked(
+                token_ids_cpu[row, :end],
+                hint=response.name,
+                named=response.named,
+                written=response.kept,
+                max_draft_tokens=max(0, response.room - 1),  # the step that verifies writes one more
+                stop_after=response.end_ids,
+                last=response.ended,
+            )
         for row, draft in zip(asked, self.tracker.draft_many(list(asked.values())), strict=True):
             drafts[row] = draft.token_ids.tolist()
         return drafts

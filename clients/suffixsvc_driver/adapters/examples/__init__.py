@@ -6,6 +6,6 @@
     sglang_ngram       the calls that SGLang makes, on a recorded log
     trtllm_endpoint    the requests that TensorRT-LLM sends, on a recorded log, over HTTP
 
-The last three engines need a GPU. Their examples run no model: the log says what one wrote, and the engine's
-part is played by a few lines that keep its buffers and call the adapter in its order.
+The last three run no model: the log says what one wrote, and the engine's part is played by a few lines that
+keep its buffers and call the adapter in its order.
 """

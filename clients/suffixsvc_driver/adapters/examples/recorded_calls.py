@@ -48,9 +48,9 @@ class HitRates:
     drafted: int = 0
     accepted: int = 0
 
-    def count(self, drafted: int, accepted: int) -> None:
-        """One step of one sequence; it wrote one token more than it accepted."""
-        self.tokens += accepted + 1
+    def count(self, drafted: int, accepted: int, ended: bool = False) -> None:
+        """One step of one sequence. It wrote one token more than it accepted, or ``ended`` with those."""
+        self.tokens += accepted + (not ended)
         self.steps += 1
         self.steps_with_draft += drafted > 0
         self.steps_with_hit += accepted > 0

@@ -3,20 +3,27 @@
 As its V1 model runner does it: new requests take free rows; a step writes what was sampled behind a row's
 tokens and then asks the proposer about all rows at once; drafts are written into the buffer behind the
 tokens, where the next step verifies them; a finished row's place is filled with the last one.
+
+The model does not stop at the end of a response: a step whose draft was accepted can sample beyond it. The
+scheduler cuts afterwards, at the end-of-sequence token or ``max_tokens``; the proposer has seen the surplus.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from suffixsvc_driver.adapters.examples.recorded_calls import Call, HitRates
 
-__all__ = ["Proposer", "Rows"]
+__all__ = ["END_OF_SEQUENCE", "CachedRequest", "Proposer", "Rows", "Sampling", "as_recorded"]
+
+#: of the model that wrote the recorded log
+END_OF_SEQUENCE: Final = 151_645
 
 
 class Proposer(Protocol):
@@ -31,16 +38,44 @@ class Proposer(Protocol):
     ) -> list[list[int]]: ...
 
 
-class _Request:
-    def __init__(self, call: Call) -> None:
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What a request's sampling parameters say of its end, as the worker gets them."""
+
+    eos_token_id: int | None = END_OF_SEQUENCE
+    stop_token_ids: list[int] = field(default_factory=list)
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    stop: list[str] = field(default_factory=list)
+    repetition_detection: None = None
+
+
+def as_recorded(call: Call) -> Sampling:
+    """Parameters with which a response ends where the recorded one does."""
+    ends = call.response[-1] == END_OF_SEQUENCE
+    return Sampling(max_tokens=None if ends else len(call.response))
+
+
+class CachedRequest:
+    """A request as the model runner caches it."""
+
+    def __init__(self, name: str, call: Call, sampling: Sampling) -> None:
+        self.req_id = name
         self.call = call
-        self.written = 0
+        self.sampling_params = sampling
+        self.prompt_token_ids = list(call.prompt)
+        self.prompt_embeds = None
+        self.num_prompt_tokens = len(call.prompt)
+        self.output_token_ids: list[int] = []
         self.unread = 0  # steps in which its prompt is still being read
         self.draft: list[int] = []
 
-    @property
-    def tokens(self) -> list[int]:
-        return [*self.call.prompt, *self.call.response[: self.written]]
+
+class _InputBatch:
+    def __init__(self, rows: int, length: int) -> None:
+        self.token_ids_cpu = np.zeros((rows, length), np.int32)
+        self.num_tokens_no_spec = np.zeros(rows, np.int32)
+        self.req_ids: list[str] = []
 
 
 class Rows:
@@ -50,17 +85,23 @@ class Rows:
         rows: at most so many requests at a time.
         length: tokens a row has room for.
         on_drafts: called with the drafts of each step, for whoever wants to look at them.
+
+    Attributes:
+        input_batch, requests: as vLLM's model runner has them. ``requests`` None: a proposer sees rows only.
+        texts: what was returned for each request that ended.
     """
 
     def __init__(
         self, rows: int, length: int, on_drafts: Callable[[list[int], list[list[int]]], None] | None = None
     ) -> None:
-        self.token_ids_cpu = np.zeros((rows, length), np.int32)
-        self.num_tokens_no_spec = np.zeros(rows, np.int32)
+        self.input_batch = _InputBatch(rows, length)
+        self.requests: dict[str, CachedRequest] | None = {}
         self.rates = HitRates()
         self.texts: list[tuple[int, ...]] = []
-        self._requests: list[_Request] = []
-        self._waiting: deque[_Request] = deque()
+        self._rows: list[CachedRequest] = []
+        self._waiting: deque[CachedRequest] = deque()
+        self._finished: list[str] = []
+        self._made = 0
         self._on_drafts = on_drafts
 
     def write(self, calls: Iterable[Call], proposer: Proposer) -> None:
@@ -69,71 +110,107 @@ class Rows:
         while self.step(proposer):
             pass
 
-    def add(self, calls: Iterable[Call], steps_to_read: int = 1) -> None:
+    def add(
+        self,
+        calls: Iterable[Call],
+        steps_to_read: int = 1,
+        sampling: Callable[[Call], Sampling] = as_recorded,
+    ) -> None:
         """Queue calls. ``steps_to_read``: steps that reading each prompt takes (chunked prefill)."""
         for call in calls:
-            request = _Request(call)
+            request = CachedRequest(f"request-{self._made}", call, sampling(call))
             request.unread = steps_to_read - 1
+            self._made += 1
             self._waiting.append(request)
 
     def swap(self, a: int, b: int) -> None:
         """Two rows change places, as they do when the batch is ordered anew."""
-        self._requests[a], self._requests[b] = self._requests[b], self._requests[a]
-        for array in (self.token_ids_cpu, self.num_tokens_no_spec):
+        batch = self.input_batch
+        self._rows[a], self._rows[b] = self._rows[b], self._rows[a]
+        batch.req_ids[a], batch.req_ids[b] = batch.req_ids[b], batch.req_ids[a]
+        for array in (batch.token_ids_cpu, batch.num_tokens_no_spec):
             array[[a, b]] = array[[b, a]]
 
     def preempt(self, row: int) -> None:
         """A request loses its row and goes on later; its draft is lost."""
-        request = self._requests[row]
+        request = self._rows[row]
         request.draft = []
         self._remove(row)
-        self._waiting.append(request)
+        self._waiting.appendleft(request)
+
+    def abort(self, row: int) -> None:
+        """A request's client is gone: its response ends as it is."""
+        self._finish(row)
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self._rows)
 
     def step(self, proposer: Proposer) -> bool:
         """One step of all rows; False when there is nothing left to do."""
-        while self._waiting and len(self._requests) < len(self.num_tokens_no_spec):
+        self._let_go()
+        batch = self.input_batch
+        while self._waiting and len(self._rows) < len(batch.num_tokens_no_spec):
             self._enter(self._waiting.popleft())
-        if not self._requests:
+        if not self._rows:
             return False
-        sampled = [self._sample(row, request) for row, request in enumerate(self._requests)]
-        drafts = proposer.propose(sampled, self.num_tokens_no_spec, self.token_ids_cpu, slot_mappings=None)
+        sampled = [self._sample(row, request) for row, request in enumerate(self._rows)]
+        drafts = proposer.propose(sampled, batch.num_tokens_no_spec, batch.token_ids_cpu, slot_mappings=None)
         if self._on_drafts is not None:
-            self._on_drafts(self.num_tokens_no_spec[: len(sampled)].tolist(), drafts)
+            self._on_drafts(batch.num_tokens_no_spec[: len(sampled)].tolist(), drafts)
         for row, draft in enumerate(drafts):
-            self._requests[row].draft = draft
-            end = int(self.num_tokens_no_spec[row])
-            self.token_ids_cpu[row, end : end + len(draft)] = draft
-        for row in reversed(range(len(self._requests))):
-            request = self._requests[row]
-            if request.written == len(request.call.response):
-                self.texts.append(tuple(request.tokens[len(request.call.prompt) :]))
-                self._remove(row)
+            self._rows[row].draft = draft
+            end = int(batch.num_tokens_no_spec[row])
+            batch.token_ids_cpu[row, end : end + len(draft)] = draft
+        for row in reversed(range(len(self._rows))):  # the scheduler
+            request = self._rows[row]
+            if len(request.output_token_ids) >= len(request.call.response):
+                self._finish(row)
         return True
 
-    def _enter(self, request: _Request) -> None:
-        row, tokens = len(self._requests), request.tokens
-        self._requests.append(request)
-        self.token_ids_cpu[row, : len(tokens)] = tokens
-        self.num_tokens_no_spec[row] = len(tokens)
+    def _let_go(self) -> None:
+        """The worker hears of finished requests with the next step, if that has rows or not."""
+        for name in self._finished:
+            if self.requests is not None:
+                del self.requests[name]
+        self._finished.clear()
 
-    def _sample(self, row: int, request: _Request) -> list[int]:
+    def _enter(self, request: CachedRequest) -> None:
+        row, tokens = len(self._rows), [*request.prompt_token_ids, *request.output_token_ids]
+        self._rows.append(request)
+        self.input_batch.req_ids.append(request.req_id)
+        self.input_batch.token_ids_cpu[row, : len(tokens)] = tokens
+        self.input_batch.num_tokens_no_spec[row] = len(tokens)
+        if self.requests is not None:
+            self.requests[request.req_id] = request
+
+    def _sample(self, row: int, request: CachedRequest) -> list[int]:
+        """What the model writes in this step; behind its response it begins the response again."""
         if request.unread:
             request.unread -= 1
             return []
-        accepted = request.call.agrees_with(request.written, request.draft)
-        sampled = list(request.call.response[request.written : request.written + accepted + 1])
-        end = int(self.num_tokens_no_spec[row])
-        self.token_ids_cpu[row, end : end + len(sampled)] = sampled
-        self.num_tokens_no_spec[row] = end + len(sampled)
-        request.written += len(sampled)
-        self.rates.count(len(request.draft), accepted)
+        call, written = request.call, len(request.output_token_ids)
+        ahead = [call.response[(written + i) % len(call.response)] for i in range(len(request.draft) + 1)]
+        accepted = 0
+        while accepted < len(request.draft) and request.draft[accepted] == ahead[accepted]:
+            accepted += 1
+        sampled = ahead[: accepted + 1]
+        end = int(self.input_batch.num_tokens_no_spec[row])
+        self.input_batch.token_ids_cpu[row, end : end + len(sampled)] = sampled
+        self.input_batch.num_tokens_no_spec[row] = end + len(sampled)
+        request.output_token_ids += sampled
+        left = len(call.response) - written
+        self.rates.count(len(request.draft), min(accepted, left), ended=accepted >= left)
         return sampled
+
+    def _finish(self, row: int) -> None:
+        request = self._rows[row]
+        self.texts.append(tuple(request.output_token_ids[: len(request.call.response)]))
+        self._finished.append(request.req_id)
+        self._remove(row)
 
     def _remove(self, row: int) -> None:
         """The last row takes its place."""
-        last = len(self._requests) - 1
+        last = len(self._rows) - 1
         self.swap(row, last)
-        self._requests.pop()
+        self._rows.pop()
+        self.input_batch.req_ids.pop()
