@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-disturbed interop check sanitize fuzz-segment fuzz-wire bench performance caches peers adapters clean
+.PHONY: help setup demo test test-disturbed interop check sanitize fuzz-segment fuzz-wire bench performance caches peers adapters adapters-vllm clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -141,11 +141,16 @@ adapters: setup  ## hold the adapters against the engines they are for, and run 
 	    .venv-adapters/bin/python -m suffixsvc_driver.adapters.examples.$$example; \
 	done
 
+# TORCH_INDEX=URL takes torch for CPUs from another index.
+adapters-vllm: $(VENV)/.stamp-core  ## run a real vLLM with its adapter, on CPUs (3 GB, once; minutes)
+	@tools/adapters_vllm.sh
+	@.venv-adapters-vllm/bin/python -m pytest -m adapters tests/adapters/test_vllm_engine.py $(PYTEST_ARGS)
+
 # The logs are answers of a real model, recorded with `suffixsvc bench record` (hours; docs/benchmarks.md).
 caches: $(VENV)/.stamp-core  ## make the caches that come along again from the logs in caches/recorded
 	@$(BIN)/suffixsvc cache make sql json code --force
 
 clean:  ## remove everything that was built or set up here (downloaded models stay)
-	@rm -rf $(VENV) .venv-proto .venv-peers .venv-adapters build dist .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache \
+	@rm -rf $(VENV) .venv-proto .venv-peers .venv-adapters .venv-adapters-vllm build dist .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache \
 	    .hypothesis report.html *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -42,14 +42,7 @@ mkdir -p "$build"
 echo "installing $torch and $transformers into $venv (0.2 to several GB, once; it says more in $log) ..."
 rm -rf "$venv"
 .venv/bin/python -m venv "$venv" >>"$log" 2>&1 || broken ".venv/bin/python cannot create a virtual environment"
-# What is in .venv is found behind what is here: nothing is built or installed twice.
-"$venv/bin/python" - .venv/bin/python <<'END' >>"$log" 2>&1 || broken ".venv could not be added to $venv"
-import pathlib, subprocess, sys, sysconfig
-ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
-theirs = subprocess.run([sys.argv[1], "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
-ours = pathlib.Path(sysconfig.get_path("purelib"))
-(ours / "suffixsvc-venv.pth").write_text(f"import site; site.addsitedir({theirs!r})\n")
-END
+share_venv "$venv" >>"$log" 2>&1 || broken ".venv could not be added to $venv"
 "${pip[@]}" install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$torch" >>"$log" 2>&1 ||
     broken "$torch could not be installed"
 "${pip[@]}" install "$transformers" >>"$log" 2>&1 || broken "$transformers could not be installed"

