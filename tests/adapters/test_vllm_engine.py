@@ -56,9 +56,8 @@ def test_outputs_are_what_vllm_returned_token_for_token(tmp_path: Path) -> None:
     returned = report["returned"]
     texts = Counter(tuple(one["token_ids"]) for answers in returned.values() for one in answers)
     outputs = stored(tmp_path / "cache")
-    longer = [
-        text for text in (outputs - texts).elements() if any(text[: len(other)] == other for other in texts)
-    ]
+    others = list((outputs - texts).elements())
+    longer = [text for text in others if any(text[: len(one)] == one for one in texts)]
     reasons = {name: Counter(one["reason"] for one in answers) for name, answers in returned.items()}
     print(
         f"{texts.total()} responses, {outputs.total()} outputs, {len(longer)} longer than returned; {reasons}"

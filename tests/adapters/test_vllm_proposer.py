@@ -145,8 +145,9 @@ def test_no_draft_is_longer_than_what_max_tokens_leaves(recorded: list[Call]) ->
     assert all(tokens + drafted < end for tokens, drafted in seen if drafted)
 
 
+@pytest.mark.parametrize("lacks", ["requests", "sampling_params"])
 def test_where_only_rows_are_known_the_models_ends_of_text_end_a_response(
-    recorded: list[Call], tmp_path: Path
+    lacks: str, recorded: list[Call], tmp_path: Path
 ) -> None:
     """A vLLM whose runner has another layout: the generation config's end-of-sequence tokens are cut at, what
     ``max_tokens`` leaves is kept, and it is said once."""
@@ -155,8 +156,14 @@ def test_where_only_rows_are_known_the_models_ends_of_text_end_a_response(
     with structlog.testing.capture_logs() as logs:
         for _ in range(2):
             rows = Rows(2, LENGTH)
-            rows.requests = None
-            rows.write(calls, proposer)
+            rows.add(calls)
+            if lacks == "requests":
+                rows.requests = None
+            else:
+                for request in rows._waiting:
+                    del request.sampling_params
+            while rows.step(proposer):
+                pass
     proposer.close()
     assert [entry["log_level"] for entry in logs] == ["warning"]
     assert "requests are not where they were" in logs[0]["event"]
