@@ -112,11 +112,12 @@ class Server:
             except OSError:
                 time.sleep(0.2)
 
-    def ask(self, prompt: str, **params: Any) -> tuple[int, ...]:
+    def ask(self, question: str, **params: Any) -> tuple[int, ...]:
         """The token ids of the response."""
-        body = {"model": "m", "prompt": prompt, "temperature": 0, "return_token_ids": True, **params}
+        messages = [{"role": "user", "content": question}]
+        body = {"model": "m", "messages": messages, "temperature": 0, "return_token_ids": True, **params}
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/v1/completions",
+            f"http://127.0.0.1:{self.port}/v1/chat/completions",
             json.dumps(body).encode(),
             {"Content-Type": "application/json"},
         )
