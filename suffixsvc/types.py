@@ -7,7 +7,7 @@ and it imports none of them.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from suffixsvc.errors import StoreError
 
 __all__ = [
+    "AppendedIds",
     "Backend",
     "BackendNamespace",
     "BackendSession",
     "Draft",
     "DraftSource",
     "FloatArray",
+    "IncompleteOutput",
     "Labels",
     "NamespaceRecord",
     "NewOutput",
@@ -40,6 +42,7 @@ __all__ = [
     "TokenIds",
     "Verified",
     "VerifyCost",
+    "repeated_in",
 ]
 
 TokenArray = npt.NDArray[np.int32]
@@ -149,6 +152,9 @@ class NewOutput:
         incomplete: the session expired or was drained before its model finished.
         ttl_seconds: forget it this long after it was written; 0 = never.
         corpus: part of a pinned corpus.
+        uuid: 16 bytes that identify the output, chosen by its writer; b"": the store draws one. An output
+            whose uuid its namespace has already is not logged again.
+        session_id: of the session that wrote it; "" for bulk loads and sessions without a name.
     """
 
     namespace: str
@@ -159,6 +165,30 @@ class NewOutput:
     incomplete: bool = False
     ttl_seconds: int = 0
     corpus: bool = False
+    uuid: bytes = b""
+    session_id: str = ""
+
+
+class AppendedIds(list[OutputId]):
+    """The ids of an append, one an output. ``repeated``: positions of those that were in the log already."""
+
+    def __init__(self, ids: Iterable[OutputId] = (), repeated: Iterable[int] = ()) -> None:
+        super().__init__(ids)
+        self.repeated: list[int] = list(repeated)
+
+
+def repeated_in(ids: Sequence[OutputId]) -> Sequence[int]:
+    """Positions of the outputs of an append that were in the log already."""
+    return ids.repeated if isinstance(ids, AppendedIds) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class IncompleteOutput:
+    """An output of a session that expired or was drained, to be found by the session's id."""
+
+    output_id: OutputId
+    namespace: str
+    uuid: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +288,10 @@ class Store(Protocol):
         and then holds their ids; StoreFullError and others arrive through it. Very many take several
         transactions: parts of them can be read before the future is done, and other appends come between.
 
+        An output whose uuid is in its namespace already is not logged again: its id is the one of the output
+        that is there, and :func:`repeated_in` tells which ones those are. InvalidInputError if the one that
+        is there has other tokens.
+
         Args:
             create: namespaces that are made, or given their fingerprint, in the same transaction, as by
                 :meth:`add_namespace`.
@@ -301,6 +335,18 @@ class Store(Protocol):
     def scan(self, namespace: str | None = None, *, from_lsn: int = 0) -> Iterator[StoredOutput]:
         """Occurrences with id >= from_lsn in id order, of one namespace or of all. A consistent
         snapshot of the moment the first one is drawn."""
+
+    @property
+    def node_id(self) -> int:
+        """64 bits, drawn when the store was made: rows say which node wrote them. 0: the folder is of a
+        release before there were any, and had no room for one."""
+
+    def find(self, namespace: str, uuid: bytes) -> OutputId | None:
+        """The id of the output of this uuid, or None."""
+
+    def incomplete(self, session_id: str) -> list[IncompleteOutput]:
+        """Incomplete outputs that sessions of this id left, in id order. Its cost does not depend on how many
+        outputs there are."""
 
     def outline(self, namespace: str) -> Iterator[OutputOutline]:
         """The namespace's occurrences in id order, without their tokens. Those written or deleted while it

@@ -4,6 +4,8 @@
        ├───── refers to a payload ────────────── payloads: its content has the hash of its key
        ├───── is counted ─────────────────────── refs: exactly as many rows as it says
        ├───── is listed by namespace ─────────── by_namespace: nothing else is
+       ├───── is found by a uuid it was given ── uuids: nothing else is
+       ├───── is listed by an incomplete session incomplete: nothing else is
        ├───── is listed by expiry if it has one  expiry: nothing else is
        └───── or its tombstone is in each range  segments: rows and tombstones add up to what was sealed
 
@@ -21,10 +23,14 @@ import lmdb
 
 from suffixsvc.errors import StoreCorruptError
 from suffixsvc.store.clock_record import CLOCK_KEY, decode_clock
+from suffixsvc.store.identity import find, is_indexed
+from suffixsvc.store.identity_records import incomplete_key
 from suffixsvc.store.manifest import covering
 from suffixsvc.store.manifest_records import decode_tombstone
+from suffixsvc.store.read_view import ReadView
 from suffixsvc.store.records import (
     COUNTERS_KEY,
+    NODE_KEY,
     SCHEMA_KEY,
     LogRecord,
     PayloadKey,
@@ -39,7 +45,6 @@ from suffixsvc.store.records import (
     payload_key,
 )
 from suffixsvc.store.snapshot import load_snapshot
-from suffixsvc.store.tables import ReadView
 
 __all__ = ["check_view"]
 
@@ -49,16 +54,19 @@ def check_view(view: ReadView) -> None:
     _check_meta(view)
     rows = 0
     tokens = 0
-    expiring = 0
+    expiring = chosen = unfinished = 0
     references: Counter[PayloadKey] = Counter()
     sealed = _Sealed(view)
     for key, value in _items(view, view.dbs.log, 8):
         lsn = int.from_bytes(key, "big")
         record = decode_log(value, lsn)
         _check_row(view, record)
+        _check_identity(view, record)
         rows += 1
         tokens += record.token_count
         expiring += record.expires_us is not None
+        chosen += is_indexed(record)
+        unfinished += record.incomplete and bool(record.session_id)
         references[record.payload] += 1
         sealed.count(record.payload.namespace_id, lsn, record.token_count)
     sealed.check()
@@ -71,6 +79,8 @@ def check_view(view: ReadView) -> None:
         ("rows of by_namespace", rows, _entries(view, view.dbs.by_namespace)),
         ("rows of expiry", expiring, _entries(view, view.dbs.expiry)),
         ("rows of refs", len(references), _entries(view, view.dbs.refs)),
+        ("rows of uuids", chosen, _entries(view, view.dbs.uuids)),
+        ("rows of incomplete", unfinished, _entries(view, view.dbs.incomplete)),
     ):
         if expected != got:
             raise _broken(f"the number of {what} is wrong", expected, got)
@@ -84,9 +94,11 @@ def _check_meta(view: ReadView) -> None:
     for key, value in _items(view, view.dbs.meta):
         if key == CLOCK_KEY:
             decode_clock(value)
-        elif key not in (SCHEMA_KEY, COUNTERS_KEY):
+        elif key not in (SCHEMA_KEY, COUNTERS_KEY, NODE_KEY):
             raise _broken(f"meta holds an unknown key {key!r}")
     found = load_snapshot(view.txn, view.dbs)
+    if found.node_id != view.node_id:
+        raise _broken("the node id on disk is not the one in memory", view.node_id, found.node_id)
     if found.counters != view.counters:
         raise _broken("the counters on disk are not those in memory", view.counters, found.counters)
     if found.names != view.names:
@@ -106,6 +118,18 @@ def _check_row(view: ReadView, record: LogRecord) -> None:
     expires_us = record.expires_us
     if expires_us is not None and view.txn.get(expiry_key(expires_us, lsn), db=view.dbs.expiry) != b"":
         raise _broken(f"log record {lsn} is not listed by its expiry time")
+
+
+def _check_identity(view: ReadView, record: LogRecord) -> None:
+    lsn = record.lsn
+    if is_indexed(record):
+        found = find(view, record.payload.namespace_id, record.uuid)
+        if found is None or found.lsn != lsn:
+            raise _broken(f"log record {lsn} is not found by its uuid")
+    if record.incomplete and record.session_id and view.dbs.incomplete is not None:
+        key = incomplete_key(record.session_id, lsn)
+        if view.txn.get(key, db=view.dbs.incomplete) != b"":
+            raise _broken(f"log record {lsn} is not listed by its session")
 
 
 class _Sealed:
@@ -201,8 +225,8 @@ def _items(
             yield key, value
 
 
-def _entries(view: ReadView, database: lmdb._Database) -> int:
-    return view.txn.stat(db=database)["entries"]
+def _entries(view: ReadView, database: lmdb._Database | None) -> int:
+    return 0 if database is None else view.txn.stat(db=database)["entries"]
 
 
 def _broken(what: str, expected: object = None, got: object = None) -> StoreCorruptError:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,8 +31,10 @@ from suffixsvc.store import datafile
 from suffixsvc.store.clock_record import load_clock
 from suffixsvc.store.folder import DATA_FILE, FULL_ERRNOS, FolderLock, disk_error
 from suffixsvc.store.gate import Gate
+from suffixsvc.store.identity_records import encode_node
 from suffixsvc.store.records import (
     COUNTERS_KEY,
+    NODE_KEY,
     OLDEST_SCHEMA,
     SCHEMA_KEY,
     SCHEMA_VERSION,
@@ -49,6 +52,7 @@ __all__ = [
     "Environment",
     "full_or_store_error",
     "is_full",
+    "new_node_id",
     "rounded_up",
 ]
 
@@ -72,14 +76,18 @@ class Databases:
     by_namespace: lmdb._Database
     expiry: lmdb._Database
     state: lmdb._Database
-    #: the manifest; None in a folder of schema 1 that had no room for it
+    #: the manifest; None in a folder of schema 1 that had no room for the current schema
     segments: lmdb._Database | None = None
     tombstones: lmdb._Database | None = None
+    #: of schema 3; None in an older folder that had no room for it
+    uuids: lmdb._Database | None = None
+    incomplete: lmdb._Database | None = None
+    pending: lmdb._Database | None = None
 
 
 _NAMES: Final = tuple(Databases.__dataclass_fields__)
-#: databases that a schema added
-_NEW_IN_2: Final = ("segments", "tombstones")
+#: schema that a database came with, where that was not the first
+_ADDED: Final = {"segments": 2, "tombstones": 2, "uuids": 3, "incomplete": 3, "pending": 3}
 
 
 class Environment:
@@ -213,7 +221,8 @@ class Environment:
                 remedy="Open it with the release of suffixsvc that wrote it, or a newer one.",
             )
         handles = [meta]
-        names = [name for name in _NAMES if schema >= 2 or name not in _NEW_IN_2]
+        self.schema = schema
+        names = [name for name in _NAMES if schema >= _ADDED.get(name, 1)]
         for name in names[1:]:
             try:
                 handles.append(self._env.open_db(name.encode(), create=False))
@@ -231,10 +240,10 @@ class Environment:
                 )
         return Databases(*handles)
 
-    def add_manifest(self, txn: lmdb.Transaction[bytes]) -> bytes:
-        """Make the databases of schema 2 in the writer's transaction; the new schema record, to be put.
+    def add_databases(self, txn: lmdb.Transaction[bytes]) -> bytes:
+        """Make the databases that are missing in the writer's transaction; the new schema record, to be put.
         :meth:`reload` follows the commit."""
-        for name in _NEW_IN_2:
+        for name in _ADDED:
             self._env.open_db(name.encode(), txn=txn)
         return encode_schema(SCHEMA_VERSION, self.created_us)
 
@@ -428,6 +437,12 @@ def _fill(env: lmdb.Environment, created_us: int) -> None:
         handles = {name: env.open_db(name.encode(), txn=txn) for name in _NAMES}
         txn.put(SCHEMA_KEY, encode_schema(SCHEMA_VERSION, created_us), db=handles["meta"])
         txn.put(COUNTERS_KEY, encode_counters(Counters(txn=txn.id())), db=handles["meta"])
+        txn.put(NODE_KEY, encode_node(new_node_id()), db=handles["meta"])
+
+
+def new_node_id() -> int:
+    """64 random bits, not all zero."""
+    return secrets.randbits(64) or 1
 
 
 def _foreign(path: str, why: str) -> StoreForeignError:

@@ -53,7 +53,9 @@ def corrupt(where: str, what: str, expected: object = None, got: object = None) 
     return StoreCorruptError(f"{where}: {what}", expected=expected, got=got, remedy=_REMEDY)
 
 
-def open_record(raw: bytes, layout: struct.Struct, magic: bytes, where: str) -> tuple[Any, ...]:
+def open_record(
+    raw: bytes, layout: struct.Struct, magic: bytes, where: str, record_version: int = RECORD_VERSION
+) -> tuple[Any, ...]:
     """Check frame and checksum; the header's fields behind magic and version. StoreCorruptError."""
     smallest = layout.size + CHECKSUM.size
     if len(raw) < smallest:
@@ -66,8 +68,8 @@ def open_record(raw: bytes, layout: struct.Struct, magic: bytes, where: str) -> 
     actual = xxhash.xxh3_64_intdigest(body)
     if stored != actual:
         raise corrupt(where, "checksum does not match", f"{stored:016x}", f"{actual:016x}")
-    if version != RECORD_VERSION:
-        raise corrupt(where, "unknown record version", RECORD_VERSION, version)
+    if version != record_version:
+        raise corrupt(where, "unknown record version", record_version, version)
     return layout.unpack_from(raw)[2:]
 
 

@@ -20,18 +20,20 @@ from suffixsvc.errors import (
     StoreFullError,
     SuffixError,
 )
-from suffixsvc.store import datafile, removal
+from suffixsvc.store import datafile, identity, removal
 from suffixsvc.store.checker import check_view
 from suffixsvc.store.clock_record import report_gap
-from suffixsvc.store.environment import Environment, rounded_up
+from suffixsvc.store.environment import Environment, new_node_id, rounded_up
 from suffixsvc.store.folder import prepare_folder
-from suffixsvc.store.operations import Operation, append_operation
-from suffixsvc.store.records import decode_state, state_key
+from suffixsvc.store.operations import Operation, Undo, append_operation
+from suffixsvc.store.read_view import ReadView
+from suffixsvc.store.records import SCHEMA_VERSION, decode_state, state_key
 from suffixsvc.store.scans import Scans
-from suffixsvc.store.tables import ReadView, WriteView
-from suffixsvc.store.validation import check_namespace, check_now, check_output, check_state_name
+from suffixsvc.store.tables import WriteView
+from suffixsvc.store.validation import check_namespace, check_now, check_output, check_state_name, check_uuid
 from suffixsvc.store.writer import Writer
 from suffixsvc.types import (
+    IncompleteOutput,
     NamespaceRecord,
     NewOutput,
     OutputId,
@@ -141,23 +143,47 @@ class LmdbStore:
         self._environment, self._scans, self._writer = environment, scans, writer
         # also runs at interpreter exit, while the (daemon) writer thread still does
         self._finalizer = weakref.finalize(self, _shut_down, environment.pid, writer)
-        if environment.dbs.segments is None:
-            self._add_manifest()
-        self._finish_deletions()
+        try:
+            if environment.schema < SCHEMA_VERSION:
+                self._upgrade()
+            self._undo_unfinished()
+            self._finish_deletions()
+        except BaseException:
+            self.close()
+            raise
 
-    def _add_manifest(self) -> None:
-        """A folder of schema 1 becomes one of schema 2, which earlier releases refuse: they would forget
-        without leaving tombstones."""
+    def _upgrade(self) -> None:
+        """A folder of an older schema becomes one of the current, which earlier releases refuse: they would
+        delete rows and leave their tombstones, or entries of their uuids."""
         environment = self._environment
         try:
             self._writer.call(
-                Operation(lambda view: view.add_manifest(environment.add_manifest(view.txn)), frees=True)
+                Operation(
+                    lambda view: view.upgrade(environment.add_databases(view.txn), new_node_id()), frees=True
+                )
             )
-        except StoreFullError as error:  # it is served as it is; nothing can be sealed
-            log.warning("no room for a manifest", folder=environment.path, error=str(error))
+        except StoreFullError as error:  # it is served as it is
+            log.warning("no room for the new schema", folder=environment.path, error=str(error))
             return
         environment.reload()
-        log.info("data folder brought to schema 2", folder=environment.path)
+        log.info("data folder upgraded", folder=environment.path, schema=environment.schema)
+
+    def _undo_unfinished(self) -> None:
+        """What a crash left of appends that took several transactions."""
+        with self._environment.read() as (txn, snapshot):
+            found = ReadView(txn, self._environment.dbs, snapshot).unfinished()
+        for ranges in found:
+            undo = Undo([lsn for first, last in ranges for lsn in range(first, last + 1)])
+            rows = 0
+            for done in self._in_slices(lambda most, undo=undo: self._undo(undo, most)):  # type: ignore[misc]  # bound now
+                rows += done
+                if undo.advance(done):
+                    break
+            log.info("unfinished append taken back", folder=self._environment.path, outputs=rows)
+
+    def _undo(self, undo: Undo, rows: int) -> int:
+        undo.limit(rows)
+        return self._writer.call(Operation(undo.apply, frees=True))
 
     def add_namespace(self, record: NamespaceRecord) -> NamespaceRecord:
         check_namespace(record)
@@ -276,6 +302,21 @@ class LmdbStore:
             number = snapshot.names.require(namespace).namespace_id
             view = ReadView(txn, self._environment.dbs, snapshot)
             return view.lsns(number, max(first, 1) - 1, last, 2**64 if limit is None else limit)
+
+    @property
+    def node_id(self) -> int:
+        return self._environment.snapshot.node_id
+
+    def find(self, namespace: str, uuid: bytes) -> OutputId | None:
+        check_uuid(uuid)
+        with self._environment.read() as (txn, snapshot):
+            view = ReadView(txn, self._environment.dbs, snapshot)
+            record = identity.find(view, snapshot.names.require(namespace).namespace_id, uuid)
+            return None if record is None else record.lsn
+
+    def incomplete(self, session_id: str) -> list[IncompleteOutput]:
+        with self._environment.read() as (txn, snapshot):
+            return identity.incomplete(ReadView(txn, self._environment.dbs, snapshot), session_id)
 
     @property
     def segment_folder(self) -> Path | None:

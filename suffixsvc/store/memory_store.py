@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,17 +27,23 @@ from suffixsvc.errors import (
     UnknownOutputError,
 )
 from suffixsvc.store import manifest as plans
+from suffixsvc.store.identity_records import drawn_uuid, lsn_of_drawn
 from suffixsvc.store.listeners import call_listener
 from suffixsvc.store.manifest import Manifest
-from suffixsvc.store.records import Payload
+from suffixsvc.store.records import Payload, content_hash
 from suffixsvc.store.validation import (
     CheckedOutput,
     check_namespace,
     check_now,
     check_output,
     check_state_name,
+    check_uuid,
+    own_uuid,
+    require_same_content,
 )
 from suffixsvc.types import (
+    AppendedIds,
+    IncompleteOutput,
     NamespaceRecord,
     NewOutput,
     OutputId,
@@ -96,6 +103,10 @@ class MemoryStore:
         self._states: dict[tuple[str, str], bytes] = {}
         self._manifests: dict[str, Manifest] = {}
         self._tombstones: dict[str, dict[OutputId, int]] = {}
+        #: by namespace and uuid; and the incomplete ones by session
+        self._uuids: dict[tuple[str, bytes], OutputId] = {}
+        self._incomplete: dict[str, list[OutputId]] = {}
+        self._node_id = secrets.randbits(64) or 1
         self._last_lsn = 0
         self._refused = False  # an append, for lack of room
         self._bytes = 0
@@ -166,7 +177,7 @@ class MemoryStore:
         with self._lock:
             self._require_open()
 
-    def _append(self, outputs: Sequence[CheckedOutput], create: Sequence[NamespaceRecord]) -> list[OutputId]:
+    def _append(self, outputs: Sequence[CheckedOutput], create: Sequence[NamespaceRecord]) -> AppendedIds:
         written_us = self._clock.now_us()
         with self._lock:
             self._require_open()
@@ -182,7 +193,31 @@ class MemoryStore:
                 self._require_tokenizer(record)
             for record in create:
                 self.add_namespace(record)
-            return [self._append_one(output, written_us) for output in outputs]
+            self._require_uuids(outputs)
+            ids = AppendedIds()
+            for place, output in enumerate(outputs):
+                there = self._uuids.get((output.namespace, output.uuid))
+                if there is None:
+                    ids.append(self._append_one(output, written_us))
+                else:
+                    ids.append(there)
+                    ids.repeated.append(place)
+            return ids
+
+    def _require_uuids(self, outputs: Sequence[CheckedOutput]) -> None:
+        """A uuid names one output, here and in the log."""
+        contents: dict[tuple[str, bytes], bytes] = {}
+        for output in outputs:
+            if not output.uuid:
+                continue
+            key = (output.namespace, output.uuid)
+            there = self._uuids.get(key)
+            if there is not None:
+                require_same_content(output, content_hash(self._rows[there].key[1]), there)
+            elif (drawn := lsn_of_drawn(output.uuid, self._node_id)) is not None and drawn > self._last_lsn:
+                raise own_uuid(output.uuid)
+            elif contents.setdefault(key, output.content) != output.content:
+                require_same_content(output, b"", 0)
 
     def _append_one(self, output: CheckedOutput, written_us: int) -> OutputId:
         key = (output.namespace, output.content)
@@ -204,8 +239,13 @@ class MemoryStore:
                 incomplete=output.incomplete,
                 ttl_seconds=output.ttl_seconds,
                 corpus=output.corpus,
+                uuid=output.uuid or drawn_uuid(self._node_id, self._last_lsn),
+                session_id=output.session_id,
             ),
         )
+        self._uuids[output.namespace, stored.output.uuid] = self._last_lsn
+        if output.incomplete and output.session_id:
+            self._incomplete.setdefault(output.session_id, []).append(self._last_lsn)
         expires_us = written_us + output.ttl_seconds * 1_000_000 if output.ttl_seconds else None
         self._rows[self._last_lsn] = _Row(stored, key, expires_us)
         self._bytes += _row_bytes(output)
@@ -229,6 +269,12 @@ class MemoryStore:
     def _delete_row(self, row: _Row) -> StoredOutput:
         output_id, output = row.stored.output_id, row.stored.output
         del self._rows[output_id]
+        del self._uuids[output.namespace, output.uuid]
+        if output.incomplete and output.session_id:
+            left = self._incomplete[output.session_id]
+            left.remove(output_id)
+            if not left:
+                del self._incomplete[output.session_id]
         if plans.covering(self._manifests.get(output.namespace, ()), output_id) is not None:
             self._tombstones.setdefault(output.namespace, {})[output_id] = len(output.token_ids)
         self._bytes -= _row_bytes(row.stored.output)
@@ -298,6 +344,23 @@ class MemoryStore:
             self._require_namespace(namespace)
             rows = ((i, row.stored.output.namespace) for i, row in self._rows.items() if first <= i <= last)
             return [i for i, path in rows if path == namespace][:limit]
+
+    @property
+    def node_id(self) -> int:
+        return self._node_id
+
+    def find(self, namespace: str, uuid: bytes) -> OutputId | None:
+        check_uuid(uuid)
+        with self._lock:
+            self._require_open()
+            self._require_namespace(namespace)
+            return self._uuids.get((namespace, uuid))
+
+    def incomplete(self, session_id: str) -> list[IncompleteOutput]:
+        with self._lock:
+            self._require_open()
+            rows = [self._rows[i].stored for i in self._incomplete.get(session_id, ())]
+            return [IncompleteOutput(r.output_id, r.output.namespace, r.output.uuid) for r in rows]
 
     @property
     def segment_folder(self) -> Path | None:

@@ -7,10 +7,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from suffixsvc.store.identity import note_pending
+from suffixsvc.store.identity_records import Range
 from suffixsvc.store.listeners import call_listener
 from suffixsvc.store.tables import WriteView
 from suffixsvc.store.validation import CheckedOutput
-from suffixsvc.types import NamespaceRecord, OutputId
+from suffixsvc.types import AppendedIds, NamespaceRecord, OutputId
 
 __all__ = ["SLICE_BYTES", "SLICE_ROWS", "Operation", "Undo", "append_operation"]
 
@@ -34,6 +36,10 @@ class Undo:
         self._ids = ids
         self._rows = SLICE_ROWS // 2
 
+    def limit(self, rows: int) -> None:
+        """At most so many at a time."""
+        self._rows = rows
+
     def shrink(self) -> bool:
         """There was no room for so many at a time; False if there is none for one."""
         self._rows //= 2
@@ -43,6 +49,8 @@ class Undo:
         """Delete some; how many."""
         part = self._ids[-max(1, self._rows) :]
         view.take_back(part)
+        if len(part) == len(self._ids):
+            note_pending(view, self._ids[0], ())
         return len(part)
 
     def advance(self, rows: int) -> bool:
@@ -116,7 +124,8 @@ def append_operation(
 
 
 class _AppendSlices:
-    """Many outputs, as many a transaction as it may take; one in any case."""
+    """Many outputs, as many a transaction as it may take; one in any case. The transactions but the last note
+    what has been written, so that an open can take back what a crash left half done."""
 
     def __init__(
         self, outputs: Sequence[CheckedOutput], written_us: int, create: Sequence[NamespaceRecord]
@@ -124,9 +133,11 @@ class _AppendSlices:
         self._outputs = outputs
         self._written_us = written_us
         self._create = create
-        self._ids: list[OutputId] = []
+        self._ids = AppendedIds()
+        #: new ones among them
+        self._written: list[OutputId] = []
 
-    def apply(self, view: WriteView) -> list[OutputId]:
+    def apply(self, view: WriteView) -> AppendedIds:
         first = len(self._ids)
         if not first:  # all of them before the first slice: what is refused is refused whole
             view.require_namespaces(self._outputs, self._create)
@@ -136,14 +147,39 @@ class _AppendSlices:
             if size > SLICE_BYTES and last > first:
                 break
             last += 1
-        return view.append(self._outputs[first:last], self._written_us, self._create)
+        ids = view.append(self._outputs[first:last], self._written_us, self._create)
+        written = self._written + _new(ids)
+        if last < len(self._outputs):
+            if written:
+                note_pending(view, written[0], ranges_of(written))
+        elif self._written:
+            note_pending(view, written[0], ())
+        return ids
 
     def advance(self, result: Any) -> bool:
+        self._ids.repeated += [len(self._ids) + place for place in result.repeated]
         self._ids += result
+        self._written += _new(result)
         return len(self._ids) == len(self._outputs)
 
-    def result(self) -> list[OutputId]:
+    def result(self) -> AppendedIds:
         return self._ids
 
     def undo(self) -> Undo | None:
-        return Undo(self._ids) if self._ids else None
+        return Undo(self._written) if self._written else None
+
+
+def _new(ids: AppendedIds) -> list[OutputId]:
+    repeated = set(ids.repeated)
+    return [each for place, each in enumerate(ids) if place not in repeated]
+
+
+def ranges_of(ids: Sequence[OutputId]) -> list[Range]:
+    """Ascending ids as ranges."""
+    ranges: list[Range] = []
+    for each in ids:
+        if ranges and ranges[-1][1] == each - 1:
+            ranges[-1] = ranges[-1][0], each
+        else:
+            ranges.append((each, each))
+    return ranges

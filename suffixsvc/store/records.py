@@ -33,6 +33,7 @@ from suffixsvc.types import TokenArray
 
 __all__ = [
     "COUNTERS_KEY",
+    "NODE_KEY",
     "OLDEST_SCHEMA",
     "SCHEMA_KEY",
     "SCHEMA_VERSION",
@@ -53,6 +54,7 @@ __all__ = [
     "encode_log",
     "encode_namespace",
     "encode_payload",
+    "encode_payload_content",
     "encode_refs",
     "encode_schema",
     "encode_state",
@@ -65,12 +67,13 @@ __all__ = [
 ]
 
 #: of the whole folder: which databases there are and what their keys mean
-SCHEMA_VERSION: Final = 2
-#: folders of this one have no manifest; it is added when they are opened
+SCHEMA_VERSION: Final = 3
+#: folders of this one and the next are brought to the current one when they are opened
 OLDEST_SCHEMA: Final = 1
-#: the two keys of the database "meta"
+#: the keys of the database "meta"
 SCHEMA_KEY: Final = b"schema"
 COUNTERS_KEY: Final = b"counters"
+NODE_KEY: Final = b"node"
 
 _FLAG_INCOMPLETE: Final = 1
 _FLAG_CORPUS: Final = 2
@@ -81,10 +84,13 @@ _SCHEMA = struct.Struct("<4sHHIQ")
 _COUNTERS = struct.Struct("<4sHHIQQQQQ")
 _NAMESPACE = struct.Struct("<4sHHIHH")
 _LOG = struct.Struct("<4sHHQIIQ16sIIHHI")
+#: of schema 3; what is before the uuid is as in the first
+_LOG_2 = struct.Struct("<4sHHQIIQ16sIIHHI16sQIHH")
 _PAYLOAD = struct.Struct("<4sHHII16sII")
 _REFS = struct.Struct("<4sHHII16sQ")
 _STATE = struct.Struct("<4sHHIHHQ")
 _LABEL = struct.Struct("<HH")
+_COUNT = struct.Struct("<I")
 
 _LSN_KEY = struct.Struct(">Q")
 _NS_LSN_KEY = struct.Struct(">IQ")
@@ -114,6 +120,10 @@ class LogRecord:
     corpus: bool
     prompt_tail: TokenArray
     labels: dict[str, str]
+    uuid: bytes = b""  #: b"": a row of a folder before schema 3, which has none of these
+    node_id: int = 0
+    principal: int = 0
+    session_id: str = ""
 
     @property
     def expires_us(self) -> int | None:
@@ -239,9 +249,7 @@ def encode_log(r: LogRecord) -> bytes:
     for name, value in sorted(r.labels.items()):
         raw_name, raw_value = name.encode("utf-8", "surrogatepass"), value.encode("utf-8", "surrogatepass")
         labels += _LABEL.pack(len(raw_name), len(raw_value)) + raw_name + raw_value
-    head = _LOG.pack(
-        b"SXLG",
-        RECORD_VERSION,
+    fields = (
         _FLAG_INCOMPLETE * r.incomplete | _FLAG_CORPUS * r.corpus,
         r.lsn,
         r.payload.namespace_id,
@@ -254,17 +262,25 @@ def encode_log(r: LogRecord) -> bytes:
         len(r.labels),
         len(labels),
     )
-    return seal(head + tail + labels)
+    if not r.uuid:
+        return seal(_LOG.pack(b"SXLG", RECORD_VERSION, *fields) + tail + labels)
+    session = r.session_id.encode("utf-8", "surrogatepass")
+    head = _LOG_2.pack(b"SXLG", 2, *fields, r.uuid, r.node_id, r.principal, len(session), 0)
+    return seal(head + tail + labels + session)
 
 
 def decode_log(raw: bytes, lsn: int) -> LogRecord:
     where = f"log record {lsn}"
-    fields = open_record(raw, _LOG, b"SXLG", where)
+    is_old = raw[4:6] != b"\2\0"
+    layout = _LOG if is_old else _LOG_2
+    fields = open_record(raw, layout, b"SXLG", where, 1 if is_old else 2)
     flags, own_lsn, namespace_id, ttl, written_us, digest, slot, token_count = fields[:8]
-    tail_count, label_count, labels_len = fields[8:]
-    tail_end = _LOG.size + 4 * tail_count
-    require_length(raw, tail_end + labels_len + CHECKSUM.size, where)
-    require_no_flags(where, flags & ~(_FLAG_INCOMPLETE | _FLAG_CORPUS))
+    tail_count, label_count, labels_len = fields[8:11]
+    uuid, node_id, principal, session_len, zero = (b"", 0, 0, 0, 0) if is_old else fields[11:]
+    tail_end = layout.size + 4 * tail_count
+    labels_end = tail_end + labels_len
+    require_length(raw, labels_end + session_len + CHECKSUM.size, where)
+    require_no_flags(where, flags & ~(_FLAG_INCOMPLETE | _FLAG_CORPUS) | zero)
     require_same(where, "LSN", lsn, own_lsn)
     if tail_count > PROMPT_TAIL_TOKENS:
         raise corrupt(where, "prompt tail is too long", f"<= {PROMPT_TAIL_TOKENS} tokens", tail_count)
@@ -278,8 +294,12 @@ def decode_log(raw: bytes, lsn: int) -> LogRecord:
         ttl_seconds=ttl,
         incomplete=bool(flags & _FLAG_INCOMPLETE),
         corpus=bool(flags & _FLAG_CORPUS),
-        prompt_tail=decode_tokens(raw, _LOG.size, tail_count, where),
-        labels=_decode_labels(raw[tail_end : tail_end + labels_len], label_count, where),
+        prompt_tail=decode_tokens(raw, layout.size, tail_count, where),
+        labels=_decode_labels(raw[tail_end:labels_end], label_count, where),
+        uuid=uuid,
+        node_id=node_id,
+        principal=principal,
+        session_id=decode_text(raw[labels_end : labels_end + session_len], where, "session id"),
     )
 
 
@@ -291,7 +311,8 @@ def outline_of(raw: bytes, lsn: int) -> tuple[int, int, int, bool]:
         raise corrupt(where, "record is too short", f"at least {_LOG.size} bytes", f"{len(raw)} bytes")
     fields = _LOG.unpack_from(raw)
     require_same(where, "magic", b"SXLG", fields[0])
-    require_same(where, "version", RECORD_VERSION, fields[1])
+    if fields[1] not in (1, 2):
+        raise corrupt(where, "unknown record version", "1 or 2", fields[1])
     require_same(where, "LSN", lsn, fields[3])
     return fields[9], fields[6], fields[5], bool(fields[2] & _FLAG_CORPUS)
 
@@ -315,18 +336,14 @@ def _decode_labels(raw: bytes, count: int, where: str) -> dict[str, str]:
 
 
 def encode_payload(key: PayloadKey, payload: Payload) -> bytes:
-    head = _PAYLOAD.pack(
-        b"SXPL",
-        RECORD_VERSION,
-        0,
-        key.namespace_id,
-        key.slot,
-        key.digest,
-        len(payload.token_ids),
-        len(payload.segment_lens),
-    )
-    lens = np.asarray(payload.segment_lens, dtype="<u4").tobytes()
-    return seal(head + lens + payload.token_ids.astype("<i4").tobytes())
+    return encode_payload_content(key, len(payload.token_ids), payload.content())
+
+
+def encode_payload_content(key: PayloadKey, tokens: int, content: bytes) -> bytes:
+    """The same, of :meth:`Payload.content`, which the record holds as it is."""
+    (segments,) = _COUNT.unpack_from(content)
+    head = _PAYLOAD.pack(b"SXPL", RECORD_VERSION, 0, key.namespace_id, key.slot, key.digest, tokens, segments)
+    return seal(head + content[_COUNT.size :])
 
 
 def decode_payload(raw: bytes, key: PayloadKey) -> Payload:

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from suffixsvc.store.environment import Environment
-from suffixsvc.store.tables import ReadView, WriteView
+from suffixsvc.store.read_view import ReadView
+from suffixsvc.store.tables import WriteView
 from suffixsvc.types import StoredOutput
 
 __all__ = ["Scans"]

@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING
 import lmdb
 
 from suffixsvc.errors import StoreCorruptError, UnknownNamespaceError
+from suffixsvc.store.identity_records import decode_node
 from suffixsvc.store.manifest import Manifest
 from suffixsvc.store.manifest_records import decode_segment
-from suffixsvc.store.records import COUNTERS_KEY, Counters, NamespaceRow, decode_counters, decode_namespace
+from suffixsvc.store.records import (
+    COUNTERS_KEY,
+    NODE_KEY,
+    Counters,
+    NamespaceRow,
+    decode_counters,
+    decode_namespace,
+)
 
 if TYPE_CHECKING:  # it holds snapshots
     from suffixsvc.store.environment import Databases
@@ -63,6 +71,8 @@ class Snapshot:
     counters: Counters = field(default_factory=Counters)
     #: by number of the namespace; one without segments is not there
     manifests: Mapping[int, Manifest] = field(default_factory=dict)
+    #: of the folder; 0 before schema 3
+    node_id: int = 0
 
 
 def load_snapshot(txn: lmdb.Transaction[bytes], dbs: Databases) -> Snapshot:
@@ -89,7 +99,10 @@ def load_snapshot(txn: lmdb.Transaction[bytes], dbs: Databases) -> Snapshot:
     manifests = _load_manifests(txn, dbs.segments)
     for row in deleting.values():  # its segments stand for nothing any more
         manifests.pop(row.namespace_id, None)
-    return Snapshot(Names(by_path, by_id, deleting), counters, manifests)
+    node = txn.get(NODE_KEY, db=dbs.meta)
+    return Snapshot(
+        Names(by_path, by_id, deleting), counters, manifests, 0 if node is None else decode_node(node)
+    )
 
 
 def _load_manifests(txn: lmdb.Transaction[bytes], segments: lmdb._Database | None) -> dict[int, Manifest]:

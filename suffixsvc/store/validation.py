@@ -10,13 +10,24 @@ import numpy as np
 from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_namespace
 from suffixsvc.errors import InvalidInputError, InvalidLabelsError, InvalidTokensError
 from suffixsvc.store.records import Payload, content_hash
-from suffixsvc.types import NamespaceRecord, NewOutput, TokenArray
+from suffixsvc.types import NamespaceRecord, NewOutput, OutputId, TokenArray
 
-__all__ = ["CheckedOutput", "check_namespace", "check_now", "check_output", "check_state_name"]
+__all__ = [
+    "CheckedOutput",
+    "check_namespace",
+    "check_now",
+    "check_output",
+    "check_state_name",
+    "check_uuid",
+    "own_uuid",
+    "require_same_content",
+]
 
 _MAX_TTL_SECONDS: Final = 2**32 - 1
 _MAX_TOKENIZER_BYTES: Final = 200
 _MAX_STATE_NAME_BYTES: Final = 200
+_MAX_SESSION_ID_BYTES: Final = 200
+_UUID_BYTES: Final = 16
 _MICROSECONDS: Final = 1_000_000
 
 
@@ -32,7 +43,9 @@ class CheckedOutput:
         "namespace",
         "payload",
         "prompt_tail",
+        "session_id",
         "ttl_seconds",
+        "uuid",
     )
 
     def __init__(self, output: NewOutput) -> None:
@@ -61,11 +74,53 @@ class CheckedOutput:
             )
         self.incomplete = bool(output.incomplete)
         self.corpus = bool(output.corpus)
+        self.uuid = check_uuid(output.uuid) if output.uuid else b""
+        self.session_id = _session_id(output.session_id)
+
+
+def check_uuid(uuid: bytes) -> bytes:
+    if not isinstance(uuid, bytes) or len(uuid) != _UUID_BYTES:
+        raise InvalidInputError("uuid must be 16 bytes", expected="bytes of length 16", got=repr(uuid)[:80])
+    return uuid
+
+
+def _session_id(session_id: str) -> str:
+    if not isinstance(session_id, str):
+        raise InvalidInputError("session_id must be a string", expected="str", got=type(session_id).__name__)
+    if len(session_id) > _MAX_SESSION_ID_BYTES // 4:
+        size = len(session_id.encode("utf-8", "surrogatepass"))
+        if size > _MAX_SESSION_ID_BYTES:
+            raise InvalidInputError(
+                f"session_id must be at most {_MAX_SESSION_ID_BYTES} bytes",
+                expected=f"at most {_MAX_SESSION_ID_BYTES} bytes",
+                got=f"{size} bytes",
+            )
+    return session_id
 
 
 def check_output(output: NewOutput) -> CheckedOutput:
     """Check and copy; InvalidInputError or a subclass names the first thing wrong."""
     return CheckedOutput(output)
+
+
+def require_same_content(output: CheckedOutput, digest: bytes, lsn: OutputId) -> None:
+    """InvalidInputError unless a repeated output has the content that is in the log."""
+    if digest != output.digest:
+        raise InvalidInputError(
+            "uuid must name one output",
+            expected=f"the tokens of output {lsn}, which has it",
+            got="other tokens",
+            remedy="Choose another uuid for another output.",
+        )
+
+
+def own_uuid(uuid: bytes) -> InvalidInputError:
+    """The error for one that the store itself is going to draw for another output."""
+    return InvalidInputError(
+        "uuid must not be one that this store draws by itself",
+        expected="16 bytes that do not begin with the id of the node",
+        got=uuid.hex(),
+    )
 
 
 def check_namespace(record: NamespaceRecord) -> NamespaceRecord:

@@ -368,7 +368,7 @@ class Writer:
             with environment.commit_lock:
                 self._on_deleted(view)
                 environment.commit(txn)
-                environment.snapshot = Snapshot(view.names, view.counters, view.manifests)
+                environment.snapshot = Snapshot(view.names, view.counters, view.manifests, view.node_id)
         except BaseException:
             txn.abort()
             raise

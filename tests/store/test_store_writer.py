@@ -86,8 +86,8 @@ def test_a_failure_half_way_takes_nothing_else_with_it(
     """An operation that dies after its first write is undone; its neighbours are not."""
     intern = WriteView._intern
 
-    def failing(self: WriteView, namespace_id: int, output: Any) -> Any:
-        result = intern(self, namespace_id, output)
+    def failing(self: WriteView, cursor: Any, namespace_id: int, output: Any) -> Any:
+        result = intern(self, cursor, namespace_id, output)
         if output.payload.token_ids[0] == 666:
             raise RuntimeError("half way")
         return result
