@@ -1,4 +1,4 @@
-"""Keys and records of schema 3: which output is which, and who wrote it. ``docs/format.md`` is their contract.
+"""Keys and records of schema 3: which output is which, who wrote it. ``docs/format.md`` is their contract.
 
 Integers in values are little endian, in keys big endian, as in ``records.py``.
 """

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 __all__ = ["killer", "say"]
 
 
@@ -41,6 +43,8 @@ def killer(order: dict[str, Any]) -> Callable[[str], None]:
 
 def main(path: Path) -> None:
     sys.path[:0] = [str(path.parent), str(Path(__file__).parent.parent)]
+    # a line of the log that a kill cuts short would swallow the line after it
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     live = importlib.import_module(path.stem).live
     for line in sys.stdin:
         child = os.fork()
