@@ -35,7 +35,7 @@ from suffixsvc.errors import (
 from suffixsvc.index import Abandoned, NamespaceIndex, NamespaceStats, Session
 from suffixsvc.interrupts import uninterrupted
 from suffixsvc.policies import Policies
-from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, Store, TokenArray
+from suffixsvc.types import IncompleteOutput, Labels, NamespaceRecord, NewOutput, OutputId, Store, TokenArray
 
 __all__ = ["CacheStats", "SuffixCache"]
 
@@ -309,6 +309,11 @@ class SuffixCache:
     def background_tasks(self) -> dict[str, TaskStats]:
         """The threads that work in the background, by name, and what came of them."""
         return {} if self._maintenance is None else {"maintenance": self._maintenance.stats()}
+
+    def incomplete_outputs(self, session_id: str) -> list[IncompleteOutput]:
+        """Outputs that expired or drained sessions of this id left, oldest first, also before a restart."""
+        with self._lifetime.while_open():
+            return self._store.incomplete(session_id)
 
     def durability(self) -> SuffixError | None:
         """Why nothing can be kept at this moment (no room, an I/O error, closed); None: outputs are kept.

@@ -28,7 +28,7 @@ from suffixsvc.index import Decided, NamespaceIndex, PendingWrite
 from suffixsvc.interrupts import uninterrupted
 from suffixsvc.policies import Policies
 from suffixsvc.store.validation import check_now, check_output
-from suffixsvc.types import NewOutput, OutputId, Store, StoredOutput
+from suffixsvc.types import NewOutput, OutputId, Store, StoredOutput, repeated_in
 
 __all__ = ["Outputs"]
 
@@ -80,7 +80,8 @@ class Outputs:
         release = self.room.admit(index, [output])
 
         def done(ids: list[OutputId] | None) -> None:
-            decided(None if ids is None else ids[0])
+            # one that is in the log already is in the index as well: this text of it goes
+            decided(None if ids is None or repeated_in(ids) else ids[0])
             release()
 
         try:
@@ -125,8 +126,13 @@ class Outputs:
             if ids is None:
                 pending.failed()
                 return
-            for at, output_id in enumerate(ids, kept):
-                index.kept(outputs[at], writers[at], output_id)
+            repeated = set(repeated_in(ids))
+            for place, output_id in enumerate(ids):
+                at = kept + place
+                if place in repeated:  # it is in the log already, and so in the index as well
+                    index.remove(outputs[at])
+                else:
+                    index.kept(outputs[at], writers[at], output_id)
             kept += len(ids)
             if kept == len(outputs):
                 index.end_write()

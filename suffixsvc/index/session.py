@@ -25,6 +25,7 @@ from suffixsvc.errors import (
     SuffixError,
 )
 from suffixsvc.index.commitment import Commit, Commitment
+from suffixsvc.index.identity import continues, output_uuid
 from suffixsvc.index.namespace import NamespaceIndex, require_ngram_length
 from suffixsvc.index.terms import TermsMemo
 from suffixsvc.index.texts import next_writer
@@ -238,12 +239,16 @@ class Session:
 
     # --------------------------------------------------------------------------------------- its end
 
-    def close(self, commit: bool = True, *, incomplete: bool = False, wait: bool = True) -> OutputId | None:
+    def close(
+        self, commit: bool = True, *, incomplete: bool = False, wait: bool = True, session_id: str = ""
+    ) -> OutputId | None:
         """End the session: keep what it wrote, or (``commit=False``) retract it.
 
         Args:
             incomplete: mark the output as one whose model had not finished.
             wait: return after the output is durable. False returns None at once.
+            session_id: kept with the output. The same text closed again under the same id, in a later session
+                too, is the same output, and is not stored twice.
 
         Returns:
             The output's id; None when nothing was written or it was retracted, ``commit=False`` or
@@ -259,13 +264,13 @@ class Session:
                 return self._output_id
             self._stepper.set_closed(True)
             try:
-                return self._close(commit, incomplete=incomplete, wait=wait)
+                return self._close(commit, incomplete=incomplete, wait=wait, session_id=session_id)
             finally:
                 self._stepper.set_closed(self._closed or self._commitment.made is not None)
 
-    def _close(self, commit: bool, *, incomplete: bool, wait: bool) -> OutputId | None:
+    def _close(self, commit: bool, *, incomplete: bool, wait: bool, session_id: str) -> OutputId | None:
         if self._commitment.made is None:
-            written = self._output(incomplete) if commit and not self._retracted else None
+            written = self._output(incomplete, session_id) if commit and not self._retracted else None
             if written is not None:
                 uninterrupted(lambda: self._commitment.begin(written))
         made = self._commitment.made
@@ -337,7 +342,15 @@ class Session:
             remedy="Open it with a shorter prompt, or raise the limit.",
         )
 
-    def _output(self, incomplete: bool) -> NewOutput | None:
+    def continues(self, namespace: str, uuid: bytes, session_id: str) -> bool:
+        """Whether this session has resumed the one of this id that left an incomplete output of this uuid in
+        a namespace."""
+        if namespace != self._namespace.path:
+            return False
+        runs = [first for first, last in self._native.output_runs() if last > first]
+        return bool(runs) and continues(uuid, session_id, namespace, self.token_ids(), runs[0])
+
+    def _output(self, incomplete: bool, session_id: str) -> NewOutput | None:
         runs = [(first, last) for first, last in self._native.output_runs() if last > first]
         if not runs:
             return None
@@ -349,7 +362,13 @@ class Session:
             prompt_tail=self._native.text(max(0, first - PROMPT_TAIL_TOKENS), first),
             labels=self._labels,
             incomplete=incomplete,
+            uuid=self._uuid(session_id, first, incomplete) if session_id else b"",
+            session_id=session_id,
         )
+
+    def _uuid(self, session_id: str, first: int, incomplete: bool) -> bytes:
+        text = self.token_ids()
+        return output_uuid(session_id, self._namespace.path, text, first, incomplete=incomplete)
 
 
 def step_together(steps: Sequence[tuple[Session, Plan]]) -> list[bytes | Exception]:

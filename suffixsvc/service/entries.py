@@ -1,21 +1,19 @@
-"""What the registry keeps of a session: alive, after it closed, and what an expired one left behind."""
+"""What the registry keeps of a session, alive and after it closed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-import xxhash
-
 from suffixsvc.core import Seat
 from suffixsvc.errors import StepSequenceError
-from suffixsvc.types import FloatArray, OutputId, TokenArray
+from suffixsvc.types import FloatArray, OutputId
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
 if TYPE_CHECKING:
     from suffixsvc.engine import Session
 
-__all__ = ["Closed", "Entry", "Left"]
+__all__ = ["Closed", "Entry"]
 
 _DEFAULT_COST = 0.02
 
@@ -34,8 +32,6 @@ class Entry:
     cost: float | FloatArray = _DEFAULT_COST
     #: to the seat's last ``seq``, if that was no step; a step's answer is in the seat
     context_answer: pb.AppendContextReply | None = None
-    #: what an expired session of this id left in the log; ours replaces it if it goes on from there
-    left: Left | None = None
 
     def __post_init__(self) -> None:
         self.lock = self.seat
@@ -75,25 +71,9 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """An incomplete output, and the session's whole text when it was committed: its length and digest."""
-
-    identity: tuple[str, str]
-    output_id: OutputId
-    length: int
-    digest: int
-
-    def continued_by(self, identity: tuple[str, str], text: TokenArray) -> bool:
-        """Whether a session with this text resumed the one that left the output."""
-        if identity != self.identity or len(text) < self.length:
-            return False
-        return xxhash.xxh3_64_intdigest(text[: self.length].tobytes()) == self.digest
-
-
-@dataclass(frozen=True, slots=True)
 class Closed:
-    """How a session ended. ``left`` is for the client of an expired one to take back."""
+    """How a session ended. What an expired one left, in ``namespace``, its client may take back."""
 
     output_id: OutputId | None
     expired: bool
-    left: Left | None = None
+    namespace: str = ""

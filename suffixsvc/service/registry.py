@@ -38,8 +38,8 @@ from suffixsvc.errors import (
 from suffixsvc.index import step_together
 from suffixsvc.service import converters
 from suffixsvc.service.converters import AppendArgs, OpenArgs, StepArgs
-from suffixsvc.service.entries import Closed, Entry, Left
-from suffixsvc.types import FloatArray, OutputId, TokenArray
+from suffixsvc.service.entries import Closed, Entry
+from suffixsvc.types import FloatArray, IncompleteOutput, OutputId, TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
 if TYPE_CHECKING:
@@ -132,8 +132,7 @@ class SessionRegistry:
         entry.session.sit(entry.seat, entry.cost)
         self.desk.add(entry.session_id, entry.seat)
         with self._lock:
-            before = self._recent.pop(entry.session_id, None)  # the id names this session from now on
-        entry.left = before.left if before else None
+            self._recent.pop(entry.session_id, None)  # the id names this session from now on
         return entry.session
 
     # ------------------------------------------------------------------------------------- a session's life
@@ -235,22 +234,21 @@ class SessionRegistry:
     def close(self, session_id: str, *, commit: bool, incomplete: bool, wait: bool) -> OutputId | None:
         """End a session; a repeated close answers the same. The session stays open when the store fails.
 
-        What an expired session left as incomplete goes once its client has resumed and closed it, or
-        discards it.
+        What an expired or drained session left as incomplete goes once its client has resumed and closed it,
+        or discards it; also where the service was restarted in between.
         """
         closed = self._closed(session_id)
         if closed is not None and not closed.expired:
             return closed.output_id
-        if closed is not None and closed.left is not None and not commit:
-            self._discard_left(session_id, closed.left)
+        if not commit and self._discard_left(session_id, closed):
             return None
         try:
             with self._use(session_id) as (entry, session):
                 left = self._replaced(entry, session)
-                output_id = session.close(commit, incomplete=incomplete, wait=wait)
+                output_id = session.close(commit, incomplete=incomplete, wait=wait, session_id=session_id)
                 self._retire(entry, Closed(output_id, expired=False))
-                if left is not None and (output_id is not None or not (commit and wait)):
-                    self._forget_left(left)
+                if output_id is not None or not (commit and wait):
+                    self._forget_left(left, output_id)
                 return output_id
         except SessionClosedError:
             closed = self._closed(session_id)  # by another call, while this one waited for the entry's lock
@@ -314,41 +312,53 @@ class SessionRegistry:
                 return False
             session, replaced = entry.session, self._replaced(entry, entry.session)
             try:
-                output_id = session.close(commit=True, incomplete=True)
+                output_id = session.close(commit=True, incomplete=True, session_id=entry.session_id)
             except SuffixError as error:
                 log.warning("session not committed", session=entry.session_id, error=str(error))
                 return False
-            left = None
+            self._retire(entry, Closed(output_id, expired=True, namespace=entry.identity[0]))
             if output_id is not None:
-                text = session.token_ids()
-                digest = xxhash.xxh3_64_intdigest(text.tobytes())
-                left = Left(entry.identity, output_id, len(text), digest)
-            self._retire(entry, Closed(output_id, expired=True, left=left))
-            if replaced is not None and output_id is not None:
-                self._forget_left(replaced)
+                self._forget_left(replaced, output_id)
             return True
 
-    def _replaced(self, entry: Entry, session: Session) -> Left | None:
-        """The incomplete output that this session's own replaces, as it contains it."""
-        left = entry.left
-        return left if left is not None and left.continued_by(entry.identity, session.token_ids()) else None
+    def _replaced(self, entry: Entry, session: Session) -> list[IncompleteOutput]:
+        """The incomplete outputs that this session's own replaces, as it contains them: what sessions of its
+        id left, in this process or in an earlier one."""
+        left = self._cache.incomplete_outputs(entry.session_id)
+        return [each for each in left if session.continues(each.namespace, each.uuid, entry.session_id)]
 
-    def _discard_left(self, session_id: str, left: Left) -> None:
-        """Take back what an expired session left. Raises what the store says: it can be tried again."""
+    def _discard_left(self, session_id: str, closed: Closed | None) -> bool:
+        """Take back what an expired session left, or where no session of this id is known here, the last one
+        of an earlier process; whether there was anything. Raises what the store says: try it again."""
+        if closed is not None:
+            namespace, output_id = closed.namespace, closed.output_id
+        else:
+            with self._lock:
+                known = session_id in self._entries
+            left = [] if known else self._cache.incomplete_outputs(session_id)
+            if not left:
+                return False
+            namespace, output_id = left[-1].namespace, left[-1].output_id
+        if output_id is None:
+            return False
         with contextlib.suppress(UnknownOutputError):  # by another call, or by its time to live
-            self._cache.namespace(left.identity[0]).forget(left.output_id)
+            self._cache.namespace(namespace).forget(output_id)
         with self._lock:
-            if session_id in self._recent:
-                self._recent[session_id] = Closed(None, expired=False)
+            if session_id not in self._entries:
+                self._remember(session_id, Closed(None, expired=False))
+        return True
 
-    def _forget_left(self, left: Left) -> None:
+    def _forget_left(self, left: Sequence[IncompleteOutput], kept: OutputId | None) -> None:
         """The resumed session has been acknowledged: what its first part left is worth a line in the log."""
-        try:
-            self._cache.namespace(left.identity[0]).forget(left.output_id)
-        except UnknownOutputError:
-            return  # somebody else forgot it
-        except SuffixError as error:
-            log.warning("incomplete output not forgotten", output=left.output_id, error=str(error))
+        for each in left:
+            if each.output_id == kept:
+                continue  # it was resumed and left again as it was
+            try:
+                self._cache.namespace(each.namespace).forget(each.output_id)
+            except UnknownOutputError:
+                continue  # somebody else forgot it
+            except SuffixError as error:
+                log.warning("incomplete output not forgotten", output=each.output_id, error=str(error))
 
     def _retire(self, entry: Entry, closed: Closed) -> None:
         """Take a closed entry out of the tables, under its own lock."""
@@ -357,9 +367,13 @@ class SessionRegistry:
         self.desk.remove(entry.session_id)
         with self._lock:
             self._entries.pop(entry.session_id, None)
-            self._recent[entry.session_id] = closed
-            while len(self._recent) > RECENTLY_CLOSED:
-                self._recent.popitem(last=False)
+            self._remember(entry.session_id, closed)
+
+    def _remember(self, session_id: str, closed: Closed) -> None:
+        """How it ended. The lock is held."""
+        self._recent[session_id] = closed
+        while len(self._recent) > RECENTLY_CLOSED:
+            self._recent.popitem(last=False)
 
     def _refuse_while_draining(self) -> None:
         if self._draining:

@@ -80,7 +80,7 @@ def test_what_a_writer_says_of_an_output_is_kept(store: Store) -> None:
 
 
 def test_an_output_that_is_there_is_not_logged_again(store: Store) -> None:
-    """A close whose answer was lost is repeated, and a bulk load is sent again: nothing stands there twice."""
+    """A close whose answer was lost is repeated, a bulk load is sent again: nothing stands there twice."""
     first = store.append([make_output([1, 2], uuid=UUID)]).result()
     assert repeated_in(first) == []
     again = store.append(

@@ -1,0 +1,183 @@
+"""What a drained session left in the log, after the service was restarted: replaced, kept or taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from suffixsvc import Limits, SuffixCache
+from suffixsvc.errors import UnknownSessionError
+from suffixsvc.service.handlers import Handlers
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+
+PROMPT = [1, 2, 3]
+TEXT = list(range(100, 160))
+NS = "a"
+
+
+class Service:
+    """Handlers over a folder, as ``suffixsvc serve`` makes them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cache = SuffixCache(folder, background=False)
+        self.handlers = Handlers(self.cache, Limits(), durable=True, version="")
+
+    def open(self, output: list[int], prompt: list[int] = PROMPT, session_id: str = "mine") -> None:
+        self.handlers.open_session(
+            pb.OpenSessionRequest(
+                namespace=NS,
+                prompt_token_ids=packed(prompt),
+                output_token_ids=packed(output),
+                session_id=session_id,
+            )
+        )
+
+    def step(self, tokens: list[int], session_id: str = "mine") -> None:
+        request = pb.StepRequest(session_id=session_id, new_token_ids=packed(tokens), max_draft_tokens=0)
+        self.handlers.step(request)
+
+    def append_context(self, tokens: list[int], session_id: str = "mine") -> None:
+        request = pb.AppendContextRequest(session_id=session_id, token_ids=packed(tokens))
+        self.handlers.append_context(request)
+
+    def close(self, session_id: str = "mine", *, discard: bool = False, no_wait: bool = False) -> int | None:
+        request = pb.CloseSessionRequest(session_id=session_id, discard=discard, no_wait=no_wait)
+        reply = self.handlers.close_session(request)
+        return reply.output_id if reply.HasField("output_id") else None
+
+    def outputs(self) -> list[tuple[list[int], bool]]:
+        """Tokens of what is in the log, and whether it is incomplete."""
+        stored = self.cache._store.scan(NS)
+        return [(each.output.token_ids.tolist(), each.output.incomplete) for each in stored]
+
+
+def packed(tokens: list[int]) -> bytes:
+    return np.asarray(tokens, dtype="<i4").tobytes()
+
+
+Restart = Callable[[], Service]
+
+
+@pytest.fixture
+def restart(tmp_path: Path) -> Iterator[Restart]:
+    """Drains the service that runs, and starts the next one on its folder."""
+    running: list[Service] = []
+
+    def again() -> Service:
+        if running:
+            running[-1].handlers.sessions.drain()
+            running[-1].cache.check()
+            running[-1].cache.close()
+        running.append(Service(tmp_path / "data"))
+        return running[-1]
+
+    yield again
+    running[-1].cache.check()
+    running[-1].cache.close()
+
+
+@pytest.fixture
+def drained(restart: Restart) -> Service:
+    """A service that was restarted while a session had written TEXT."""
+    service = restart()
+    service.open([])
+    service.step(TEXT)
+    service = restart()
+    assert service.outputs() == [(TEXT, True)]
+    return service
+
+
+def test_a_resumed_session_that_commits_replaces_what_the_drain_committed(drained: Service) -> None:
+    """The rule lived in memory: after a restart the log kept the first part beside the whole, for ever, and
+    drafts counted it twice."""
+    drained.open(TEXT)
+    drained.step([7, 8])
+    assert drained.close() == 2
+    assert drained.outputs() == [([*TEXT, 7, 8], False)]
+
+
+def test_a_resumed_session_that_is_discarded_leaves_nothing(drained: Service) -> None:
+    drained.open(TEXT)
+    assert drained.close(discard=True) is None
+    assert drained.outputs() == []
+
+
+def test_a_resumed_session_that_does_not_wait_replaces_it_too(drained: Service) -> None:
+    drained.open(TEXT)
+    drained.step([7, 8])
+    drained.close(no_wait=True)
+    drained.cache.check()
+    assert drained.outputs() == [([*TEXT, 7, 8], False)]
+
+
+def test_a_session_can_be_discarded_without_being_resumed(drained: Service) -> None:
+    """As it can while the service that expired it still runs."""
+    assert drained.close(discard=True) is None
+    assert drained.outputs() == []
+    assert drained.close(discard=True) is None, "the same again"
+    with pytest.raises(UnknownSessionError):
+        drained.close("another", discard=True)
+    with pytest.raises(UnknownSessionError):
+        drained.close("another")
+
+
+def test_one_restart_after_the_other(drained: Service, restart: Restart) -> None:
+    """Each drain replaces what the one before left; one that adds nothing leaves it."""
+    drained.open(TEXT)
+    drained.step([7])
+    service = restart()
+    assert service.outputs() == [([*TEXT, 7], True)]
+    service.open([*TEXT, 7])
+    service = restart()
+    assert service.outputs() == [([*TEXT, 7], True)]
+    service.open([*TEXT, 7])
+    service.close()
+    assert service.outputs() == [([*TEXT, 7], False)]
+
+
+def test_a_close_that_is_repeated_after_a_restart_keeps_one(restart: Restart) -> None:
+    """Committed, and the service ended before it could answer: the client resumes and closes again."""
+    service = restart()
+    service.open([])
+    service.step(TEXT)
+    first = service.close()
+    service = restart()
+    service.open(TEXT)
+    assert service.close() == first
+    assert service.outputs() == [(TEXT, False)]
+
+
+def test_context_between_is_part_of_what_is_resumed(restart: Restart) -> None:
+    service = restart()
+    service.open([])
+    service.step(TEXT)
+    service.append_context([50, 51])
+    service.step([7, 8])
+    service = restart()
+    service.open([*TEXT, 50, 51, 7, 8])
+    service.close()
+    assert service.outputs() == [([*TEXT, 50, 51, 7, 8], False)]
+
+
+def test_what_is_no_continuation_stays(drained: Service) -> None:
+    """The same id for other text: neither is lost."""
+    drained.open([5, 6, 7])
+    drained.close()
+    assert drained.outputs() == [(TEXT, True), ([5, 6, 7], False)]
+
+
+def test_the_next_turn_of_a_conversation_does_not_replace_it(drained: Service) -> None:
+    """Its prompt is the whole conversation so far, so its output does not contain what was left."""
+    drained.open([], prompt=[*PROMPT, *TEXT])
+    drained.step([9])
+    drained.close()
+    assert drained.outputs() == [(TEXT, True), ([9], False)]
+
+
+def test_another_session_with_the_same_text_does_not_replace_it(drained: Service) -> None:
+    drained.open(TEXT, session_id="yours")
+    drained.close("yours")
+    assert drained.outputs() == [(TEXT, True), (TEXT, False)]
