@@ -54,7 +54,7 @@ def test_an_outline_of_a_damaged_record_is_refused_by_name() -> None:
     tail = np.arange(3, dtype=np.int32)
     good = r.encode_log(r.LogRecord(42, r.PayloadKey(7, bytes(16), 1), 5, 10**15, 60, True, True, tail, {}))
     assert r.outline_of(good, 42) == (5, 10**15, 60, True)
-    foreign, newer = b"XXXX" + good[4:], good[:4] + b"\2" + good[5:]
+    foreign, newer = b"XXXX" + good[4:], good[:4] + b"\3" + good[5:]
     for bad, lsn in ((good[:40], 42), (b"", 42), (foreign, 42), (good, 43), (newer, 42)):
         with pytest.raises(StoreCorruptError, match=f"log record {lsn}"):
             r.outline_of(bad, lsn)
