@@ -57,7 +57,8 @@ class Limits:
     seal_tokens: int = 1 << 20
     #: bytes the store's map may grow to
     max_store_bytes: int = 64 << 30
-    #: bytes that the outputs of all namespaces may take together (docs/limits.md); the default is no limit
+    #: bytes that the outputs of all namespaces and the live sessions may take together (docs/limits.md); the
+    #: default is no limit
     max_cache_bytes: int = 1 << 62
 
     def __post_init__(self) -> None:

@@ -56,6 +56,7 @@ class ServiceStats:
     segment_bytes: int
     hot_tokens: int
     expiry_grace_seconds: int = 0
+    session_bytes: int = 0
 
 
 def list_namespaces(prefix: str) -> Question:

@@ -73,8 +73,9 @@ def serve(
     max_cache_gib: Annotated[
         int | None,
         typer.Option(
-            help="What all outputs may take together, in log and index, in GiB; then a namespace that writes "
-            "forgets its own, the longest unused first.",
+            help="What all outputs, in log and index, and live sessions may take together, in GiB; then a "
+            "namespace that writes forgets its own outputs, the longest unused first, and what does not fit "
+            "is refused.",
             show_default="no limit",
         ),
     ] = None,

@@ -388,7 +388,9 @@ class SuffixCache:
             others = [self._catalog.readable(path, record) for path in self._with_defaults(reads, record)]
             index = self._catalog.index_of(record.path)
             self._take_place()
+            release = None
             try:
+                release = self._room.admit_text(index, len(prompt) + len(output))
                 return Session(
                     index,
                     others,
@@ -399,10 +401,14 @@ class SuffixCache:
                     commit=partial(self._outputs.commit, index),
                     on_close=partial(self._session_closed, index),  # and so a session keeps the cache alive
                     abandoned=self._abandoned,
+                    admit=lambda tokens: self._room.admit_text(index, tokens)(),
                 )
             except BaseException:
                 self._session_closed(index)
                 raise
+            finally:
+                if release is not None:
+                    release()
 
     def _take_place(self) -> None:
         """One more live session. LimitExceededError: there are too many."""

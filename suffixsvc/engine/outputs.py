@@ -63,7 +63,9 @@ class Outputs:
         self._indexes = indexes
         self._lifetime = lifetime
         self._limits = limits
-        self.room = Room(policies, limits.max_cache_bytes, store, weakref.WeakMethod(self.forget_many), hook)
+        self.room = Room(
+            policies, limits.max_cache_bytes, store, indexes, weakref.WeakMethod(self.forget_many), hook
+        )
         self._unindexer = Unindexer(indexes, self.room.refresh)
         weakly = weakref.WeakMethod(self._unindexer.forgotten)  # the store's thread must not keep the cache
 
@@ -77,7 +79,7 @@ class Outputs:
 
     def commit(self, index: NamespaceIndex, output: NewOutput, decided: Decided) -> Future[list[OutputId]]:
         """Log what a session wrote; the future holds its id once it is durable. See ``index.Commit``."""
-        release = self.room.admit(index, [output])
+        release = self.room.admit(index, [output], live=True)
 
         def done(ids: list[OutputId] | None) -> None:
             # one that is in the log already is in the index as well: this text of it goes

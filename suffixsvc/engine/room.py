@@ -1,6 +1,8 @@
 """Making room: limits of namespaces and of the whole cache, kept by forgetting what is used least.
 
     before a write   admit: refuse what cannot fit, whoever has to go for it
+    before a session is opened, or grows by much
+                     admit_text: the namespace forgets its own outputs for it; refuse what does not fit then
     after it         make_room: the namespace that wrote forgets its own, the longest unused first
     now and then     evict: every namespace back to its own limit, wherever that was passed
 
@@ -13,7 +15,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -35,6 +37,11 @@ log = structlog.get_logger(__name__)
 #: which was random text over two tokens; other text that shares nothing takes 40 to 60 bytes a position
 PREDICTED_BYTES_PER_POSITION: Final = 92 + LOG_BYTES_PER_TOKEN
 PREDICTED_BYTES_PER_OUTPUT: Final = 64 + LOG_BYTES_PER_OUTPUT
+#: what a live session is taken to need for each token before it is there, in its own index and, of its
+#: output, in the namespace's; random text takes about 50
+LIVE_BYTES_PER_TOKEN: Final = 64
+#: live sessions may take 1 / this of the whole cache's limit beside outputs that fill it
+SESSIONS_SHARE: Final = 8
 #: a namespace past its limit goes down to this share of it, so that not every write has to evict
 LOWER_MARK: Final = 0.95
 #: beside outputs that stay, so much of what the others take on average surely comes back when they go
@@ -57,6 +64,7 @@ class Room:
         policies: what holds for each namespace.
         max_cache_bytes: for all of them together.
         store: the log.
+        indexes: of the cache; others add to it.
         forget: takes outputs of a namespace out of log and index, and says how many were there; weak, as it
             is a method of what owns this.
         hook: called at named points; tests end the process there.
@@ -67,6 +75,7 @@ class Room:
         policies: Policies,
         max_cache_bytes: int,
         store: Store,
+        indexes: Mapping[str, NamespaceIndex],
         forget: weakref.WeakMethod[Callable[[str, Sequence[OutputId]], int]],
         hook: Callable[[str], None] | None = None,
     ) -> None:
@@ -78,6 +87,7 @@ class Room:
         self._policy_of: dict[str, Policy] = {}
         self._whole = max_cache_bytes
         self._store = store
+        self._indexes = indexes
         self._weak_forget = forget
         self._hook = hook or (lambda point: None)
         self._lock = threading.Lock()
@@ -91,6 +101,7 @@ class Room:
             )
         self._held: dict[str, int] = {}  # as last seen
         self._total = 0
+        self._coming_live = 0  # of sessions that are being opened, or grow
         self._coming: Counter[str] = Counter()  # admitted, not yet in the log
         self._coming_to_stay: Counter[str] = Counter()  # of that, what is never evicted once it is there
         self._saved_at = 0.0
@@ -119,11 +130,59 @@ class Room:
 
     # ------------------------------------------------------------------------------------ before a write
 
-    def admit(self, index: NamespaceIndex, outputs: Iterable[NewOutput]) -> Callable[[], None]:
+    def live_bytes(self) -> int:
+        """Memory of the live sessions of all namespaces."""
+        return sum(index.session_bytes for index in list(self._indexes.values()))
+
+    def _live_beyond_share(self, coming: int = 0) -> int:
+        """What live sessions, and what comes of them, take of the limit that outputs may fill otherwise."""
+        return max(0, self.live_bytes() + self._coming_live + coming - self._whole // SESSIONS_SHARE)
+
+    def admit_text(self, index: NamespaceIndex, tokens: int) -> Callable[[], None]:
+        """Let a session be opened with so many tokens, or grow by so many at once; where the whole cache is
+        full, its namespace forgets outputs for it.
+
+        Returns:
+            To be called when the session has them, or will not have them.
+
+        Raises:
+            LimitExceededError: there is no room for them. Nothing was evicted in vain.
+        """
+        if not self.whole:
+            return _nothing
+        coming = tokens * LIVE_BYTES_PER_TOKEN
+        self.refresh(index)
+        staying = self._staying_bytes(index)
+        live = self._live_beyond_share(coming)
+        with self._lock:
+            own = max(0, self._held.get(index.path, 0) - staying)
+            excess = self._total + self._coming.total() + live - self._whole
+            if live and excess > own:
+                raise _no_room_for_session(index.path, tokens, coming, self._whole, self._total, own)
+            self._coming_live += coming
+        release = _once(lambda: self._release_live(coming))
+        if live and excess > 0:
+            try:
+                self.make_room(index, excess)
+            except BaseException:
+                release()
+                raise
+        return release
+
+    def _release_live(self, size: int) -> None:
+        with self._lock:
+            self._coming_live -= size
+
+    def admit(
+        self, index: NamespaceIndex, outputs: Iterable[NewOutput], *, live: bool = False
+    ) -> Callable[[], None]:
         """Let outputs be written, if they fit once all has gone that may go.
 
         What is on its way into the log can go once it is there, unless it is pinned: a slow disk refuses
         nothing. Until it is there, a limit can be passed by that much.
+
+        Args:
+            live: they are counted already, as texts of live sessions.
 
         Returns:
             To be called when they were written, or not.
@@ -142,6 +201,7 @@ class Room:
         self._note_drafts(index)  # what was drafted from before this write is older than it
         self.refresh(index)
         staying = self._staying_bytes(index)
+        sessions = max(0, self._live_beyond_share() - (coming if live else 0)) if self.whole else 0
         with self._lock:
             to_stay = staying + self._coming_to_stay[index.path]
             if to_stay + coming > limit:
@@ -149,7 +209,7 @@ class Room:
             if self.whole:
                 own = self._held.get(index.path, 0) + self._coming[index.path] - to_stay
                 # Beyond the limit already, as after it was lowered, who gives back what it writes may go on.
-                free = max(0, self._whole - self._total - self._coming.total())
+                free = max(0, self._whole - self._total - self._coming.total() - sessions)
                 if coming - free > own:
                     raise _cache_full(index.path, coming, self._whole, self._total, own)
             self._coming[index.path] += coming
@@ -210,8 +270,9 @@ class Room:
 
     def _too_much(self, index: NamespaceIndex, ledger: Ledger, budget: int) -> tuple[int, bool]:
         """(bytes this namespace should give back now, whether a limit is passed that it can keep)."""
+        live = self._live_beyond_share() if self.whole else 0
         with self._lock:
-            held, excess = self._held.get(index.path, 0), self._total - self._whole
+            held, excess = self._held.get(index.path, 0), self._total + live - self._whole
         limit = self.limit_of(index.path)
         over = held > limit
         ledger.shrinking = over or (ledger.shrinking and held > limit * LOWER_MARK)
@@ -357,6 +418,17 @@ def _cache_full(path: str, coming: int, whole: int, held: int, own: int) -> Limi
         expected=f"at most {whole} bytes in all namespaces (Limits.max_cache_bytes)",
         got=f"{held} bytes, {max(0, own)} of them its own and evictable, and {coming} more",
         remedy="Lower the limits of other namespaces or raise this one; nothing was evicted.",
+    )
+
+
+def _no_room_for_session(
+    path: str, tokens: int, coming: int, whole: int, held: int, own: int
+) -> LimitExceededError:
+    return LimitExceededError(
+        f"{tokens} tokens of a session in namespace {path} do not fit in memory",
+        expected=f"at most {whole} bytes of outputs and live sessions (Limits.max_cache_bytes)",
+        got=f"{held} bytes of outputs, {own} of them this namespace's and evictable, and {coming} more",
+        remedy="Close sessions, open with a shorter prompt, or raise the limit; live sessions go on.",
     )
 
 

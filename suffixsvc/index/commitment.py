@@ -142,3 +142,7 @@ class Commitment:
             return 0
         runs = self._native.output_runs()
         return sum(last - max(0, first - PROMPT_TAIL_TOKENS) for first, last in runs)
+
+    def held_bytes(self) -> int:
+        """Memory of the live text."""
+        return self._native.index_bytes

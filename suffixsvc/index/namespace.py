@@ -67,6 +67,7 @@ class NamespaceStats:
     limit_bytes: int  #: what they may take; 0 = no limit
     evicted_outputs: int  #: forgotten to keep the limit
     refused_outputs: int  #: of sessions, not kept because there was no room
+    session_bytes: int  #: memory of the live sessions
 
 
 class LiveText(Protocol):
@@ -74,6 +75,9 @@ class LiveText(Protocol):
 
     def live_positions(self) -> int:
         """Positions that it takes in the namespace's index, and no output in the log stands for."""
+
+    def held_bytes(self) -> int:
+        """Its memory."""
 
 
 class Balance(NamedTuple):
@@ -268,6 +272,13 @@ class NamespaceIndex:
     # ----------------------------------------------------------------------------------- sealed segments
 
     @property
+    def session_bytes(self) -> int:
+        """Memory of live sessions: their own, and their texts' share of the hot index."""
+        with self._lock:
+            live = list(self._live)
+        return sum(text.held_bytes() for text in live)
+
+    @property
     def hot_tokens(self) -> int:
         """Tokens of the outputs that are not sealed."""
         return self._tokens
@@ -399,6 +410,7 @@ class NamespaceIndex:
 
     def stats(self) -> NamespaceStats:
         native, counters, held = self.index.stats(), self.counters, self.held()
+        session_bytes = self.session_bytes
         with self._lock:
             sealed = self._places.sealed
             return NamespaceStats(
@@ -418,6 +430,7 @@ class NamespaceIndex:
                 limit_bytes=self.limit_bytes,
                 evicted_outputs=self._evicted,
                 refused_outputs=self._refused,
+                session_bytes=session_bytes,
             )
 
     def balance(self) -> Balance | None:

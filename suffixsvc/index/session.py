@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,11 @@ log = structlog.get_logger(__name__)
 
 #: sessions that were collected before they were closed: their texts and namespaces
 Abandoned = deque[tuple[Commitment, NamespaceIndex]]
+#: called with how many tokens are to be appended at once. LimitExceededError: there is no memory for them
+Admit = Callable[[int], object]
+#: steps of more tokens than a model writes at once are admitted like context; others always, so that drafting
+#: goes on where memory is short. The core's desk leaves them to :meth:`Session.plan` (desk.cpp)
+LARGE_STEP_TOKENS: Final = 1024
 #: a step that the core takes: see steps_binding.cpp
 Plan = tuple[core.Stepper, bytes, int, int, core.Curve, bool, int, int, str, int]
 
@@ -65,12 +70,14 @@ class Session:
         commit: Commit,
         on_close: Callable[[NewOutput | None], None],
         abandoned: Abandoned,
+        admit: Admit = lambda tokens: None,
     ) -> None:
         self._namespace = namespace
         self._reads = [r.index for r in reads]
         self._labels = dict(labels)
         self._limits = limits
         self._on_close = on_close
+        self._admit = admit
         self._lock = threading.Lock()
         self._closed = False
         self._retracted = False
@@ -131,6 +138,8 @@ class Session:
         width, curve, as_a_tree = self._terms.of(max_draft_tokens, verify_cost, tree)
         sent, accepted = (0, 0) if verified is None else _told(verified)
         place = -1 if at is None else _position(at)
+        if len(tokens) > LARGE_STEP_TOKENS:
+            self._admit(len(tokens))
         answer = self._stepper.step(tokens, place, width, curve, as_a_tree, sent, accepted, core.WIRE_SOURCES)
         if answer is None:
             return Draft.empty()
@@ -158,8 +167,10 @@ class Session:
             The rest as for :meth:`step`.
 
         Raises:
-            InvalidCostError, InvalidInputError.
+            InvalidCostError, InvalidInputError, LimitExceededError.
         """
+        if len(token_bytes) > 4 * LARGE_STEP_TOKENS:
+            self._admit(len(token_bytes) // 4)
         width, curve, as_a_tree = self._terms.of(max_draft_tokens, verify_cost, tree)
         sent, accepted = verified or (0, 0)
         place = -1 if at is None else min(at, _FAR)
@@ -171,6 +182,7 @@ class Session:
         with self._lock:
             self._require_open()
             self._require_room(len(tokens))
+            self._admit(len(tokens))
             self._native.append_context(tokens)
             self._stepper.forget_draft()
 

@@ -61,6 +61,9 @@ std::size_t Desk::seated() {
     return seats_.size();
 }
 
+// Limits of memory are asked before more is appended at once (index/session.py, LARGE_STEP_TOKENS).
+constexpr std::size_t kMostPlainTokens = 1024;
+
 std::optional<DeskReply> Desk::answer(std::string_view request, double now) {
     if (closed_) return std::nullopt;
     const std::optional<ParsedBatch> batch = parse_steps(request, seated());
@@ -78,7 +81,8 @@ std::optional<DeskReply> Desk::answer(std::string_view request, double now) {
         }
     }
     for (std::size_t i = 0; i < n; ++i)
-        if (!unpack(batch->steps[i].tokens, tokens[i])) return std::nullopt;
+        if (!unpack(batch->steps[i].tokens, tokens[i]) || tokens[i].size() > kMostPlainTokens)
+            return std::nullopt;
     // Python holds several turns in the same order: code points sort as their UTF-8 does.
     std::sort(items.begin(), items.end(),
               [](const Item& a, const Item& b) { return a.step->session_id < b.step->session_id; });
