@@ -123,7 +123,7 @@ class Policies:
             raise InvalidConfigError(
                 f"the policies in {path} cannot be read", expected="a TOML file", got=error.strerror
             ) from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:  # the former says line and column
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:  # the first says line
             raise InvalidConfigError(
                 f"the policies in {path} are no TOML", expected="a TOML file", got=error
             ) from None

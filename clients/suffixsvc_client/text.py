@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 __all__ = ["TextCodec"]
+
+#: of a tokenizer.json, decompressed: the largest known have about 40 MB
+MAX_TOKENIZER_BYTES: Final = 128 << 20
+_PIECE: Final = 1 << 18
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPM_SPACE = "\u2581"
@@ -51,21 +55,31 @@ class TextCodec:
 
     @classmethod
     def load(
-        cls, path: str | Path, *, bos: str | int | None = None, eos: str | int | None = None
+        cls,
+        path: str | Path,
+        *,
+        bos: str | int | None = None,
+        eos: str | int | None = None,
+        max_bytes: int = MAX_TOKENIZER_BYTES,
     ) -> TextCodec:
         """Read a tokenizer.json, plain or .gz.
 
+        Args:
+            max_bytes: a larger one, decompressed, is refused; no more of it is held in memory.
+
         Raises:
             MissingExtraError: the library is not installed.
-            InvalidConfigError: no such file, or not a tokenizer.
+            InvalidConfigError: no such file, too large, or not a tokenizer.
         """
         try:
             from tokenizers import Tokenizer  # noqa: PLC0415 - optional, and slow to load
         except ModuleNotFoundError:
             raise MissingExtraError("text", "tokenizers") from None
         try:
-            raw = Path(path).read_bytes()
-            tokenizer = Tokenizer.from_buffer(gzip.decompress(raw) if str(path).endswith(".gz") else raw)
+            raw = _read(Path(path), max_bytes)
+            tokenizer = Tokenizer.from_buffer(raw)
+        except InvalidConfigError:
+            raise
         except Exception as error:
             # the library raises bare Exceptions for everything
             raise InvalidConfigError(
@@ -132,6 +146,23 @@ class TextCodec:
                 f"{name} is no token of this tokenizer", expected="its text or id", got=repr(token)[:80]
             )
         return int(found)
+
+
+def _read(path: Path, limit: int) -> bytes:
+    """The bytes of a file, decompressed where its name ends in .gz. InvalidConfigError: more than the
+    limit."""
+    found = bytearray()
+    with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            if len(found) + len(piece) > limit:
+                raise InvalidConfigError(
+                    f"{path} is too large for a tokenizer",
+                    expected=f"a tokenizer.json of at most {limit:,} bytes",
+                    got="more",
+                    remedy="Raise max_bytes of TextCodec.load, if it is one.",
+                )
+            found += piece
+    return bytes(found)
 
 
 def _mentions(part: Any, kind: str) -> bool:

@@ -184,7 +184,7 @@ def read_settings(path: str | os.PathLike[str]) -> Settings:
         raise InvalidConfigError(
             f"the settings in {file} cannot be read", expected="a TOML file", got=error.strerror
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:  # the former says line and column
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:  # the first says line
         raise InvalidConfigError(
             f"the settings in {file} are no TOML", expected="a TOML file", got=error
         ) from None

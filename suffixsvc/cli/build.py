@@ -131,8 +131,21 @@ def build(
     ] = None,
     encoding: Annotated[str, typer.Option(help="Of text.", rich_help_panel=_READ)] = "utf-8",
     max_line_bytes: Annotated[
-        str, typer.Option(help="Longer lines, records and texts are skipped.", rich_help_panel=_READ)
+        str, typer.Option(help="Longer lines, records, rows and texts are skipped.", rich_help_panel=_READ)
     ] = "64M",
+    max_page_bytes: Annotated[
+        str,
+        typer.Option(
+            help="Row groups of Parquet files with larger pages (decompressed) are skipped.",
+            rich_help_panel=_READ,
+        ),
+    ] = "128M",
+    max_depth: Annotated[
+        int,
+        typer.Option(
+            help="Records with more levels of lists and objects are skipped.", rich_help_panel=_READ
+        ),
+    ] = 128,
     strict: Annotated[
         bool,
         typer.Option("--strict", help="Stop at the first line that cannot be read.", rich_help_panel=_READ),
@@ -274,6 +287,8 @@ def build(
         exclude=exclude or (),
         encoding=encoding,
         max_line_bytes=parse_size(max_line_bytes, "--max-line-bytes"),
+        max_page_bytes=parse_size(max_page_bytes, "--max-page-bytes"),
+        max_depth=max_depth,
         strict=strict,
     )
 

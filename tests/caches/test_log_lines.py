@@ -47,8 +47,8 @@ BAD_LINES = [
     (b'{"response_token_ids": [false, 7, 8]}', "response are not token ids"),
     (b'{"response": "x", "prompt_token_ids": [5, false]}', "prompt are not token ids"),
     (b'{"other": 1}', "no field"),
-    (b"[" * 100_000, "not JSON"),
-    (b'{"response": ' * 100_000, "not JSON"),
+    (b"[" * 100_000, "nests too deeply"),
+    (b'{"response": ' * 100_000, "nests too deeply"),
     (b'{"response": ' * 600 + b"null" + b"}" * 600, "nested too deeply"),
 ]
 

@@ -75,7 +75,7 @@ class BatchRequests:
                 expected=f"one in {self._names}",
                 remedy="Read the batches one by one, each with its input.",
             )
-        return parse_json(found[0])["body"]
+        return parse_json(found[0], self._options.max_depth)["body"]
 
     def _read(self) -> sqlite3.Connection:
         # readers are generators: whoever drops one closes it, in whatever thread that is
@@ -103,7 +103,7 @@ class BatchRequests:
                     if line is None:
                         raise too_long("line", limit)
                     if line and not line.isspace():
-                        yield _custom_id(parse_json(line)), line
+                        yield _custom_id(parse_json(line, self._options.max_depth)), line
                 except InvalidInputError as error:
                     self._fault(f"{path}, line {number}: {error}")
         except DAMAGE as damage:

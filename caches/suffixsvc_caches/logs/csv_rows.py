@@ -19,6 +19,7 @@ from typing import Any, Final
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_caches.logs.json_text import parse_json
 from suffixsvc_caches.logs.lines import too_long
+from suffixsvc_caches.logs.options import MAX_DEPTH
 from suffixsvc_caches.logs.sources import Damaged
 
 __all__ = ["read_csv", "split_rows"]
@@ -34,7 +35,7 @@ _QUOTED: Final = re.compile(rb'[^"]*(?:""[^"]*){0,4096}')
 _LARGEST_CELL: Final = (1 << 31) - 1
 
 
-def read_csv(pieces: Iterable[bytes], limit: int) -> Iterator[tuple[int, Any]]:
+def read_csv(pieces: Iterable[bytes], limit: int, max_depth: int = MAX_DEPTH) -> Iterator[tuple[int, Any]]:
     """(number of its first line, record) of each row that is not blank; one that is too long or does not fit
     the header is an InvalidInputError instead. Empty cells are None. Columns of messages and token ids hold
     JSON, all others text.
@@ -54,7 +55,7 @@ def read_csv(pieces: Iterable[bytes], limit: int) -> Iterator[tuple[int, Any]]:
             if row is None:
                 raise too_long("row", limit)
             cells = _cells(row, delimiter)
-            value: Any = _record(names, cells) if names else None
+            value: Any = _record(names, cells, max_depth) if names else None
         except InvalidInputError as error:
             value = error
         if names:
@@ -156,20 +157,25 @@ def _cells(row: bytes, delimiter: str) -> list[str]:
         raise InvalidInputError("not CSV", got=str(error)) from None
 
 
-def _record(names: list[str], cells: list[str]) -> dict[str, Any]:
+def _record(names: list[str], cells: list[str], max_depth: int) -> dict[str, Any]:
     if len(cells) != len(names):
         raise InvalidInputError(
             "the row does not fit the header", expected=f"{len(names)} cells", got=f"{len(cells)}"
         )
-    return {name: _value(name, cell) for name, cell in zip(names, cells, strict=True)}
+    return {name: _value(name, cell, max_depth) for name, cell in zip(names, cells, strict=True)}
 
 
-def _value(name: str, cell: str) -> Any:
+def _value(name: str, cell: str, max_depth: int) -> Any:
     if not cell:
         return None
     if name.endswith(_IDS) or (name in _LISTS and cell.lstrip()[:1] in ("[", "{")):
         try:
-            return parse_json(cell)
+            return parse_json(cell, max_depth)
         except InvalidInputError as error:
-            raise InvalidInputError(f"column {name}: {error.message}", got=error.got) from None
+            raise InvalidInputError(
+                f"column {name}: {error.message}",
+                expected=error.expected,
+                got=error.got,
+                remedy=error.remedy,
+            ) from None
     return cell

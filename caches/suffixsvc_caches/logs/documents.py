@@ -3,7 +3,7 @@
 The decoder of the standard library reads one value after the other out of a window, which grows only while a
 value does not fit: 94 MB/s on 40 MB of recorded agent calls. ijson reads 139 MB/s, but ends at a NaN, and its
 memory grows with the square of how deeply a value nests (half a megabyte of brackets was killed for it). Here
-such a value is refused at the recursion limit.
+such a value is refused, and reading goes on behind it: its end is found by its brackets.
 """
 
 from __future__ import annotations
@@ -15,18 +15,23 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_caches.logs.json_text import mend
+from suffixsvc_caches.logs.json_text import check_depth, mend, too_deep
+from suffixsvc_caches.logs.options import MAX_DEPTH
 from suffixsvc_caches.logs.sources import Damaged
 
 __all__ = ["read_documents"]
 
 #: what may stand between two values
 _BETWEEN: Final = re.compile(r"[\s,]*")
+#: what matters to where a value ends: texts as a whole, one that is not closed, brackets
+_MARKS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|"|[\[{]|[\]}]', re.DOTALL)
 
 
-def read_documents(pieces: Iterable[bytes], limit: int) -> Iterator[tuple[int, Any]]:
+def read_documents(
+    pieces: Iterable[bytes], limit: int, max_depth: int = MAX_DEPTH
+) -> Iterator[tuple[int, Any]]:
     """(number from 1, value) of each entry of an array, or of each value where there is none. A value in
-    which bytes are no UTF-8 is an InvalidInputError instead.
+    which bytes are no UTF-8, or that nests too deeply, is an InvalidInputError instead.
 
     Raises:
         Damaged: no JSON from here on, or a record of more than about ``limit`` bytes.
@@ -45,19 +50,56 @@ def read_documents(pieces: Iterable[bytes], limit: int) -> Iterator[tuple[int, A
             return
         try:
             value, end = decode(window.text, window.at)
-        except (ValueError, RecursionError) as error:
+        except RecursionError:
+            if not _pass_over(window, limit):
+                raise Damaged(f"nested too deeply behind record {number}") from None
+            number += 1
+            yield number, too_deep(max_depth)
+            continue
+        except ValueError as error:
             size = len(window.text) - window.at
-            if isinstance(error, ValueError) and size <= limit and window.grow(2 * size):
+            if size <= limit and window.grow(2 * size):
                 continue
             raise _damage(error, number, size, limit) from None
         number += 1
-        yield number, _checked(value, window.text[window.at : end])
+        yield number, _checked(value, window.text[window.at : end], max_depth)
         window.at = end
     if in_array:
         raise Damaged(f"the array ends behind record {number}")
 
 
-def _checked(value: Any, text: str) -> Any:
+def _pass_over(window: _Window, limit: int) -> bool:
+    """Go behind a list or an object without making anything of it; False where it has no end within the
+    limit."""
+    while (end := _end(window.text, window.at)) is None:
+        size = len(window.text) - window.at
+        if size > limit or not window.grow(2 * size):
+            return False
+    window.at = end
+    return True
+
+
+def _end(text: str, start: int) -> int | None:
+    """Where the list or object ends that begins there; None: not in this text."""
+    depth = 0
+    for mark in _MARKS.finditer(text, start):
+        match text[mark.start()]:
+            case "[" | "{":
+                depth += 1
+            case "]" | "}":
+                depth -= 1
+                if not depth:
+                    return mark.end()
+            case _ if mark.end() - mark.start() == 1:
+                return None  # a text that is not closed
+    return None
+
+
+def _checked(value: Any, text: str, max_depth: int) -> Any:
+    try:
+        check_depth(value, text, max_depth)
+    except InvalidInputError as error:
+        return error
     if text.isascii() and "\\u" not in text:
         return value
     try:
@@ -67,9 +109,7 @@ def _checked(value: Any, text: str) -> Any:
     return mend(value) if "\\u" in text else value
 
 
-def _damage(error: Exception, number: int, size: int, limit: int) -> Damaged:
-    if isinstance(error, RecursionError):
-        return Damaged(f"nested too deeply behind record {number}")
+def _damage(error: ValueError, number: int, size: int, limit: int) -> Damaged:
     if size > limit:
         return Damaged(f"a record of more than {limit:,} bytes, or no JSON, behind record {number}")
     return Damaged(f"no JSON behind record {number}: {error}")

@@ -251,8 +251,16 @@ def _format(path: Path, storage: Storage, options: ReadOptions) -> LogFormat:
 
 def _first_records(path: Path, storage: Storage, options: ReadOptions) -> Iterator[Any]:
     if storage is Storage.PARQUET:
-        yield from (row for _, row in read_rows(path, batch_rows=_LOOK_AT))
+        yield from (
+            row
+            for _, row in read_rows(
+                path,
+                batch_rows=_LOOK_AT,
+                max_row_bytes=options.max_line_bytes,
+                max_page_bytes=options.max_page_bytes,
+            )
+        )
         return
     pieces = open_pieces(path, options.encoding)
     read = {Storage.DOCUMENT: read_documents, Storage.CSV: read_csv}.get(storage, read_lines)
-    yield from (record for _, record in read(pieces, options.max_line_bytes))
+    yield from (record for _, record in read(pieces, options.max_line_bytes, options.max_depth))

@@ -7,6 +7,7 @@ from typing import Any
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_caches.logs.json_text import parse_json
+from suffixsvc_caches.logs.options import MAX_DEPTH
 
 __all__ = ["read_lines", "split_lines", "too_long"]
 
@@ -18,15 +19,15 @@ def too_long(what: str, limit: int) -> InvalidInputError:
     )
 
 
-def read_lines(pieces: Iterable[bytes], limit: int) -> Iterator[tuple[int, Any]]:
-    """(number from 1, value) of each line of JSON that is not blank; a line that is too long or no JSON is an
-    InvalidInputError instead."""
+def read_lines(pieces: Iterable[bytes], limit: int, max_depth: int = MAX_DEPTH) -> Iterator[tuple[int, Any]]:
+    """(number from 1, value) of each line of JSON that is not blank; a line that is too long, no JSON or
+    nested too deeply is an InvalidInputError instead."""
     for number, line in split_lines(pieces, limit):
         if line is None:
             yield number, too_long("line", limit)
         elif line and not line.isspace():
             try:
-                value = parse_json(line)
+                value = parse_json(line, max_depth)
             except InvalidInputError as error:
                 value = error
             yield number, value

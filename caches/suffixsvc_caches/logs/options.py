@@ -14,6 +14,9 @@ from suffixsvc.errors import InvalidConfigError
 from suffixsvc_caches.logs.times import parse_duration, parse_time
 
 __all__ = [
+    "MAX_DEPTH",
+    "MAX_LINE_BYTES",
+    "MAX_PAGE_BYTES",
     "ChatTemplate",
     "LogFilter",
     "LogFormat",
@@ -26,7 +29,12 @@ __all__ = [
 E = TypeVar("E", bound=enum.StrEnum)
 
 #: 64 MiB: the longest prompts of today are a few MB
-_MAX_LINE_BYTES: Final = 1 << 26
+MAX_LINE_BYTES: Final = 1 << 26
+#: 128 MiB: writers make pages of 1 MiB, some of 100 MB
+MAX_PAGE_BYTES: Final = 1 << 27
+#: Logs nest to about ten levels. What walks through a record calls itself at each.
+MAX_DEPTH: Final = 128
+_DEEPEST: Final = 256
 
 
 class LogFormat(enum.StrEnum):
@@ -189,7 +197,10 @@ class ReadOptions:
         filter: which calls are wanted.
         strict: whether the first malformed line ends reading with an error.
         encoding: of texts and lines; a byte order mark in the file wins.
-        max_line_bytes: longer lines, records and text files are malformed, and are never held in memory.
+        max_line_bytes: longer lines, records, rows of tables and text files are malformed, and are never held
+            in memory.
+        max_page_bytes: of a Parquet file, row groups with larger pages (decompressed) are not read.
+        max_depth: records with more levels of lists and objects inside each other are malformed.
         include, exclude: patterns as in .gitignore, for the files of folders. Without ``include``, all that
             look like logs, or like text where the format is TEXT. ``exclude`` adds to the usual ones, and a
             pattern that begins with ! takes one back.
@@ -213,7 +224,9 @@ class ReadOptions:
     filter: LogFilter = field(default_factory=LogFilter)
     strict: bool = False
     encoding: str = "utf-8"
-    max_line_bytes: int = _MAX_LINE_BYTES
+    max_line_bytes: int = MAX_LINE_BYTES
+    max_page_bytes: int = MAX_PAGE_BYTES
+    max_depth: int = MAX_DEPTH
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     batch_input: tuple[Path, ...] = ()
@@ -227,6 +240,10 @@ class ReadOptions:
                 )
         if self.max_line_bytes < 1:
             raise InvalidConfigError("max_line_bytes is too small", expected=">= 1", got=self.max_line_bytes)
+        if self.max_page_bytes < 1:
+            raise InvalidConfigError("max_page_bytes must be >= 1", got=self.max_page_bytes)
+        if not 1 <= self.max_depth <= _DEEPEST:
+            raise InvalidConfigError(f"max_depth must be 1 .. {_DEEPEST}", got=self.max_depth)
         try:
             codec = codecs.lookup(self.encoding)
         except LookupError:

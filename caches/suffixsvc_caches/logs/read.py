@@ -24,7 +24,7 @@ from suffixsvc_caches.logs.options import ReadOptions
 from suffixsvc_caches.logs.sessions import Sessions
 from suffixsvc_caches.logs.shapes import Labels, RawCall, Shape, open_shape
 from suffixsvc_caches.logs.sources import DAMAGE, open_pieces
-from suffixsvc_caches.logs.tables import read_rows
+from suffixsvc_caches.logs.tables import RowsLeftOut, read_rows
 from suffixsvc_caches.logs.tally import LogCounts, LogFault, LogTally
 from suffixsvc_caches.logs.texts import BinaryFile, read_text
 
@@ -168,18 +168,20 @@ class _Reading:
                 )
 
     def _values(self, shape: Shape) -> Iterator[tuple[int, Any]]:
-        file, limit = self._file, self._options.max_line_bytes
+        file, limit, depth = self._file, self._options.max_line_bytes, self._options.max_depth
         if file.storage is Storage.PARQUET:
             yield from read_rows(
                 file.path,
                 without=frozenset() if self._options.want_prompt else shape.unneeded,
+                max_row_bytes=limit,
+                max_page_bytes=self._options.max_page_bytes,
                 on_bytes=self._told,
             )
         elif file.storage is Storage.DOCUMENT:
-            yield from read_documents(self._pieces(), limit)
+            yield from read_documents(self._pieces(), limit, depth)
         else:
             read = read_csv if file.storage is Storage.CSV else read_lines
-            yield from read(self._pieces(), limit)
+            yield from read(self._pieces(), limit, depth)
 
     def _pieces(self) -> Iterator[bytes]:
         return open_pieces(self._file.path, self._options.encoding, self._told)
@@ -191,7 +193,7 @@ class _Reading:
             self._on_bytes(consumed)
 
     def _malformed(self, error: InvalidInputError) -> None:
-        self._counts.malformed += 1
+        self._counts.malformed += error.rows if isinstance(error, RowsLeftOut) else 1
         self._note(str(error), error)
 
     def _note(self, reason: str, error: InvalidInputError | None) -> None:

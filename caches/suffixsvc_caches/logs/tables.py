@@ -1,4 +1,11 @@
-"""Parquet files: rows as records, a batch in memory at a time. Columns of integer lists come as arrays."""
+"""Parquet files: rows as records, in batches of bounded size. Columns of integer lists come as arrays.
+
+    page headers -> what of a row group can be read, and how many rows at a time -> batches -> sizes of rows
+    -> records
+
+What a row group takes in memory is worked out from the headers of its pages before any of them is
+decompressed; a row is made into Python values only when it is known to be short enough.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +13,25 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from suffixsvc.errors import MissingExtraError
+import numpy as np
+
+from suffixsvc.errors import InvalidInputError, MissingExtraError
+from suffixsvc_caches.logs.cell_sizes import cell_sizes, sum_sizes
+from suffixsvc_caches.logs.lines import too_long
+from suffixsvc_caches.logs.options import MAX_LINE_BYTES, MAX_PAGE_BYTES
+from suffixsvc_caches.logs.parquet_pages import read_footer
+from suffixsvc_caches.logs.row_groups import BATCH_BYTES, RowGroup
 from suffixsvc_caches.logs.sources import Damaged
 
-__all__ = ["is_table", "read_rows"]
+__all__ = ["RowsLeftOut", "is_table", "read_rows"]
 
 _MAGIC: Final = b"PAR1"
+
+
+class RowsLeftOut(InvalidInputError):
+    """A row group that is too large to be read. ``rows`` says how many are lost."""
+
+    rows: int = 1
 
 
 def is_table(path: Path) -> bool:
@@ -25,13 +45,18 @@ def read_rows(
     *,
     batch_rows: int = 256,
     without: Collection[str] = (),
+    max_row_bytes: int = MAX_LINE_BYTES,
+    max_page_bytes: int = MAX_PAGE_BYTES,
     on_bytes: Callable[[int], None] | None = None,
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number from 1, record) of each row.
+) -> Iterator[tuple[int, dict[str, Any] | InvalidInputError]]:
+    """(number from 1, record) of each row; an InvalidInputError instead for a row that is too long, and one
+    :class:`RowsLeftOut` for all rows of a row group that cannot be read within the limits.
 
     Args:
-        batch_rows: rows in memory at a time.
+        batch_rows: rows in memory at a time, at most.
         without: columns that are not read.
+        max_row_bytes: of a row.
+        max_page_bytes: of a page, decompressed.
         on_bytes: told how far reading is, as bytes of the file.
 
     Raises:
@@ -45,21 +70,82 @@ def read_rows(
         raise MissingExtraError("caches", "pyarrow") from None
     number = 0
     try:
-        with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
-            size, rows = path.stat().st_size, file.metadata.num_rows
-            wanted = [name for name in file.schema_arrow.names if name not in without]
-            for batch in file.iter_batches(batch_rows, columns=wanted, use_threads=False):
-                columns = {
-                    name: _values(column)
-                    for name, column in zip(batch.schema.names, batch.columns, strict=True)
-                }
-                for place in range(batch.num_rows):
+        with path.open("rb") as raw:
+            groups = read_footer(raw)
+            with pq.ParquetFile(path) as file:
+                metadata = file.metadata
+                columns = [name for name in file.schema_arrow.names if name not in without]
+            size, rows = path.stat().st_size, max(1, sum(rows for rows, _ in groups))
+            for place, (rows_inside, chunks) in enumerate(groups):
+                group = RowGroup(raw, rows_inside, chunks, columns, max_page_bytes)
+                if group.fault is not None:
+                    yield number + 1, _left_out(group.fault, number + 1, group.rows)
+                    number += group.rows
+                    continue
+                for record in _records(path, pq, metadata, place, group, batch_rows, max_row_bytes):
                     number += 1
-                    yield number, {name: values[place] for name, values in columns.items()}
-                if on_bytes is not None:
-                    on_bytes(size * number // rows)
-    except pa.ArrowException as error:
+                    yield number, record
+                    if on_bytes is not None and number % batch_rows == 0:
+                        on_bytes(size * number // rows)
+            if on_bytes is not None:
+                on_bytes(size)
+    except (
+        pa.ArrowException,
+        ValueError,
+        OverflowError,
+    ) as error:  # names that are no text, places before the file
         raise Damaged(" ".join(str(error).split())[:200]) from None
+
+
+def _left_out(fault: InvalidInputError, first: int, rows: int) -> RowsLeftOut:
+    error = RowsLeftOut(
+        f"rows {first:,} to {first + rows - 1:,} are left out: {fault.message}",
+        expected=fault.expected,
+        got=fault.got,
+        remedy=fault.remedy,
+    )
+    error.rows = rows
+    return error
+
+
+def _records(
+    path: Path, pq: Any, metadata: Any, place: int, group: RowGroup, batch_rows: int, max_row_bytes: int
+) -> Iterator[dict[str, Any] | InvalidInputError]:
+    """The rows of a row group."""
+    settings = {"read_dictionary": group.apart, "pre_buffer": False, "buffer_size": 1 << 20}
+    with pq.ParquetFile(path, metadata=metadata, **settings) as file:
+        batches = file.iter_batches(
+            min(batch_rows, group.most), row_groups=[place], columns=group.columns, use_threads=False
+        )
+        for batch in batches:
+            sizes = [cell_sizes(column) for column in batch.columns]
+            total = sum_sizes(sizes, batch.num_rows)
+            if int(total.sum()) <= min(BATCH_BYTES, max_row_bytes):  # as nearly always
+                yield from _all(batch)
+                continue
+            for at, size in enumerate(total.tolist()):  # one at a time: each may be as large as the limit
+                if size > max_row_bytes:
+                    largest = int(np.argmax([column[at] for column in sizes]))
+                    yield _row_too_long(batch.schema.names[largest], size, max_row_bytes)
+                else:
+                    yield from _all(batch.slice(at, 1))
+
+
+def _row_too_long(column: str, size: int, limit: int) -> InvalidInputError:
+    error = too_long("row", limit)
+    return InvalidInputError(
+        error.message,
+        expected=error.expected,
+        got=f"{size:,} bytes, most of them in the column {column}",
+        remedy=error.remedy,
+    )
+
+
+def _all(batch: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a batch as records."""
+    columns = {name: _values(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+    for place in range(batch.num_rows):
+        yield {name: values[place] for name, values in columns.items()}
 
 
 def _values(column: Any) -> list[Any]:

@@ -78,7 +78,7 @@ class Recipe:
         path = folder / _FILE
         try:
             tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidConfigError(f"cannot read the recipe {path}", got=error) from None
         try:
             return cls._from(folder.resolve(), tables)

@@ -243,7 +243,7 @@ def _record_file(file: Path) -> Path:
 def _record(file: Path) -> dict[str, Any]:
     try:
         record = json.loads(_record_file(file).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
 

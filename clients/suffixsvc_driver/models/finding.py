@@ -71,7 +71,7 @@ def _of_ollama(store: Path, manifests: Path) -> Iterator[FoundModel]:
         try:
             layers: Any = json.loads(manifest.read_bytes())["layers"]
             digests = [layer["digest"] for layer in layers if layer["mediaType"] == _MODEL_LAYER]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
         for digest in digests[:1]:
             blob = store / "blobs" / str(digest).replace(":", "-")

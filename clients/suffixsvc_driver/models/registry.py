@@ -104,7 +104,7 @@ def load_registry(path: Path | None = None) -> Registry:
     try:
         raw = tomllib.loads(file.read_text(encoding="utf-8"))
         models = {name: _model(name, entry) for name, entry in raw["models"].items()}
-    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
+    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise InvalidConfigError(
             f"the model registry {file} cannot be used",
             expected="the format of the shipped one",
