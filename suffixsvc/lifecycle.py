@@ -14,7 +14,14 @@ from typing import Final
 
 from suffixsvc.errors import InvalidConfigError
 
-__all__ = ["SERVER_OPTIONS", "announce_ready", "require_ready_file", "stop_signal", "withdraw_ready"]
+__all__ = [
+    "SERVER_OPTIONS",
+    "announce_ready",
+    "owner_only_umask",
+    "require_ready_file",
+    "stop_signal",
+    "withdraw_ready",
+]
 
 #: of every gRPC server of ours
 SERVER_OPTIONS: Final = (
@@ -51,6 +58,16 @@ def stop_signal() -> Iterator[Callable[[], None]]:
         signal.set_wakeup_fd(wakeup_before)
         os.close(reader)
         os.close(writer)
+
+
+@contextmanager
+def owner_only_umask() -> Iterator[None]:
+    """Files made inside, sockets among them, are the owner's alone (mode 0600) from their first moment."""
+    before = os.umask(0o177)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _next_one_kills(number: int, _frame: object) -> None:

@@ -49,6 +49,9 @@ class Grammar(Protocol):
     def allowed(self, drafted: Sequence[int]) -> int:
         """How many of these tokens may come next, one behind the other. Nothing changes."""
 
+    def copy(self) -> Grammar:
+        """Another text at the same place."""
+
 
 class Chooser:
     """What the target chooses in one generation. Not thread-safe.
@@ -84,8 +87,12 @@ class Chooser:
         self.sampling = sampling
         self._bias_ids = np.fromiter(bias.keys(), np.int64, len(bias))
         self._bias = np.fromiter(bias.values(), np.float32, len(bias))
-        self._penalties = Penalties(sampling, prompt_ids) if sampling.penalizes else None
+        self._prompt = tuple(prompt_ids) if sampling.penalizes else ()
+        self._penalties = Penalties(sampling, self._prompt) if sampling.penalizes else None
         self._grammar = grammar
+        #: what :meth:`take_back` begins from again
+        self._first_grammar = None if grammar is None else grammar.copy()
+        self._written: list[int] = []
 
     @property
     def permit(self) -> Callable[[Sequence[int]], int] | None:
@@ -106,6 +113,20 @@ class Chooser:
             self._grammar.accept(token)
         if self._penalties is not None:
             self._penalties.accept(token)
+        self._written.append(token)
+
+    def take_back(self, count: int) -> None:
+        """The text ends ``count`` tokens earlier: the step that accepted them failed."""
+        if not count:
+            return
+        written = self._written[: len(self._written) - count]
+        self._written = []
+        if self._penalties is not None:
+            self._penalties = Penalties(self.sampling, self._prompt)
+        if self._first_grammar is not None:
+            self._grammar = self._first_grammar.copy()
+        for token in written:
+            self.accept(token)
 
     def choose(self, logits: FloatArray, position: int) -> int:
         """The token for absolute ``position`` (prompt included) from logits float32[n_vocab].

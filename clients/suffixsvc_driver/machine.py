@@ -7,7 +7,7 @@ llama.cpp's threads spin; OMP_NUM_THREADS=1; memory interleaved over NUMA nodes;
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,10 +64,15 @@ def look_at_machine(
     return notes
 
 
-def usable_cores() -> int:
-    """Physical cores this process may use: llama.cpp's threads spin, so one a core is the most that helps."""
+def usable_cores(root: Path = Path("/")) -> int:
+    """Physical cores this process may use: llama.cpp's threads spin, so one a core is the most that helps.
+
+    Halves of one core (SMT) count once, cores outside of the affinity mask not at all, and no more than the
+    whole cores that a control group's quota pays for: threads beyond it would be stopped while others wait.
+    """
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-    return physical_cores(allowed=allowed)
+    cores, quota = physical_cores(root, allowed), _quota(root)
+    return cores if quota is None else max(1, min(cores, int(quota)))
 
 
 def physical_cores(root: Path = Path("/"), allowed: Collection[int] | None = None) -> int:
@@ -117,13 +122,30 @@ def _threads(threads: int, physical: int) -> MachineNote:
 
 
 def _quota(root: Path) -> float | None:
-    """Cores that the control group allows (cgroup v2, or v1)."""
-    limits = _read(root / "sys/fs/cgroup/cpu.max").split()
+    """Cores that the process's control group allows, or one above it (cgroup v2, or v1); None: no limit."""
+    quotas = [quota for group in _groups(root) if (quota := _quota_of(group)) is not None]
+    return min(quotas, default=None)
+
+
+def _groups(root: Path) -> Iterator[Path]:
+    """Folders of the groups that limit this process, its own first. A container sees its own as the root."""
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, name = rest.partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        steps = [step for step in name.split("/") if step not in ("", "..")]
+        for depth in range(len(steps), 0, -1):
+            yield mount.joinpath(*steps[:depth])
+    yield root / "sys/fs/cgroup"
+    yield root / "sys/fs/cgroup/cpu"
+
+
+def _quota_of(group: Path) -> float | None:
+    limits = _read(group / "cpu.max").split()
     if len(limits) != 2:
-        limits = [
-            _read(root / "sys/fs/cgroup/cpu/cpu.cfs_quota_us"),
-            _read(root / "sys/fs/cgroup/cpu/cpu.cfs_period_us"),
-        ]
+        limits = [_read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us")]
     with suppress(ValueError, ZeroDivisionError):
         quota = int(limits[0]) / int(limits[1])
         return quota if quota > 0 else None

@@ -21,8 +21,9 @@ import structlog
 from suffixsvc.core import Desk, DeskStream
 from suffixsvc.errors import LimitExceededError
 from suffixsvc.frames import GREETING, frame
+from suffixsvc.lifecycle import owner_only_umask
 from suffixsvc.service.failures import detail_of
-from suffixsvc.service.listen import UnixAddress, owner_only_umask, prepare
+from suffixsvc.service.listen import UnixAddress, prepare
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
 __all__ = ["DirectSocket"]

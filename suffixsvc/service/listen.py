@@ -6,17 +6,15 @@ before it binds its own; both are ruled out here, before gRPC sees the address.
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import os
 import socket
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from suffixsvc.errors import ListenError
 
-__all__ = ["TcpAddress", "UnixAddress", "owner_only_umask", "parse_address", "prepare"]
+__all__ = ["TcpAddress", "UnixAddress", "parse_address", "prepare"]
 
 #: sun_path holds 108 bytes, the last one a zero
 MAX_UNIX_PATH_BYTES = 107
@@ -77,16 +75,6 @@ def prepare(address: Address, *, insecure_network: bool = False) -> None:
         if not insecure_network:
             _require_loopback(address)
         _require_free_port(address)
-
-
-@contextlib.contextmanager
-def owner_only_umask() -> Iterator[None]:
-    """Files made inside, the socket among them, are the owner's alone (mode 0600) from their first moment."""
-    before = os.umask(0o177)
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 def _clear_stale_socket(address: UnixAddress) -> None:

@@ -15,7 +15,7 @@ import structlog
 from suffixsvc.config import Limits
 from suffixsvc.errors import ListenError, MissingExtraError, SuffixError
 from suffixsvc.frames import DIRECT_SUFFIX
-from suffixsvc.lifecycle import SERVER_OPTIONS
+from suffixsvc.lifecycle import SERVER_OPTIONS, owner_only_umask
 from suffixsvc.service.direct import DirectSocket
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.service.interceptor import ErrorInterceptor
@@ -24,7 +24,6 @@ from suffixsvc.service.listen import (
     Address,
     TcpAddress,
     UnixAddress,
-    owner_only_umask,
     prepare,
 )
 from suffixsvc.service.servicer import SuffixCacheServicer

@@ -11,6 +11,7 @@ from suffixsvc_bench.preload_bench import held_out_calls, run_live
 from suffixsvc_caches.recipes import READY_MADE, find_recipe, make_recipe
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.targets.llama import LlamaTarget
+from suffixsvc_driver.targets.llama_context import ContextSettings
 
 from suffixsvc.cli import main
 
@@ -42,7 +43,7 @@ def test_the_verb_compares(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_model_is_asked_three_times(real_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
-    with LlamaTarget(real_model) as target:
+    with LlamaTarget(real_model, ContextSettings(threads=1)) as target:
         fingerprint = target.model.vocabulary.fingerprint
         prompt = target.model.tokenize("The capital of France is")
         call = {"prompt_token_ids": prompt, "response_token_ids": prompt, "tokenizer": fingerprint}

@@ -49,7 +49,7 @@ BAD_LINES = [
     (b'{"other": 1}', "no field"),
     (b"[" * 100_000, "nests too deeply"),
     (b'{"response": ' * 100_000, "nests too deeply"),
-    (b'{"response": ' * 600 + b"null" + b"}" * 600, "nested too deeply"),
+    (b'{"response": ' * 600 + b"null" + b"}" * 600, "nests too deeply"),
 ]
 
 
@@ -100,7 +100,10 @@ def test_a_document_nested_without_end(tmp_path: Path, key: str) -> None:
     path.write_text(f'[{{"{key}": ' * 50_000 + "1" + "}]" * 50_000)
     responses, tally = reasons(path)
     assert responses == []
-    assert "nested too deeply behind record 0" in tally.faults[0].reason
+    assert tally.counts.malformed == 1
+    assert "nests too deeply" in tally.faults[0].reason
+    path.write_text(f'[{{"{key}": ' * 50_000)
+    assert "nested too deeply behind record 0" in reasons(path)[1].faults[0].reason
 
 
 def test_labels_that_are_no_names_are_none(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_it_stays_where_the_width_of_a_batch_does_not_show(
     monkeypatch.setattr(attention, "LlamaContext", Rounding)
     with model:
         for _ in range(2):
-            with LlamaTarget(model, ContextSettings(context_size=256)) as target:
+            with LlamaTarget(model, ContextSettings(context_size=256, threads=1)) as target:
                 assert target.settings.flash_attention is not shows
     assert [settings.flash_attention for settings in opened] == [True]
 

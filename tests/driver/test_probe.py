@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.machine import look_at_machine, physical_cores, usable_cores
 from suffixsvc_driver.prospects import best_speedup, paying_step_seconds, pays_from, prospects
+from suffixsvc_driver.targets.context_settings import ContextSettings
 from support.tiny_gguf import write_tiny_llama
 
 from suffixsvc import cli
@@ -202,3 +203,65 @@ def test_only_cores_that_this_process_may_use_count() -> None:
             assert usable_cores() == 1
         finally:
             os.sched_setaffinity(0, before)
+
+
+def limited(
+    root: Path, cores: int, *, halves: int = 1, group: str = "", limits: dict[str, str] | None = None
+) -> Path:
+    """The files of a machine: cores with so many halves each, a process in a group, quotas of groups."""
+    for number in range(cores * halves):
+        topology = root / f"sys/devices/system/cpu/cpu{number}/topology"
+        topology.mkdir(parents=True)
+        (topology / "thread_siblings_list").write_text(f"{number % cores}\n")
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(group)
+    for name, text in (limits or {}).items():
+        file = root / "sys/fs/cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("group", "limits", "cores"),
+    [
+        ("0::/\n", {}, 8),
+        ("0::/\n", {"cpu.max": "max 100000"}, 8),
+        ("0::/\n", {"cpu.max": "400000 100000"}, 4),
+        ("0::/\n", {"cpu.max": "350000 100000"}, 3),
+        ("0::/\n", {"cpu.max": "50000 100000"}, 1),
+        ("0::/\n", {"cpu.max": "9900000 100000"}, 8),
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000", "a/cpu.max": "200000 100000"}, 2),
+        ("0::/a/b\n", {"a/b/cpu.max": "600000 100000", "a/cpu.max": "700000 100000"}, 6),
+        ("0::/../outside\n", {"cpu.max": "500000 100000"}, 5),
+        (
+            "3:memory:/m\n2:cpu,cpuacct:/x\n",
+            {"cpu/x/cpu.cfs_quota_us": "300000", "cpu/x/cpu.cfs_period_us": "100000"},
+            3,
+        ),
+        ("2:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        ("", {"cpu.max": "junk"}, 8),
+    ],
+)
+def test_a_quota_counts_in_whole_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, limits: dict[str, str], cores: int
+) -> None:
+    """Two containers of four cores each on a machine of eight took eight threads each. Threads of llama.cpp
+    spin while they wait for each other, also for those that the quota has stopped."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
+    root = limited(tmp_path, 8, halves=2, group=group, limits=limits)
+    assert physical_cores(root) == 8
+    assert usable_cores(root) == cores
+
+
+def test_a_target_computes_on_the_cores_that_it_may_use() -> None:
+    """The README's example names no number of threads, and computed on one of 96 cores."""
+    assert ContextSettings().threads == usable_cores()
+    if hasattr(os, "sched_setaffinity"):
+        before = os.sched_getaffinity(0)
+        try:
+            os.sched_setaffinity(0, {max(before)})
+            assert ContextSettings().threads == 1
+        finally:
+            os.sched_setaffinity(0, before)
+    assert ContextSettings(threads=1).threads == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import FinishReason
 from suffixsvc_driver.loop import generate
-from suffixsvc_driver.sampling import GREEDY
+from suffixsvc_driver.sampling import GREEDY, Sampling
 from suffixsvc_driver.targets import llama_binding
 from suffixsvc_driver.targets.gguf_check import check_gguf
 from suffixsvc_driver.targets.llama import LlamaTarget
@@ -74,6 +76,37 @@ def test_a_stop_rule_ends_where_it_holds(tiny_target: LlamaTarget) -> None:
         assert result.token_ids == plain[: first + 1]
         assert result.finish is FinishReason.STOP
         assert len(result.sources) == len(result.token_ids)
+
+
+def fails_at(place: int) -> Callable[[object], bool]:
+    """A stop rule that raises when it is asked for this time."""
+    calls = itertools.count()
+    return lambda text: 1 // (place - next(calls)) > 9
+
+
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_a_step_that_fails_takes_back_what_its_chooser_accepted(tiny_target: LlamaTarget, place: int) -> None:
+    """A stop rule that raised in the middle of a step left the tokens before it in penalties and grammar: the
+    same step, asked for again, chose others, or the grammar ended with text that was never written."""
+    sampling = Sampling(repeat_penalty=1.5, frequency_penalty=0.7, grammar='root ::= [a-z]{40} "."')
+    prompt = tiny_target.model.tokenize("once")
+
+    def write(drafts: Sequence[tuple[int, ...]], broken: int = -1) -> list[int]:
+        tiny_target.begin(prompt)
+        chooser = tiny_target.chooser(sampling, prompt)
+        written: list[int] = []
+        for step, drafted in enumerate(drafts):
+            if step == broken:
+                with pytest.raises(ZeroDivisionError):
+                    tiny_target.verify(drafted, chooser, 5, fails_at(place))
+            written += tiny_target.verify(drafted, chooser, 5).emitted
+        return written
+
+    plain = write([()] * 20)
+    drafts = [tuple(plain[at : at + 4]) for at in range(0, 20, 5)]
+    assert write(drafts) == plain, "each step accepts four tokens and writes one more"
+    for broken in range(4):
+        assert write(drafts, broken) == plain
 
 
 def test_a_full_context_is_a_clear_end(tiny_target: LlamaTarget) -> None:
@@ -234,7 +267,7 @@ def test_a_shifted_struct_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_closing_twice_and_use_after_close(tiny_model: Path) -> None:
-    target = LlamaTarget(tiny_model)
+    target = LlamaTarget(tiny_model, ContextSettings(threads=1))
     target.close()
     target.close()
     with pytest.raises(ModelError, match="closed"):

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -121,7 +122,7 @@ def test_describe_and_vocabulary(client: DraftWorkerClient, tiny_target: LlamaTa
     other[90], other[91] = other[91], other[90]
     path = write_tiny_llama(tmp_path / "other.gguf", texts=other)
     with (
-        LlamaTarget(path) as stranger,
+        LlamaTarget(path, ContextSettings(threads=1)) as stranger,
         pytest.raises(VocabularyMismatchError, match=r"token 90") as caught,
     ):
         client.check_vocabulary(stranger.model.vocabulary)
@@ -418,6 +419,23 @@ def test_nobody_there(socket_path: str) -> None:
         session.close()
 
 
+def test_the_socket_is_the_owners_alone(tiny_model: Path, socket_path: str) -> None:
+    """The service's socket had this mode from its first moment; the draft worker's had what the umask left,
+    so that anybody on the machine could read what others draft from."""
+    before = os.umask(0)
+    try:
+        engine = DraftEngine(tiny_model, SETTINGS)
+        server = DraftWorkerServer(engine, f"unix:{socket_path}")
+        try:
+            assert stat.S_IMODE(os.stat(socket_path).st_mode) == 0o600
+            assert os.umask(0) == 0, "only while the socket is made"
+        finally:
+            server.stop()
+            engine.close()
+    finally:
+        os.umask(before)
+
+
 @pytest.mark.crash
 def test_the_verb(tiny_model: Path, socket_path: str, tmp_path: Path) -> None:
     """Its own process: ready file, drafts, killed mid-generation, SIGTERM leaves nothing behind."""
@@ -440,7 +458,9 @@ def test_the_verb(tiny_model: Path, socket_path: str, tmp_path: Path) -> None:
     process = start()
     told = json.loads(ready.read_text())
     assert told["pid"] == process.pid
-    with LlamaTarget(tiny_model, ContextSettings(512, flash_attention=False, kv_type="f32")) as target:
+    with LlamaTarget(
+        tiny_model, ContextSettings(512, threads=1, flash_attention=False, kv_type="f32")
+    ) as target:
         prompt = talkative_prompt(target, 60)
         plain = generate(target, prompt, max_tokens=60)
         with DraftWorkerClient(told["addresses"][0]) as client:

@@ -67,7 +67,9 @@ def _no_thread_is_left() -> Iterator[None]:
 @contextmanager
 def worker(address: str, model: Path, context: int = 512, checks: int = 0) -> Iterator[DraftEngine]:
     """A worker of ours, in this process."""
-    settings = ContextSettings(context, slots=2, max_width=1 + checks, flash_attention=False, kv_type="f32")
+    settings = ContextSettings(
+        context, slots=2, threads=1, max_width=1 + checks, flash_attention=False, kv_type="f32"
+    )
     engine = DraftEngine(model, settings)
     server = DraftWorkerServer(engine, address, busy_after_seconds=PATIENT)
     server.start()

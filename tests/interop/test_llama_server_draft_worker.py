@@ -192,7 +192,7 @@ def test_it_restarts_with_another_model(
         pool = WorkerPool([f"http://{first.address}"], recheck_seconds=(0.1, 0.2), check_every_seconds=0.2)
         with (
             LlamaServerClient(f"http://{first.address}") as other,
-            LlamaTarget(foreign.model, ContextSettings(256)) as tiny,
+            LlamaTarget(foreign.model, ContextSettings(256, threads=1)) as tiny,
             pytest.raises(VocabularyMismatchError),
         ):
             other.check_vocabulary(tiny.model.vocabulary)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from suffixsvc.errors import InvalidConfigError
+from suffixsvc_driver.machine import usable_cores
 
 __all__ = ["KV_TYPES", "MAX_SEQUENCES", "ContextSettings"]
 
@@ -24,7 +25,8 @@ class ContextSettings:
     Attributes:
         context_size: tokens of one slot; rounded up to a multiple of 256.
         slots: sequences kept side by side.
-        threads: physical cores to use. Never more: llama.cpp's threads spin.
+        threads: to compute on. The default is one for each physical core that this process may use, by its
+            affinity and its control group. Never more: llama.cpp's threads spin.
         batch_size: tokens prefilled at once.
         max_width: tokens verified at once at most, which sizes the logits buffer.
         flash_attention: None = what suits the model (:mod:`suffixsvc_driver.targets.attention`); of a bare
@@ -42,7 +44,7 @@ class ContextSettings:
 
     context_size: int = 2048
     slots: int = 1
-    threads: int = 1
+    threads: int = field(default_factory=usable_cores)
     batch_size: int = 512
     max_width: int = 32
     flash_attention: bool | None = None

@@ -169,27 +169,34 @@ class Lane:
             rows: logits behind the newest token (0) and behind each drafted one (1 ..).
             chooser: of this generation; it is told every token that is written.
             parents: of a tree.
+
+        Raises:
+            What the chooser or ``stop`` raises; the chooser is then as before.
         """
         steps = zip(parents, drafted, strict=True) if parents else ()
         child = {step: i for i, step in enumerate(steps, start=1)}
         emitted: list[int] = []
         accepted = row = 0
         stopped = agrees = True
-        while agrees:
-            token = chooser.choose(rows(row), self.position + len(emitted) + 1)
-            chooser.accept(token)
-            emitted.append(token)
-            self._written.append(token)
-            if parents:
-                row = child.get((row - 1, token), 0)
-                agrees = row > 0
-            else:
-                agrees = row < len(drafted) and drafted[row] == token
-                row += 1
-            accepted += agrees
-            stopped = stop is not None and stop(self._written)
-            if stopped or token in self._eog_ids or len(emitted) >= max_emit:
-                break
+        try:
+            while agrees:
+                token = chooser.choose(rows(row), self.position + len(emitted) + 1)
+                chooser.accept(token)
+                emitted.append(token)
+                self._written.append(token)
+                if parents:
+                    row = child.get((row - 1, token), 0)
+                    agrees = row > 0
+                else:
+                    agrees = row < len(drafted) and drafted[row] == token
+                    row += 1
+                accepted += agrees
+                stopped = stop is not None and stop(self._written)
+                if stopped or token in self._eog_ids or len(emitted) >= max_emit:
+                    break
+        except BaseException:
+            chooser.take_back(len(emitted))
+            raise
         return Verification(tuple(emitted), accepted, stopped)
 
     def settle(self, part: Part, emitted: Sequence[int]) -> None:

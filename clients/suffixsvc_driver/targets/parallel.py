@@ -138,6 +138,9 @@ class ParallelLlama(OpenedModel):
             for step, chooser, part, offset in zip(steps, choosers, parts, offsets, strict=True):
                 seen.append(self._judge(step, chooser, part, offset))
         except BaseException:
+            for chooser, found in zip(choosers, seen, strict=False):  # of the lanes that have chosen
+                if isinstance(found, Verification):
+                    chooser.take_back(len(found.emitted))
             for part in parts:
                 self._lanes[part.slot].undo(part)
             raise

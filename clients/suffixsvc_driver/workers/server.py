@@ -14,7 +14,7 @@ import structlog
 
 from suffixsvc import wire
 from suffixsvc.errors import ListenError, SuffixError, UnknownSessionError
-from suffixsvc.lifecycle import SERVER_OPTIONS
+from suffixsvc.lifecycle import SERVER_OPTIONS, owner_only_umask
 from suffixsvc.v1 import draft_worker_pb2 as pb
 from suffixsvc.v1 import draft_worker_pb2_grpc as rpc
 from suffixsvc_driver.workers.engine import DraftEngine, DraftRequest
@@ -170,7 +170,8 @@ class DraftWorkerServer:
         )
         rpc.add_DraftWorkerServicer_to_server(_Servicer(engine, self._scheduler, drivers), self._server)
         try:
-            port = self._server.add_insecure_port(address)
+            with owner_only_umask():  # for a socket: what is drafted from is the text of others
+                port = self._server.add_insecure_port(address)
         except RuntimeError as err:
             raise ListenError(f"cannot listen on {address}", expected="a free address", got=err) from None
         host = address.rpartition(":")[0]
