@@ -90,8 +90,8 @@ class Chooser:
         self._prompt = tuple(prompt_ids) if sampling.penalizes else ()
         self._penalties = Penalties(sampling, self._prompt) if sampling.penalizes else None
         self._grammar = grammar
-        #: what :meth:`take_back` begins from again
-        self._first_grammar = None if grammar is None else grammar.copy()
+        #: before anything was written: what :meth:`take_back` begins from again
+        self._first_grammar: Grammar | None = None
         self._written: list[int] = []
 
     @property
@@ -110,6 +110,7 @@ class Chooser:
             GrammarError: the grammar forbids it; nothing changes.
         """
         if self._grammar is not None:
+            self._first_grammar = self._first_grammar or self._grammar.copy()
             self._grammar.accept(token)
         if self._penalties is not None:
             self._penalties.accept(token)
