@@ -47,6 +47,10 @@ class Limits:
     max_draft_tokens: int = 256
     #: bytes of one gRPC message
     max_message_bytes: int = 16 << 20
+    #: outputs of one bulk message: they are one transaction, and closes of sessions wait for it
+    max_outputs_per_message: int = 1024
+    #: runs (segment_lens) of the outputs of one bulk message together; an output has at least one
+    max_segments_per_message: int = 16_384
     #: tokens of one output added in bulk
     max_output_tokens: int = 1 << 20
     #: an idle session is committed as incomplete after this many seconds

@@ -30,6 +30,14 @@ SERVER_OPTIONS: Final = (
     # default gRPC takes that for abuse after the third ping and hangs up.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    # A client whose machine or network vanished holds its streams' places until its connection is known to be
+    # dead; without pings that takes the system's TCP timers hours, or for ever where nothing is sent.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),  # the later of the two counts
+    ("grpc.http2.max_pings_without_data", 0),
+    # calls of one connection: others have their own
+    ("grpc.max_concurrent_streams", 1_024),
 )
 
 

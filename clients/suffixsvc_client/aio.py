@@ -61,7 +61,7 @@ class AsyncSuffixClient:
         settings = config or ClientConfig()
         if step_timeout_s is not None:
             settings = replace(settings, step_timeout_s=step_timeout_s)
-        self._transport = transport or AioGrpcTransport(target)
+        self._transport = transport or AioGrpcTransport(target, settings.service_uid)
         self._procedures = Procedures(settings, time.monotonic)
         self._background: set[asyncio.Task[None]] = set()
 

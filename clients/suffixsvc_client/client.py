@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -39,6 +40,7 @@ from suffixsvc_client.transport import Transport
 __all__ = ["ClientNamespace", "ClientSession", "SuffixClient"]
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 class SuffixClient:
@@ -66,7 +68,9 @@ class SuffixClient:
         settings = config or ClientConfig()
         if step_timeout_s is not None:
             settings = replace(settings, step_timeout_s=step_timeout_s)
-        self._transport = transport or open_transport(target, direct=settings.direct)
+        self._transport = transport or open_transport(
+            target, direct=settings.direct, service_uid=settings.service_uid
+        )
         self._procedures = Procedures(settings, time.monotonic)
         self._background = _Worker(self._carry_out)
 
@@ -256,7 +260,8 @@ class ClientNamespace:
         return self.add_outputs([output])[0]
 
     def add_outputs(self, outputs: Sequence[NewOutput]) -> list[OutputId]:
-        """Remember finished outputs; returns once they are durable. Sent in messages of about 1 MiB, each
+        """Remember finished outputs; returns once they are durable. Sent in messages of at most about 1 MiB
+        that have no more outputs and segments than the service takes (:meth:`SuffixClient.server_info`), each
         kept whole or not at all; an error of the service says how many outputs were kept.
 
         Args:
@@ -345,4 +350,7 @@ class _Worker:
 
     def _work(self) -> None:
         while (procedure := self._queue.get()) is not None:
-            self._carry_out(procedure)
+            try:
+                self._carry_out(procedure)
+            except BaseException:  # a defect costs this procedure; the next one finds the thread alive
+                log.exception("background work of a client failed")

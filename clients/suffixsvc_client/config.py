@@ -31,10 +31,19 @@ class ClientConfig:
     breaker_max_pause_s: float = 8.0
     #: sessions of ``unix:PATH`` pass gRPC by where the service has a direct socket (the blocking client only)
     direct: bool = True
+    #: user id of the service at ``unix:PATH``, where that is not this user, root or the owner of the socket's
+    #: folder: nothing is sent to a process of any other user
+    service_uid: int | None = None
 
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
+            if f.name == "service_uid":
+                if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                    raise InvalidConfigError(
+                        "service_uid must be a user id", expected="an int >= 0, or None", got=repr(value)
+                    )
+                continue
             if f.name == "direct":
                 if not isinstance(value, bool):
                     raise InvalidConfigError("direct makes no sense", expected="a bool", got=repr(value))

@@ -19,6 +19,7 @@ from suffixsvc.errors import ProtocolError, SuffixError
 from suffixsvc.frames import GREETING, FrameBuffer, frame
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client.forks import Forks
+from suffixsvc_client.peers import require_trusted_peer
 from suffixsvc_client.transport import parse
 
 __all__ = ["Connection", "HungUpError"]
@@ -43,13 +44,17 @@ class Connection:
 
     Args:
         late: told of each reply that came after its step had given up.
+        service_uid: see :class:`~suffixsvc_client.ClientConfig`.
 
     Raises:
+        ServiceUnavailableError: the socket is another user's.
         TimeoutError: not greeted in time.
         OSError: there is no service of this kind.
     """
 
-    def __init__(self, path: str, deadline: float, late: Callable[[], None]) -> None:
+    def __init__(
+        self, path: str, deadline: float, late: Callable[[], None], service_uid: int | None = None
+    ) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         #: held while something is sent or waited for
         self._in_use = threading.Lock()
@@ -64,6 +69,7 @@ class Connection:
         try:
             self._socket.settimeout(_left(deadline))
             self._socket.connect(path)
+            require_trusted_peer(self._socket, path, service_uid)
             self._be_greeted(deadline)
             self._socket.setblocking(False)
             self._readable.register(self._socket, select.POLLIN)

@@ -8,7 +8,7 @@ no such socket is, or it has no place left, gRPC's stream is there.
 
 from __future__ import annotations
 
-import os
+import logging
 import socket
 import threading
 import time
@@ -25,9 +25,12 @@ from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client.connection import Connection, HungUpError
 from suffixsvc_client.effects import APPEND, CLOSE, OPEN, Method
 from suffixsvc_client.grpc_sync import GrpcTransport
+from suffixsvc_client.peers import socket_path
 from suffixsvc_client.transport import Transport
 
 __all__ = ["UnixTransport", "open_transport"]
+
+log = logging.getLogger(__name__)
 
 #: connections that may turn out to be gone before a message is given up
 _ATTEMPTS: Final = 2
@@ -37,27 +40,29 @@ _STREAMED: Final = {OPEN.name: "open", APPEND.name: "append_context", CLOSE.name
 _LOOK_AGAIN_SECONDS: Final = 1.0
 
 
-def open_transport(target: str, *, direct: bool = True) -> Transport:
+def open_transport(target: str, *, direct: bool = True, service_uid: int | None = None) -> Transport:
     """To ``unix:PATH`` or ``HOST:PORT``.
 
     Args:
         direct: steps may go the direct way.
+        service_uid: see :class:`~suffixsvc_client.ClientConfig`.
 
     Raises:
         InvalidConfigError: not an address.
     """
     if direct and target.startswith("unix:") and hasattr(socket, "AF_UNIX"):
-        return UnixTransport(target)
-    return GrpcTransport(target)
+        return UnixTransport(target, service_uid)
+    return GrpcTransport(target, service_uid)
 
 
 class UnixTransport:
     """A :class:`~suffixsvc_client.transport.Transport` to ``unix:PATH``: sessions go the direct way where
     there is one, everything else over gRPC. Connects when first used; survives restarts."""
 
-    def __init__(self, target: str) -> None:
-        self._grpc = GrpcTransport(target)
-        self._path = os.path.abspath(target.removeprefix("unix:").removeprefix("//")) + DIRECT_SUFFIX
+    def __init__(self, target: str, service_uid: int | None = None) -> None:
+        self._grpc = GrpcTransport(target, service_uid)
+        self._path = socket_path(target) + DIRECT_SUFFIX
+        self._service_uid = service_uid
         self._mine = threading.local()
         self._lock = threading.RLock()  # a signal's handler may close while its thread holds it
         #: by session, where something was posted for it last
@@ -167,9 +172,13 @@ class UnixTransport:
         if time.monotonic() < self._look_again:
             return None
         try:
-            made = Connection(self._path, deadline, self._count_late)
+            made = Connection(self._path, deadline, self._count_late, self._service_uid)
         except TimeoutError:
             raise _timeout(timeout_s) from None
+        except ServiceUnavailableError as error:
+            log.warning("the direct socket is not used: %s", error)
+            self._look_again = time.monotonic() + _LOOK_AGAIN_SECONDS
+            return None
         except OSError:
             self._look_again = time.monotonic() + _LOOK_AGAIN_SECONDS
             return None

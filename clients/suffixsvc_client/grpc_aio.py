@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,9 +14,12 @@ from google.protobuf.message import Message
 from suffixsvc.errors import ProtocolError, ServiceTimeoutError, ServiceUnavailableError, SuffixError
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client.effects import Method
+from suffixsvc_client.peers import SocketGuard
 from suffixsvc_client.transport import CHANNEL_OPTIONS, STREAM, error_from_rpc, grpc_target, parse, path_of
 
 __all__ = ["AioGrpcTransport"]
+
+log = logging.getLogger(__name__)
 
 _Answer = asyncio.Future[pb.StreamReply]
 
@@ -23,7 +27,8 @@ _Answer = asyncio.Future[pb.StreamReply]
 class AioGrpcTransport:
     """An :class:`~suffixsvc_client.transport.AsyncTransport`. Belongs to the loop it is first used on."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, service_uid: int | None = None) -> None:
+        self._guard = SocketGuard(target, service_uid)
         self._target = grpc_target(target)
         self._channel: grpc.aio.Channel | None = None
         self._stream: _Stream | None = None
@@ -100,6 +105,7 @@ class AioGrpcTransport:
     def _open_channel(self) -> grpc.aio.Channel:
         if self._closed:
             raise ServiceUnavailableError("the client is closed", remedy="Make a new client.")
+        self._guard.require()
         if self._channel is None:
             self._channel = grpc.aio.insecure_channel(self._target, options=CHANNEL_OPTIONS)
         return self._channel
@@ -160,6 +166,9 @@ class _Stream:
                 await self._call.write(await self._outbox.get())
         except (grpc.RpcError, asyncio.InvalidStateError):
             return  # the reader hears of it too, and tells whoever waits
+        except Exception:  # a message that cannot be written: without its answer the stream is of no use
+            log.exception("the writer of a stream failed")
+            self._call.cancel()
 
     async def _read(self) -> None:
         error: SuffixError = ServiceUnavailableError("the service ended the stream")
@@ -175,9 +184,13 @@ class _Stream:
         except ProtocolError as failure:
             error = failure
             self._call.cancel()
-        self.ended = True
-        self._tasks[0].cancel()
-        self._fail(error)
+        except Exception as failure:  # a defect, here or in gRPC: those who wait are told all the same
+            log.exception("the reader of a stream failed")
+            error = ServiceUnavailableError("the stream failed", got=repr(failure)[:200])
+        finally:
+            self.ended = True
+            self._tasks[0].cancel()
+            self._fail(error)
 
     def _deliver(self, reply: pb.StreamReply) -> None:
         answer = self._waiting.pop(reply.id, None)

@@ -11,6 +11,7 @@ only asks for the next reply and sees the end of the stream.
 from __future__ import annotations
 
 import itertools
+import logging
 import queue
 import threading
 import time
@@ -23,9 +24,12 @@ from google.protobuf.message import Message
 from suffixsvc.errors import ProtocolError, ServiceTimeoutError, ServiceUnavailableError, SuffixError
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client.effects import Method
+from suffixsvc_client.peers import SocketGuard
 from suffixsvc_client.transport import CHANNEL_OPTIONS, STREAM, error_from_rpc, grpc_target, parse, path_of
 
 __all__ = ["GrpcTransport"]
+
+log = logging.getLogger(__name__)
 
 _Answers = queue.SimpleQueue[pb.StreamReply | SuffixError]
 
@@ -33,7 +37,8 @@ _Answers = queue.SimpleQueue[pb.StreamReply | SuffixError]
 class GrpcTransport:
     """A :class:`~suffixsvc_client.transport.Transport`. Connects when first used; survives restarts."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, service_uid: int | None = None) -> None:
+        self._guard = SocketGuard(target, service_uid)
         self._channel = grpc.insecure_channel(grpc_target(target), options=CHANNEL_OPTIONS)
         self._calls: dict[str, Any] = {}
         self._lock = threading.Lock()
@@ -52,6 +57,7 @@ class GrpcTransport:
         self, method: Method[Any, Any], request: Message, take: Callable[[Any], None], timeout_s: float
     ) -> None:
         self._require_open()
+        self._guard.require()
         call: Any = self._channel.unary_stream(
             path_of(method),
             request_serializer=method.request.SerializeToString,
@@ -71,6 +77,7 @@ class GrpcTransport:
 
     def _call(self, kind: Any, method: Method[Any, Any], payload: Any, timeout_s: float) -> Any:
         self._require_open()
+        self._guard.require()
         call = self._calls.get(method.name)
         if call is None:
             call = self._calls[method.name] = kind(
@@ -110,6 +117,7 @@ class GrpcTransport:
         with self._lock:
             self._require_open()
             if self._stream is None or self._stream.ended:
+                self._guard.require()
                 self._stream = _Stream(self._channel, self)
             ids = [next(self._ids) for _ in requests]
             for number, request in zip(ids, requests, strict=True):
@@ -198,11 +206,23 @@ class _Stream:
                     error = self._unreadable
                     self._call.cancel()
                     break
-        except grpc.RpcError as failure:
-            error = error_from_rpc(failure)
-        with self._owner._lock:
-            self.ended = True
-            waiting, self._waiting = self._waiting, {}
-        self._outbox.put(None)
-        for answers in waiting.values():
-            answers.put(error)
+        except Exception as failure:
+            error = _why(failure)
+        finally:
+            with self._owner._lock:
+                self.ended = True
+                waiting, self._waiting = self._waiting, {}
+            self._outbox.put(None)
+            for answers in waiting.values():
+                answers.put(error)
+
+
+def _why(failure: Exception) -> SuffixError:
+    """What the end of a stream means. A defect, here or in gRPC, is told as well: replies are waited for."""
+    try:
+        if isinstance(failure, grpc.RpcError):
+            return error_from_rpc(failure)
+        log.error("the reader of a stream failed", exc_info=failure)
+    except Exception:
+        log.exception("the end of a stream could not be read")
+    return ServiceUnavailableError("the stream failed", got=repr(failure)[:200])

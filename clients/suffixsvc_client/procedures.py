@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 from suffixsvc import wire
 from suffixsvc.errors import (
@@ -32,6 +32,7 @@ from suffixsvc_client.effects import (
     CLOSE,
     EXPORT,
     OPEN,
+    SERVER_INFO,
     STEP,
     Background,
     Download,
@@ -54,6 +55,10 @@ OPENING_POLL_S = 0.005
 CLOSE_ATTEMPTS = 4
 #: bytes of one AddOutputs message, about
 UPLOAD_BYTES = 1 << 20
+#: the namespace and the tokenizer of such a message
+_HEAD_BYTES: Final = 1024
+#: the tag and the length of an output
+_ITEM_HEAD_BYTES: Final = 6
 
 
 class _Asked(NamedTuple):
@@ -258,7 +263,11 @@ class Procedures:
     def add_outputs(
         self, namespace: str, tokenizer: str | None, outputs: Sequence[NewOutput]
     ) -> Procedure[list[OutputId]]:
-        requests = list(_upload_messages(namespace, tokenizer or "", outputs))
+        most = _UNLIMITED
+        if len(outputs) > 1:  # one output is one message, whatever the service takes
+            info = yield Unary(SERVER_INFO, pb.GetServerInfoRequest(), self.config.call_timeout_s)
+            most = _most_per_message(info)
+        requests = list(_upload_messages(namespace, tokenizer or "", outputs, most))
         reply = yield Upload(ADD_OUTPUTS, requests, self.config.call_timeout_s)
         if len(reply.output_ids) != len(outputs):
             raise ProtocolError(
@@ -323,11 +332,34 @@ def _reason(error: SuffixError) -> EmptyReason:
     return EmptyReason.REFUSED if isinstance(error, REFUSALS) else EmptyReason.ERROR
 
 
+class _Most(NamedTuple):
+    """What one message of a bulk load may have."""
+
+    outputs: int
+    segments: int
+    size: int
+
+
+_UNLIMITED: Final = _Most(1 << 62, 1 << 62, UPLOAD_BYTES)
+
+
+def _most_per_message(info: pb.GetServerInfoReply) -> _Most:
+    """What a service takes; one that tells nothing has no such limits."""
+    return _Most(
+        info.max_outputs_per_message or _UNLIMITED.outputs,
+        info.max_segments_per_message or _UNLIMITED.segments,
+        # names and the framing take some bytes as well
+        min(UPLOAD_BYTES, max(1, info.max_message_bytes - _HEAD_BYTES))
+        if info.max_message_bytes
+        else UPLOAD_BYTES,
+    )
+
+
 def _upload_messages(
-    namespace: str, tokenizer: str, outputs: Iterable[NewOutput]
+    namespace: str, tokenizer: str, outputs: Iterable[NewOutput], most: _Most
 ) -> Iterator[pb.AddOutputsRequest]:
     message = pb.AddOutputsRequest(namespace=namespace, tokenizer=tokenizer)
-    size = 0
+    size = segments = 0
     for output in outputs:
         item = pb.OutputItem(
             token_ids=wire.pack_tokens(output.token_ids),
@@ -338,9 +370,16 @@ def _upload_messages(
             incomplete=output.incomplete,
             corpus=output.corpus,
         )
-        if message.outputs and size + item.ByteSize() > UPLOAD_BYTES:
+        item_size = item.ByteSize() + _ITEM_HEAD_BYTES
+        full = (
+            size + item_size > most.size
+            or segments + len(item.segment_lens) > most.segments
+            or len(message.outputs) >= most.outputs
+        )
+        if message.outputs and full:
             yield message
-            message, size = pb.AddOutputsRequest(namespace=namespace, tokenizer=tokenizer), 0
+            message, size, segments = pb.AddOutputsRequest(namespace=namespace, tokenizer=tokenizer), 0, 0
         message.outputs.append(item)
-        size += item.ByteSize()
+        size += item_size
+        segments += len(item.segment_lens)
     yield message

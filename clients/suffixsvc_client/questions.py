@@ -8,8 +8,9 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from suffixsvc import wire
 from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_namespace
-from suffixsvc.errors import InvalidInputError, InvalidTokensError, UnknownNamespaceError
+from suffixsvc.errors import InvalidInputError, InvalidTokensError, SuffixError, UnknownNamespaceError
 from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, TokenIds
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.values import as_token_array
@@ -31,6 +32,28 @@ class ServerInfo:
     max_draft_tokens: int
     durable: bool
     features: tuple[str, ...]
+    #: of one message of a bulk load, which the client splits by; 0: the service tells none
+    max_outputs_per_message: int = 0
+    #: runs of output of one such message together; 0: the service tells none
+    max_segments_per_message: int = 0
+    #: why nothing can be kept at this moment; the service drafts all the same
+    store_failure: SuffixError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundTask:
+    """What came of one of the service's background tasks since it was started."""
+
+    name: str
+    #: that succeeded
+    runs: int
+    failures: int
+    #: 0: the last run succeeded
+    failures_in_a_row: int
+    #: seconds since the epoch; 0: no run has succeeded
+    last_success: float
+    last_error: str
+    alive: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +80,13 @@ class ServiceStats:
     hot_tokens: int
     expiry_grace_seconds: int = 0
     session_bytes: int = 0
+    #: live sessions whose close failed; of the whole service only, as all that follows
+    unkept_sessions: int = 0
+    #: sessions released without their output, because the store could not take it
+    lost_sessions: int = 0
+    #: writes fail at this moment; the service drafts all the same
+    store_failing: bool = False
+    background_tasks: tuple[BackgroundTask, ...] = ()
 
 
 def list_namespaces(prefix: str) -> Question:
@@ -82,7 +112,13 @@ def namespaces(reply: pb.ListNamespacesReply) -> list[NamespaceRecord]:
 
 
 def stats(reply: pb.GetStatsReply) -> ServiceStats:
-    return ServiceStats(**{name: getattr(reply, name) for name in ServiceStats.__dataclass_fields__})
+    values = {name: getattr(reply, name) for name in ServiceStats.__dataclass_fields__}
+    values["background_tasks"] = tuple(map(_background_task, reply.background_tasks))
+    return ServiceStats(**values)
+
+
+def _background_task(task: pb.BackgroundTask) -> BackgroundTask:
+    return BackgroundTask(**{name: getattr(task, name) for name in BackgroundTask.__dataclass_fields__})
 
 
 def server_info(reply: pb.GetServerInfoReply) -> ServerInfo:
@@ -94,6 +130,11 @@ def server_info(reply: pb.GetServerInfoReply) -> ServerInfo:
         max_draft_tokens=reply.max_draft_tokens,
         durable=reply.durable,
         features=tuple(reply.features),
+        max_outputs_per_message=reply.max_outputs_per_message,
+        max_segments_per_message=reply.max_segments_per_message,
+        store_failure=wire.error_from_detail(reply.store_failure)
+        if reply.HasField("store_failure")
+        else None,
     )
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from suffixsvc import wire
-from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits, validate_labels, validate_namespace
+from suffixsvc.background import PeriodicTask
+from suffixsvc.config import MAX_READS, PROMPT_TAIL_TOKENS, Limits, validate_labels, validate_namespace
 from suffixsvc.errors import InvalidInputError, InvalidTokensError, LimitExceededError
 from suffixsvc.lookup_records import RecordFile
+from suffixsvc.service.elements import too_many
 from suffixsvc.types import DraftSource, FloatArray, NamespaceRecord, NewOutput, TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
@@ -29,6 +31,7 @@ __all__ = [
     "OpenArgs",
     "StepArgs",
     "append_args",
+    "checked_session_id",
     "export_to_proto",
     "namespace_to_proto",
     "new_outputs",
@@ -36,11 +39,14 @@ __all__ = [
     "record_files",
     "stats_to_proto",
     "step_args",
+    "task_to_proto",
 ]
 
 EXPORT_PIECE_BYTES = 1 << 20
 MAX_SESSION_ID_BYTES = 128
 MAX_FINGERPRINT_CHARS = 128
+MAX_ERROR_CHARS = 1000
+SPLIT_REMEDY = "Send the outputs in several messages; GetServerInfo tells the limits."
 _SOURCES = frozenset(map(int, DraftSource))
 
 
@@ -92,8 +98,9 @@ def open_args(request: pb.OpenSessionRequest, limits: Limits) -> OpenArgs:
             got=len(prompt) + len(output),
             remedy="Shorten the prompt, or start the service with a larger --max-session-tokens.",
         )
+    _refuse_more_reads_than_a_session_can_use(len(request.reads))
     return OpenArgs(
-        session_id=_session_id(request.session_id) if request.session_id else None,
+        session_id=checked_session_id(request.session_id) if request.session_id else None,
         namespace=validate_namespace(request.namespace),
         tokenizer=_fingerprint(request.tokenizer),
         prompt=prompt,
@@ -104,13 +111,24 @@ def open_args(request: pb.OpenSessionRequest, limits: Limits) -> OpenArgs:
     )
 
 
+def _refuse_more_reads_than_a_session_can_use(reads: int) -> None:
+    """Counted before any path is looked at: a message holds millions of them."""
+    if reads > MAX_READS:
+        raise LimitExceededError(
+            f"reads must be at most {MAX_READS} namespaces",
+            expected=f"at most {MAX_READS}",
+            got=reads,
+            remedy="Name those that matter most; a session always drafts from its own as well.",
+        )
+
+
 def step_args(request: pb.StepRequest, limits: Limits) -> StepArgs:
     """On every step's path: each field is looked at once."""
     width = request.max_draft_tokens
     if width < 0:
         raise InvalidInputError("max_draft_tokens is negative", expected=">= 0", got=width)
     return StepArgs(
-        _session_id(request.session_id),
+        checked_session_id(request.session_id),
         request.seq,
         request.new_token_ids,
         _position(request),
@@ -130,7 +148,7 @@ def _verified(message: pb.Verified) -> tuple[int, int]:
 
 def append_args(request: pb.AppendContextRequest) -> AppendArgs:
     return AppendArgs(
-        session_id=_session_id(request.session_id),
+        session_id=checked_session_id(request.session_id),
         seq=request.seq,
         tokens=wire.unpack_tokens(request.token_ids),
         at=_position(request),
@@ -139,8 +157,19 @@ def append_args(request: pb.AppendContextRequest) -> AppendArgs:
 
 def new_outputs(request: pb.AddOutputsRequest, limits: Limits) -> list[NewOutput]:
     """The outputs of one bulk message; the whole message is refused when one of them is wrong."""
+    _refuse_more_than_fit(request, limits)
     namespace = validate_namespace(request.namespace)
     return [_new_output(namespace, item, limits) for item in request.outputs]
+
+
+def _refuse_more_than_fit(request: pb.AddOutputsRequest, limits: Limits) -> None:
+    """As the count before parsing does: small messages and callers without a wire have not passed that."""
+    outputs = len(request.outputs)
+    if outputs > limits.max_outputs_per_message:
+        raise too_many("outputs", limits.max_outputs_per_message, outputs, SPLIT_REMEDY)
+    segments = sum(len(item.segment_lens) for item in request.outputs)
+    if segments > limits.max_segments_per_message:
+        raise too_many("outputs.segment_lens", limits.max_segments_per_message, segments, SPLIT_REMEDY)
 
 
 def _new_output(namespace: str, item: pb.OutputItem, limits: Limits) -> NewOutput:
@@ -191,15 +220,21 @@ def _fingerprint(value: str) -> str | None:
     return value or None
 
 
-def _session_id(value: str) -> str:
-    if 0 < len(value) <= MAX_SESSION_ID_BYTES // 4:  # no character takes more than four bytes
-        return value
-    size = len(value.encode())
+def checked_session_id(value: str) -> str:
+    # no character takes more than four bytes
+    size = len(value.encode()) if len(value) > MAX_SESSION_ID_BYTES // 4 else len(value)
     if not 0 < size <= MAX_SESSION_ID_BYTES:
         raise InvalidInputError(
             "session_id has a wrong length",
             expected=f"1 to {MAX_SESSION_ID_BYTES} bytes",
             got=f"{size} bytes",
+        )
+    if not value.isprintable():
+        raise InvalidInputError(
+            "session_id must be printable characters",
+            expected="no control characters, line ends or separators other than the space",
+            got=ascii(value)[:200],
+            remedy="Use a UUID.",
         )
     return value
 
@@ -227,7 +262,21 @@ def _mapping(labels: Mapping[str, str]) -> dict[str, str]:
 def stats_to_proto(stats: CacheStats | NamespaceStats) -> pb.GetStatsReply:
     """Every field of the reply that the engine's record has; the rest stays 0."""
     fields = pb.GetStatsReply.DESCRIPTOR.fields_by_name
-    return pb.GetStatsReply(**{name: int(getattr(stats, name)) for name in fields if hasattr(stats, name)})
+    values: dict[str, Any] = {name: int(getattr(stats, name)) for name in fields if hasattr(stats, name)}
+    return pb.GetStatsReply(**values)
+
+
+def task_to_proto(task: PeriodicTask) -> pb.BackgroundTask:
+    stats = task.stats()
+    return pb.BackgroundTask(
+        name=task.name,
+        runs=stats.runs,
+        failures=stats.failures,
+        failures_in_a_row=stats.failures_in_a_row,
+        last_success=stats.last_success,
+        last_error=stats.last_error[:MAX_ERROR_CHARS],
+        alive=stats.alive,
+    )
 
 
 def record_files(request: pb.ExportNgramsRequest) -> list[RecordFile]:

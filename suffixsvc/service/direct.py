@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from suffixsvc.core import Desk, DeskStream
-from suffixsvc.errors import LimitExceededError
+from suffixsvc.errors import LimitExceededError, ListenError
 from suffixsvc.frames import GREETING, frame
 from suffixsvc.lifecycle import owner_only_umask
 from suffixsvc.service.failures import detail_of
@@ -47,7 +47,7 @@ class DirectSocket:
     """Listens from :meth:`start` to :meth:`stop`.
 
     Args:
-        path: of the socket file, absolute.
+        address: of the socket file.
         desk: answers what it can.
         answer: the rest, a serialised StreamRequest -> a serialised StreamReply. What it raises is told the
             client, and ends the connection.
@@ -59,20 +59,29 @@ class DirectSocket:
 
     def __init__(
         self,
-        path: str,
+        address: UnixAddress,
         desk: Desk,
         answer: Answer,
         max_message_bytes: int,
         max_connections: int,
     ) -> None:
-        prepare(UnixAddress(path))
-        self.path = path
+        prepare(address)
+        self.path = address.path
         self._desk, self._answer, self._most = desk, answer, max_message_bytes
         self._places = threading.Semaphore(max_connections)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with owner_only_umask():
-            self._listener.bind(path)
-        self.inode = os.stat(path).st_ino
+        try:
+            with owner_only_umask():
+                self._listener.bind(address.path)
+            self.inode = os.stat(address.path).st_ino
+        except OSError as error:
+            self._listener.close()
+            raise ListenError(
+                f"cannot listen on {address}",
+                expected="a socket file that can be made",
+                got=error.strerror,
+                remedy="Choose a folder that only this service's user can write to.",
+            ) from None
         self._lock = threading.Lock()
         self._running: dict[socket.socket, threading.Thread] = {}
         self._stopping = False
@@ -106,24 +115,26 @@ class DirectSocket:
     def _accept(self) -> None:
         while not self._stopping:
             try:
-                connection, _ = self._listener.accept()
-            except OSError as error:
+                self._take_one()
+            except Exception as error:  # no descriptors, no threads, no memory, a defect: it goes on
                 if not self._stopping:
-                    log.warning("a direct connection could not be taken", error=str(error))
+                    log.warning("a direct connection could not be taken", error=repr(error))
                     time.sleep(_PAUSE_SECONDS)
-                continue
-            if self._stopping or not self._places.acquire(blocking=False):
-                connection.close()
-                continue
+
+    def _take_one(self) -> None:
+        connection, _ = self._listener.accept()
+        if self._stopping or not self._places.acquire(blocking=False):
+            connection.close()
+            return
+        try:
             thread = threading.Thread(target=self._serve, args=[connection], name="direct", daemon=True)
-            try:
-                with self._lock:  # a connection that ends at once waits for its entry before it removes it
-                    thread.start()
-                    self._running[connection] = thread
-            except RuntimeError as error:
-                log.warning("no thread for a direct connection", error=str(error))
-                connection.close()
-                self._places.release()
+            with self._lock:  # a connection that ends at once waits for its entry before it removes it
+                thread.start()
+                self._running[connection] = thread
+        except BaseException:
+            connection.close()
+            self._places.release()
+            raise
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -133,6 +144,8 @@ class DirectSocket:
             self._answer_all(connection)
         except OSError:
             pass  # the client went away; what its sessions hold stays until they are resumed or expire
+        except Exception:
+            log.exception("a direct connection failed")
         finally:
             self._let_go(connection)
 

@@ -72,8 +72,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """How a session ended. What an expired one left, in ``namespace``, its client may take back."""
+    """How a session ended. What an expired one left, in ``namespace``, its client may take back; ``lost``:
+    its output could not be stored."""
 
     output_id: OutputId | None
     expired: bool
     namespace: str = ""
+    lost: bool = False

@@ -14,14 +14,15 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from google.protobuf.message import DecodeError
-
+from suffixsvc.background import PeriodicTask
 from suffixsvc.config import Limits, validate_namespace
 from suffixsvc.errors import InvalidInputError, LimitExceededError, SuffixError, UnknownNamespaceError
 from suffixsvc.service import converters
+from suffixsvc.service.elements import first_number
 from suffixsvc.service.failures import detail_of
 from suffixsvc.service.packing import stream_reply
 from suffixsvc.service.registry import SessionRegistry
+from suffixsvc.service.requests import SOME_STEPS, RequestReaders
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ __all__ = ["Handlers"]
 FEATURES = ("stream", "step-batch", "resume", "export-ngrams")
 #: exports that are counted or read: each has a thread, files and room on the disk while its client reads
 MAX_EXPORTS = 4
-#: in a message, however few sessions there may be
-_SOME_STEPS = 64
 
 
 class Handlers:
@@ -46,6 +45,9 @@ class Handlers:
         self._version = version
         self.instance_id = str(uuid.uuid4())
         self.sessions = SessionRegistry(cache, limits)
+        self.readers = RequestReaders(limits)
+        #: of the server, for the statistics
+        self.background_tasks: Sequence[PeriodicTask] = ()
         #: counting takes memory and a core: one at a time
         self._counting = threading.Semaphore(1)
         self._exporting = threading.Semaphore(MAX_EXPORTS)
@@ -64,7 +66,7 @@ class Handlers:
 
     def close_session(self, request: pb.CloseSessionRequest) -> pb.CloseSessionReply:
         output_id = self.sessions.close(
-            request.session_id,
+            converters.checked_session_id(request.session_id),
             commit=not request.discard,
             incomplete=request.incomplete,
             wait=not request.no_wait,
@@ -97,11 +99,10 @@ class Handlers:
             InvalidInputError: the bytes are no StreamRequest.
         """
         try:
-            request = pb.StreamRequest.FromString(data)
-        except DecodeError:
-            raise InvalidInputError(
-                "a message of the stream cannot be read", expected="a StreamRequest", got=data[:16].hex()
-            ) from None
+            request = self.readers.stream(data)
+        except LimitExceededError as error:
+            refused = pb.StreamReply(id=first_number(data), error=detail_of(error, "stream message"))
+            return refused.SerializeToString()
         if answered is None:
             return self._message(request)
         # The desk has taken what it could; why it refused the others, the registry knows to tell.
@@ -130,7 +131,7 @@ class Handlers:
     def _refuse_more_than_there_are(self, requests: Sequence[pb.StepRequest]) -> None:
         """A step each of all sessions that there may be is the most that makes sense; some too many are told
         one by one what is wrong with them."""
-        most = max(self._limits.max_sessions, _SOME_STEPS)
+        most = max(self._limits.max_sessions, SOME_STEPS)
         if len(requests) > most:
             raise LimitExceededError(
                 "too many steps in a message",
@@ -152,12 +153,12 @@ class Handlers:
     def add_outputs(self, requests: Iterable[pb.AddOutputsRequest]) -> pb.AddOutputsReply:
         """Each message is kept whole or not at all; an error says how many outputs stay from those before."""
         reply = pb.AddOutputsReply()
-        for request in requests:
-            try:
+        try:
+            for request in requests:  # a message that is refused unread raises here
                 self._add(request, reply)
-            except SuffixError as error:
-                error.message += f" ({reply.outputs} outputs of this call were kept)"
-                raise
+        except SuffixError as error:
+            error.message += f" ({reply.outputs} outputs of this call were kept)"
+            raise
         return reply
 
     def _add(self, request: pb.AddOutputsRequest, reply: pb.AddOutputsReply) -> None:
@@ -198,7 +199,8 @@ class Handlers:
     # ----------------------------------------------------------------------------------------- questions
 
     def list_namespaces(self, request: pb.ListNamespacesRequest) -> pb.ListNamespacesReply:
-        records = [record for record in self._cache.namespaces() if record.path.startswith(request.prefix)]
+        prefix = request.prefix.rstrip("/")
+        records = [record for record in self._cache.namespaces() if _is_at_or_below(record.path, prefix)]
         reply = pb.ListNamespacesReply()
         for record in records:
             stats = self._cache.namespace(record.path).stats()
@@ -207,18 +209,30 @@ class Handlers:
 
     def get_stats(self, request: pb.GetStatsRequest) -> pb.GetStatsReply:
         if not request.namespace:
-            return converters.stats_to_proto(self._cache.stats())
+            return self._server_stats()
         self._known(request.namespace)
         return converters.stats_to_proto(self._cache.namespace(request.namespace).stats())
 
+    def _server_stats(self) -> pb.GetStatsReply:
+        reply = converters.stats_to_proto(self._cache.stats())
+        reply.unkept_sessions = len(self.sessions.unkept)
+        reply.lost_sessions = self.sessions.unkept.lost
+        reply.store_failing = self._cache.durability() is not None
+        reply.background_tasks.extend(converters.task_to_proto(task) for task in self.background_tasks)
+        return reply
+
     def get_server_info(self, _request: pb.GetServerInfoRequest) -> pb.GetServerInfoReply:
+        failure = self._cache.durability()
         return pb.GetServerInfoReply(
+            store_failure=None if failure is None else detail_of(failure, "the store"),
             version=self._version,
             instance_id=self.instance_id,
             max_message_bytes=self._limits.max_message_bytes,
             max_session_tokens=self._limits.max_session_tokens,
             max_draft_tokens=self._limits.max_draft_tokens,
             durable=self._durable,
+            max_outputs_per_message=self._limits.max_outputs_per_message,
+            max_segments_per_message=self._limits.max_segments_per_message,
             features=FEATURES,
         )
 
@@ -240,6 +254,11 @@ def _one_of(places: threading.Semaphore, full: str, most: int) -> Iterator[None]
         yield
     finally:
         places.release()
+
+
+def _is_at_or_below(path: str, prefix: str) -> bool:
+    """By segments: a/bc is not below a/b."""
+    return not prefix or path == prefix or path.startswith(prefix + "/")
 
 
 def _refuse_empty_message() -> NoReturn:

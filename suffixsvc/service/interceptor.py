@@ -1,86 +1,189 @@
-"""The one place where errors become gRPC statuses; servicers raise and never catch."""
+"""The one place where calls are admitted, requests are parsed and errors become gRPC statuses.
+
+Servicers raise and never catch. All calls, those of health and reflection included, are taken as streams of
+bytes, also where the method has one request: only so does a call that never sends its request pass here
+before it waits, take a place among the others of its kind (admission.py) and get a deadline (stalls.py).
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
 import structlog
 
 from suffixsvc import wire
+from suffixsvc.errors import InvalidInputError
+from suffixsvc.service.admission import CHECK, Admission
+from suffixsvc.service.elements import SMALL_BYTES
 from suffixsvc.service.failures import as_suffix_error
+from suffixsvc.service.requests import RequestReaders
+from suffixsvc.service.stalls import StalledCalls
 
-__all__ = ["ErrorInterceptor"]
+__all__ = ["CallInterceptor"]
 
 log = structlog.get_logger(__name__)
 
-_OURS = "/suffixsvc.v1."
+#: how long the request of a call of one request may take to come
+REQUEST_SECONDS = 30.0
+#: the same of a health check: there are few places
+CHECK_SECONDS = 5.0
+#: how long a client may send nothing in the middle of a bulk load, or of a reflection call
+BETWEEN_MESSAGES_SECONDS = 30.0
+
+_OURS: Final = "/suffixsvc.v1.SuffixCache/"
+_STREAM: Final = _OURS + "Stream"
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
-class ErrorInterceptor(grpc.ServerInterceptor):
+class CallInterceptor(grpc.ServerInterceptor):
     """SuffixError -> status of the table, with its ErrorDetail in the trailing metadata.
 
     Anything else that a handler raises is a defect: logged with its traceback, answered INTERNAL.
     """
 
+    def __init__(self, admission: Admission, readers: RequestReaders, stalled: StalledCalls) -> None:
+        self._admission = admission
+        self._readers = readers
+        self._stalled = stalled
+        #: by method: handlers do not change, and wrapping one takes time on every call's path
+        self._wrapped: dict[str, Handler] = {}
+
     def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
+        continuation: Callable[[grpc.HandlerCallDetails], Handler | None],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        handler = continuation(handler_call_details)
+    ) -> Handler | None:
         method = handler_call_details.method
-        if handler is None or not method.startswith(_OURS):
-            return handler
-        if handler.unary_unary is not None:
-            return grpc.unary_unary_rpc_method_handler(
-                _guard_call(handler.unary_unary, method),
-                handler.request_deserializer,
-                handler.response_serializer,
-            )
-        if handler.stream_unary is not None:
+        wrapped = self._wrapped.get(method)
+        if wrapped is None:
+            handler = continuation(handler_call_details)
+            if handler is None:
+                return None
+            wrapped = self._wrapped[method] = self._wrap(handler, method)
+        return wrapped
+
+    def _wrap(self, handler: Handler, method: str) -> Handler:
+        call: Callable[..., Any] | None
+        if (call := handler.unary_unary or handler.stream_unary) is not None:
+            many = handler.unary_unary is None
             return grpc.stream_unary_rpc_method_handler(
-                _guard_call(handler.stream_unary, method),
-                handler.request_deserializer,
-                handler.response_serializer,
+                self._guard_call(call, method, self._requests(handler, method, many=many)),
+                response_serializer=handler.response_serializer,
             )
-        if handler.unary_stream is not None:
-            return grpc.unary_stream_rpc_method_handler(
-                _guard_stream(handler.unary_stream, method),
-                handler.request_deserializer,
-                handler.response_serializer,
-            )
-        if handler.stream_stream is not None:
+        call = handler.unary_stream or handler.stream_stream
+        if call is None:
+            raise AssertionError(f"{method} has a kind that this interceptor does not guard")
+        many = handler.unary_stream is None
+        requests = self._requests(handler, method, many=many)
+        return grpc.stream_stream_rpc_method_handler(
+            self._guard_stream(call, method, requests),
+            # messages of the stream stay bytes in this direction, too
+            response_serializer=None if method == _STREAM else handler.response_serializer,
+        )
+
+    # ------------------------------------------------------------------------------------------- requests
+
+    def _requests(
+        self, handler: Handler, method: str, *, many: bool
+    ) -> Callable[[Iterator[bytes], grpc.ServicerContext], Any]:
+        """What makes the argument of a servicer's method of the bytes that come."""
+        if method == _STREAM:
             # Messages of the stream stay bytes: the core reads and writes them (Handlers.message_bytes).
-            return grpc.stream_stream_rpc_method_handler(_guard_stream(handler.stream_stream, method))
-        raise AssertionError(f"{method} has a kind that this interceptor does not guard")
+            # Agents wait for their tools for minutes, so that no silence of a stream is too long.
+            return lambda requests, context: requests
+        read = self._reader(handler, method)
+        seconds = CHECK_SECONDS if method == CHECK else REQUEST_SECONDS
+        if many:
+            return lambda requests, context: self._each(requests, context, method, read)
+        return lambda requests, context: self._only(requests, context, method, read, seconds)
 
+    def _reader(self, handler: Handler, method: str) -> Callable[[bytes], Any]:
+        parse = handler.request_deserializer
+        if method.startswith(_OURS):
+            return self._readers.of[method.removeprefix(_OURS)]
+        return lambda data: _read_small(data, parse)
 
-def _guard_call(call: Callable[[Any, Any], Any], method: str) -> Callable[[Any, Any], Any]:
-    def guarded(request: Any, context: grpc.ServicerContext) -> Any:
+    def _only(
+        self,
+        requests: Iterator[bytes],
+        context: grpc.ServicerContext,
+        method: str,
+        read: Callable[[bytes], Any],
+        seconds: float,
+    ) -> Any:
+        with self._stalled.deadline(context, seconds, method, "its request did not come"):
+            data = next(requests, None)
+        if data is None:
+            raise InvalidInputError("a call must have a request", expected="one message", got="none")
+        return read(data)
+
+    def _each(
+        self,
+        requests: Iterator[bytes],
+        context: grpc.ServicerContext,
+        method: str,
+        read: Callable[[bytes], Any],
+    ) -> Iterator[Any]:
+        while True:
+            with self._stalled.deadline(
+                context, BETWEEN_MESSAGES_SECONDS, method, "its next message did not come"
+            ):
+                data = next(requests, None)
+            if data is None:
+                return
+            yield read(data)
+
+    # ------------------------------------------------------------------------------------------- guards
+
+    @contextlib.contextmanager
+    def _place(self, method: str) -> Iterator[None]:
+        held = self._admission.enter(method)
         try:
-            return call(request, context)
-        except grpc.RpcError:
-            raise  # the client went away while it was still sending; nobody is left to be told
-        except Exception as error:
-            _abort(error, method, context)
+            yield
+        finally:
+            for kind in held:
+                kind.leave()
 
-    return guarded
+    def _guard_call(
+        self, call: Callable[[Any, Any], Any], method: str, requests: Callable[[Any, Any], Any]
+    ) -> Callable[[Any, Any], Any]:
+        def guarded(data: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+            try:
+                with self._place(method):
+                    return call(requests(data, context), context)
+            except grpc.RpcError:
+                raise  # the client went away while it was still sending; nobody is left to be told
+            except Exception as error:
+                _abort(error, method, context)
+
+        return guarded
+
+    def _guard_stream(
+        self, call: Callable[..., Any], method: str, requests: Callable[[Any, Any], Any]
+    ) -> Callable[[Any, Any], Iterator[Any]]:
+        def guarded(data: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
+            try:
+                with self._place(method):
+                    yield from call(requests(data, context), context)
+            except grpc.RpcError:
+                return  # as above; what its sessions hold stays until they are resumed or expire
+            except Exception as error:
+                _abort(error, method, context)
+
+        return guarded
 
 
-def _guard_stream(
-    call: Callable[[Any, Any], Iterator[Any]], method: str
-) -> Callable[[Any, Any], Iterator[Any]]:
-    def guarded(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        try:
-            yield from call(requests, context)
-        except grpc.RpcError:
-            return  # as above; what its sessions hold stays until they are resumed or expire
-        except Exception as error:
-            _abort(error, method, context)
-
-    return guarded
+def _read_small(data: bytes, parse: Callable[[bytes], Any] | None) -> Any:
+    """A request of a service that is not ours: all of them are names."""
+    if len(data) > SMALL_BYTES:
+        raise InvalidInputError(
+            "a request must be small", expected=f"at most {SMALL_BYTES} bytes", got=f"{len(data)} bytes"
+        )
+    return data if parse is None else parse(data)
 
 
 def _abort(error: Exception, method: str, context: grpc.ServicerContext) -> NoReturn:

@@ -13,6 +13,7 @@ import stat
 from dataclasses import dataclass
 
 from suffixsvc.errors import ListenError
+from suffixsvc.frames import DIRECT_SUFFIX
 
 __all__ = ["TcpAddress", "UnixAddress", "parse_address", "prepare"]
 
@@ -67,10 +68,32 @@ def parse_address(text: str) -> Address:
     return TcpAddress(host.strip("[]"), int(port))
 
 
+def direct_address(beside: UnixAddress) -> UnixAddress | None:
+    """Of the direct socket beside this one (docs/protocol.md); None where its path would be too long."""
+    path = beside.path + DIRECT_SUFFIX
+    return UnixAddress(path) if len(os.fsencode(path)) <= MAX_UNIX_PATH_BYTES else None
+
+
+def require_own_socket(address: UnixAddress) -> None:
+    """ListenError: the socket file is another user's, who made it just after it was found not to be there."""
+    owner = os.stat(address.path).st_uid
+    if owner != os.geteuid():
+        raise ListenError(
+            f"cannot listen on {address}",
+            expected=f"a socket file of user id {os.geteuid()}",
+            got=f"one of user id {owner}",
+            remedy="Choose a folder that only this service's user can write to.",
+        )
+
+
 def prepare(address: Address, *, insecure_network: bool = False) -> None:
-    """Make sure that the address is ours to take; a stale socket file is removed. ListenError otherwise."""
+    """Make sure that the address is ours to take, that of the direct socket with it; a stale socket file is
+    removed. ListenError otherwise."""
     if isinstance(address, UnixAddress):
         _clear_stale_socket(address)
+        direct = direct_address(address)
+        if direct is not None and not address.path.endswith(DIRECT_SUFFIX):
+            _clear_stale_socket(direct)
     else:
         if not insecure_network:
             _require_loopback(address)
@@ -104,7 +127,15 @@ def _clear_stale_socket(address: UnixAddress) -> None:
             got="a server that answers there",
             remedy="Stop that server or choose another path.",
         )
-    os.unlink(address.path)
+    try:
+        os.unlink(address.path)
+    except OSError as error:
+        raise ListenError(
+            f"cannot listen on {address}",
+            expected="no file there, or a dead socket that may be removed",
+            got=f"a dead socket of user id {os.lstat(address.path).st_uid}: {error.strerror}",
+            remedy="Remove it as its owner, or choose another path.",
+        ) from None
 
 
 def _someone_listens(path: str) -> bool:

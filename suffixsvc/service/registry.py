@@ -4,7 +4,8 @@ One lock guards the tables and is held for look-ups only; each entry has a seat 
 is held while its engine session works, so that two streams that use one session take turns.
 
     opening ──> live ──close──> recently closed (answers a repeated close with the same output id)
-                  └───idle────> expired: committed as incomplete, until its client resumes or discards it
+                 │└───idle────> expired: committed as incomplete, until its client resumes or discards it
+                 └─the store fails──> stays live for its client to try again, then lost (unkept.py)
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from operator import itemgetter
@@ -39,6 +40,7 @@ from suffixsvc.index import step_together
 from suffixsvc.service import converters
 from suffixsvc.service.converters import AppendArgs, OpenArgs, StepArgs
 from suffixsvc.service.entries import Closed, Entry
+from suffixsvc.service.unkept import GRACE_SECONDS, UnkeptSessions
 from suffixsvc.types import FloatArray, IncompleteOutput, OutputId, TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
@@ -71,6 +73,8 @@ class SessionRegistry:
         self._entries: dict[str, Entry] = {}
         self._recent: OrderedDict[str, Closed] = OrderedDict()
         self._draining = False
+        #: live sessions whose close failed
+        self.unkept = UnkeptSessions(min(GRACE_SECONDS, limits.session_idle_seconds))
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -86,7 +90,12 @@ class SessionRegistry:
         session_id = args.session_id or str(uuid.uuid4())
         identity = (args.namespace, xxhash.xxh3_64_hexdigest(args.prompt.tobytes()))
         while True:
-            entry = self._entry_to_open(session_id, identity)
+            try:
+                entry = self._entry_to_open(session_id, identity)
+            except LimitExceededError:
+                if self._release(self.unkept.oldest()) == 0:
+                    raise
+                continue
             with entry.lock:
                 session = entry.session or self._open_engine_session(entry, args)
                 if session is None:
@@ -232,7 +241,8 @@ class SessionRegistry:
             return reply
 
     def close(self, session_id: str, *, commit: bool, incomplete: bool, wait: bool) -> OutputId | None:
-        """End a session; a repeated close answers the same. The session stays open when the store fails.
+        """End a session; a repeated close answers the same. Where the store fails the session stays open for
+        a while, to be closed again (see :class:`UnkeptSessions`).
 
         What an expired or drained session left as incomplete goes once its client has resumed and closed it,
         or discards it; also where the service was restarted in between.
@@ -245,7 +255,11 @@ class SessionRegistry:
         try:
             with self._use(session_id) as (entry, session):
                 left = self._replaced(entry, session)
-                output_id = session.close(commit, incomplete=incomplete, wait=wait, session_id=session_id)
+                try:
+                    output_id = session.close(commit, incomplete=incomplete, wait=wait, session_id=session_id)
+                except Exception:
+                    self.unkept.note(entry, session.length)
+                    raise
                 self._retire(entry, Closed(output_id, expired=False))
                 if output_id is not None or not (commit and wait):
                     self._forget_left(left, output_id)
@@ -255,6 +269,8 @@ class SessionRegistry:
             if closed is None:
                 raise
             return closed.output_id
+        finally:
+            self._release(self.unkept.surplus())
 
     def _closed(self, session_id: str) -> Closed | None:
         """How the last session of this id ended; None while the id names a live one, or was never seen."""
@@ -282,7 +298,13 @@ class SessionRegistry:
             return SessionClosedError(
                 f"session {session_id} is closed", expected="a live session", remedy="Open a new session."
             )
-        reason = "expired: it was idle and its output is kept as incomplete" if closed else "not known here"
+        reason = "not known here"
+        if closed is not None:
+            reason = (
+                "released: its output could not be stored, and is lost unless it is sent again"
+                if closed.lost
+                else "expired: it was idle and its output is kept as incomplete"
+            )
         return UnknownSessionError(
             f"session {session_id} is {reason}",
             expected="a live session",
@@ -292,33 +314,73 @@ class SessionRegistry:
     # ------------------------------------------------------------------------------------------ their end
 
     def expire(self, now: float | None = None) -> int:
-        """Commit sessions idle for longer than the limit as incomplete; how many."""
+        """Commit sessions idle for longer than the limit as incomplete; how many. One that the store does not
+        take is tried again when its grace is over, and then released."""
         before = (time.monotonic() if now is None else now) - self._limits.session_idle_seconds
+        due = self.unkept.due()
+        committed = sum(self._commit_incomplete(entry, self.unkept.is_unkept) for entry in due)
+        self._release(due)
         with self._lock:
             idle = [entry for entry in self._entries.values() if entry.session and entry.touched <= before]
-        return sum(self._commit_incomplete(entry, before) for entry in idle)
+        for entry in idle:
+            if not self.unkept.is_unkept(entry):  # it has its grace
+                committed += self._commit_incomplete(entry, lambda entry: entry.touched <= before)
+        self._release(self.unkept.surplus())
+        return committed
 
     def drain(self) -> int:
-        """Refuse new sessions from now on and commit the live ones as incomplete; how many were committed."""
+        """Refuse new sessions from now on and commit the live ones as incomplete; how many were committed.
+        Those that the store does not take are released."""
         with self._lock:
             self._draining = True
             live = list(self._entries.values())
         with ThreadPoolExecutor(DRAIN_WORKERS, thread_name_prefix="drain") as pool:
-            return sum(pool.map(self._commit_incomplete, live))
+            committed = sum(pool.map(self._commit_incomplete, live))
+            self._release(live)
+        return committed
 
-    def _commit_incomplete(self, entry: Entry, touched_before: float | None = None) -> bool:
+    def _commit_incomplete(self, entry: Entry, still: Callable[[Entry], bool] | None = None) -> bool:
+        """Whether it was committed.
+
+        Args:
+            still: why it is committed, asked again with its lock held.
+        """
         with entry.lock:
-            if entry.session is None or (touched_before is not None and entry.touched > touched_before):
+            if entry.session is None or (still is not None and not still(entry)):
                 return False
-            session, replaced = entry.session, self._replaced(entry, entry.session)
+            session = entry.session
             try:
+                replaced = self._replaced(entry, session)
                 output_id = session.close(commit=True, incomplete=True, session_id=entry.session_id)
-            except SuffixError as error:
+            except Exception as error:  # the file system's own, too: no session may end the task
                 log.warning("session not committed", session=entry.session_id, error=str(error))
+                self.unkept.note(entry, session.length)
                 return False
             self._retire(entry, Closed(output_id, expired=True, namespace=entry.identity[0]))
             if output_id is not None:
                 self._forget_left(replaced, output_id)
+            return True
+
+    def _release(self, entries: Sequence[Entry]) -> int:
+        """End sessions whose close failed, without their output; how many. No entry's lock is held."""
+        return sum(self._release_one(entry) for entry in entries)
+
+    def _release_one(self, entry: Entry) -> bool:
+        with entry.lock:
+            session = entry.session
+            if session is None or not self.unkept.is_unkept(entry):
+                return False
+            try:
+                session.close(commit=False)
+            except Exception:  # it goes all the same
+                log.exception("a session could not be discarded", session=entry.session_id)
+            log.error(
+                "a session is released without its output: it could not be stored",
+                session=entry.session_id,
+                namespace=entry.identity[0],
+                tokens=session.length,
+            )
+            self._retire(entry, Closed(None, expired=True, lost=True))
             return True
 
     def _replaced(self, entry: Entry, session: Session) -> list[IncompleteOutput]:
@@ -364,6 +426,7 @@ class SessionRegistry:
         """Take a closed entry out of the tables, under its own lock."""
         entry.session = None
         entry.seat.leave()
+        self.unkept.forget(entry, lost=closed.lost)
         self.desk.remove(entry.session_id)
         with self._lock:
             self._entries.pop(entry.session_id, None)

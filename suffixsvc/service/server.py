@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import grpc
 import structlog
 
+from suffixsvc.background import PeriodicTask
 from suffixsvc.config import Limits
-from suffixsvc.errors import ListenError, MissingExtraError, SuffixError
-from suffixsvc.frames import DIRECT_SUFFIX
+from suffixsvc.errors import ListenError, MissingExtraError
 from suffixsvc.lifecycle import SERVER_OPTIONS, owner_only_umask
+from suffixsvc.service.admission import Admission, pool_threads
 from suffixsvc.service.direct import DirectSocket
 from suffixsvc.service.handlers import Handlers
-from suffixsvc.service.interceptor import ErrorInterceptor
+from suffixsvc.service.health import HealthServicer
+from suffixsvc.service.interceptor import CallInterceptor
 from suffixsvc.service.listen import (
-    MAX_UNIX_PATH_BYTES,
     Address,
     TcpAddress,
     UnixAddress,
+    direct_address,
     prepare,
+    require_own_socket,
 )
 from suffixsvc.service.servicer import SuffixCacheServicer
+from suffixsvc.service.stalls import LOOK_EVERY_SECONDS, StalledCalls
 from suffixsvc.v1 import suffix_cache_pb2, suffix_cache_pb2_grpc
 
 try:
-    from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
     from grpc_reflection.v1alpha import reflection
 except ModuleNotFoundError as error:
     raise MissingExtraError("server", error.name or "grpc_health") from None
@@ -42,9 +45,12 @@ __all__ = ["SuffixServer"]
 
 log = structlog.get_logger(__name__)
 
+HEALTH_NAME = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 SERVICE_NAME = suffix_cache_pb2.DESCRIPTOR.services_by_name["SuffixCache"].full_name
-#: threads beside those that streams hold: unary calls, health watches
-UNARY_THREADS = 32
+#: of the health service: SERVING while what is written can be kept; the service drafts either way
+DURABILITY_NAME = f"{SERVICE_NAME}/durability"
+#: calls that may wait for a thread, all of them to be refused; gRPC itself refuses what comes beyond
+WAITING_CALLS = 4096
 LONGEST_EXPIRY_PERIOD_SECONDS = 30.0
 #: how long calls in flight may go on once the server stops; an idle stream is cut after it
 STOP_GRACE_SECONDS = 0.5
@@ -73,20 +79,40 @@ class SuffixServer:
         self._limits = limits or Limits()
         self._max_streams = max_streams
         self.handlers = Handlers(cache, self._limits, durable=durable, version=version)
-        self._servicer = SuffixCacheServicer(self.handlers, max_streams)
-        self._health = health.HealthServicer()
+        self._stalled = StalledCalls()
+        self._servicer = SuffixCacheServicer(self.handlers, max_streams, self._stalled)
+        self._health = HealthServicer()
         self._cache = cache
-        self._stop_expiry = threading.Event()
-        self._expiry = threading.Thread(target=self._expire, name="expiry", daemon=True)
-        self._server = self._assemble(max_streams + UNARY_THREADS)
+        self._tasks = self._background_tasks()
+        self.handlers.background_tasks = self._tasks
+        self._server = self._assemble(max_streams)
         self._sockets: list[tuple[str, int]] = []
         self._direct: list[DirectSocket] = []
 
-    def _assemble(self, threads: int) -> grpc.Server:
+    def _background_tasks(self) -> list[PeriodicTask]:
+        """A thread each: what one waits for, or fails at, keeps none of the others from running."""
+        period = min(LONGEST_EXPIRY_PERIOD_SECONDS, self._limits.session_idle_seconds / 4)
+
+        def task(name: str, work: Callable[[], object], seconds: float = period) -> PeriodicTask:
+            # what is due is tried again about as often as it is looked for, however often that failed
+            return PeriodicTask(
+                name, work, period_seconds=seconds, longest_pause_seconds=LONGEST_EXPIRY_PERIOD_SECONDS
+            )
+
+        return [
+            task("expire-sessions", self._expire_sessions),
+            task("expire-outputs", self._expire_outputs),
+            task("evict", self._evict),
+            task("durability", self._tell_durability, LOOK_EVERY_SECONDS),
+            task("stalled-calls", self._stalled.cancel_overdue, LOOK_EVERY_SECONDS),
+        ]
+
+    def _assemble(self, max_streams: int) -> grpc.Server:
+        threads = pool_threads(max_streams)
         server = grpc.server(
             ThreadPoolExecutor(threads, thread_name_prefix="grpc"),
-            interceptors=[ErrorInterceptor()],
-            maximum_concurrent_rpcs=threads,
+            interceptors=[CallInterceptor(Admission(max_streams), self.handlers.readers, self._stalled)],
+            maximum_concurrent_rpcs=threads + WAITING_CALLS,
             options=[
                 *SERVER_OPTIONS,
                 ("grpc.max_receive_message_length", self._limits.max_message_bytes),
@@ -95,9 +121,7 @@ class SuffixServer:
         )
         suffix_cache_pb2_grpc.add_SuffixCacheServicer_to_server(self._servicer, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection(
-            (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server
-        )
+        reflection.enable_server_reflection((SERVICE_NAME, HEALTH_NAME, reflection.SERVICE_NAME), server)
         return server
 
     def start(self) -> list[str]:
@@ -106,8 +130,10 @@ class SuffixServer:
         self._server.start()
         for direct in self._direct:
             direct.start()
-        self._set_health(health_pb2.HealthCheckResponse.SERVING)
-        self._expiry.start()
+        self._set_health(serving=True)
+        self._tell_durability()
+        for task in self._tasks:
+            task.start()
         return bound
 
     def _bind(self, address: Address) -> str:
@@ -119,33 +145,29 @@ class SuffixServer:
             raise ListenError(f"cannot listen on {address}", expected="a free address", got=error) from None
         if isinstance(address, UnixAddress):
             self._sockets.append((address.path, os.stat(address.path).st_ino))
+            require_own_socket(address)
             self._bind_direct(address)
             return str(address)
         return str(TcpAddress(address.host, port))
 
     def _bind_direct(self, beside: UnixAddress) -> None:
         """The stream without gRPC, beside gRPC's socket."""
-        path = beside.path + DIRECT_SUFFIX
-        if len(os.fsencode(path)) > MAX_UNIX_PATH_BYTES:
-            log.info("no direct socket: its path would be too long", path=path)
+        address = direct_address(beside)
+        if address is None:
+            log.info("no direct socket: its path would be too long", beside=beside.path)
             return
-        most = self._limits.max_message_bytes
-        try:
-            desk = self.handlers.sessions.desk
-            direct = DirectSocket(path, desk, self._servicer.answer_rest, most, self._max_streams)
-        except (ListenError, OSError) as error:
-            log.warning("no direct socket; sessions go over gRPC", path=path, error=str(error))
-            return
+        most, desk = self._limits.max_message_bytes, self.handlers.sessions.desk
+        direct = DirectSocket(address, desk, self._servicer.answer_rest, most, self._max_streams)
         self._direct.append(direct)
-        self._sockets.append((path, direct.inode))
+        self._sockets.append((address.path, direct.inode))
 
     def drain(self) -> int:
         """Refuse what is new, finish what runs, commit live sessions as incomplete; how many those were."""
-        self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._set_health(serving=False)
         self._servicer.drain()
-        self._stop_expiry.set()
-        if self._expiry.is_alive():
-            self._expiry.join()
+        for task in self._tasks:
+            task.stop()
+        self._health.set(DURABILITY_NAME, serving=False)
         stopped = self._server.stop(STOP_GRACE_SECONDS)
         try:
             for direct in self._direct:
@@ -163,20 +185,21 @@ class SuffixServer:
                 if os.stat(path).st_ino == inode:
                     os.unlink(path)
 
-    def _set_health(self, status: int) -> None:
+    def _set_health(self, *, serving: bool) -> None:
         for name in ("", SERVICE_NAME):
-            self._health.set(name, status)
+            self._health.set(name, serving=serving)
 
-    def _expire(self) -> None:
-        """Sessions that nobody uses, outputs whose time to live has passed, and what is beyond a limit."""
-        period = min(LONGEST_EXPIRY_PERIOD_SECONDS, self._limits.session_idle_seconds / 4)
-        while not self._stop_expiry.wait(period):
-            try:
-                if sessions := self.handlers.sessions.expire():
-                    log.info("idle sessions committed as incomplete", sessions=sessions)
-                if outputs := self._cache.expire():
-                    log.info("outputs forgotten after their time to live", outputs=outputs)
-                if outputs := self._cache.evict():
-                    log.info("outputs evicted: a namespace was beyond its limit", outputs=outputs)
-            except SuffixError as error:
-                log.warning("expiry failed; it is tried again", error=str(error))
+    def _tell_durability(self) -> None:
+        self._health.set(DURABILITY_NAME, serving=self._cache.durability() is None)
+
+    def _expire_sessions(self) -> None:
+        if sessions := self.handlers.sessions.expire():
+            log.info("idle sessions committed as incomplete", sessions=sessions)
+
+    def _expire_outputs(self) -> None:
+        if outputs := self._cache.expire():
+            log.info("outputs forgotten after their time to live", outputs=outputs)
+
+    def _evict(self) -> None:
+        if outputs := self._cache.evict():
+            log.info("outputs evicted: a namespace was beyond its limit", outputs=outputs)

@@ -8,17 +8,15 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import grpc
-import structlog
 
 from suffixsvc.engine import ExportJob
 from suffixsvc.errors import LimitExceededError, ServiceUnavailableError
 from suffixsvc.service.handlers import Handlers
+from suffixsvc.service.stalls import StalledCalls
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import suffix_cache_pb2_grpc
 
 __all__ = ["SuffixCacheServicer"]
-
-log = structlog.get_logger(__name__)
 
 #: how long a client may leave a piece of an export unread before it loses its place
 STALLED_SECONDS: Final = 60.0
@@ -27,8 +25,9 @@ STALLED_SECONDS: Final = 60.0
 class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
     """One thread of the server's pool per call; a stream keeps its thread for as long as it lives."""
 
-    def __init__(self, handlers: Handlers, max_streams: int) -> None:
+    def __init__(self, handlers: Handlers, max_streams: int, stalled: StalledCalls) -> None:
         self._handlers = handlers
+        self._stalled = stalled
         self._max_streams = max_streams
         self._free_streams = threading.Semaphore(max_streams)
         #: those that run
@@ -109,7 +108,10 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
                 return
             with contextlib.closing(self._handlers.export_ngrams(request, job)) as replies:
                 for reply in replies:
-                    with _patience(context):
+                    # gRPC itself waits for ever for a client that does not read
+                    with self._stalled.deadline(
+                        context, STALLED_SECONDS, "ExportNgrams", "a piece of the export is not read"
+                    ):
                         yield reply
         finally:
             self._exports.discard(job)
@@ -129,21 +131,3 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
         self, request: pb.GetServerInfoRequest, context: grpc.ServicerContext
     ) -> pb.GetServerInfoReply:
         return self._handlers.get_server_info(request)
-
-
-@contextlib.contextmanager
-def _patience(context: grpc.ServicerContext) -> Iterator[None]:
-    """Ends the call where the block, which hands a piece over, takes too long: gRPC itself waits for ever for
-    a client that does not read."""
-
-    def end() -> None:
-        log.info("an export is not read any more; its place is free", seconds=STALLED_SECONDS)
-        context.cancel()
-
-    timer = threading.Timer(STALLED_SECONDS, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

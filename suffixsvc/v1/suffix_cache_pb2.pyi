@@ -361,7 +361,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ...) -> None: ...
 
 class GetStatsReply(_message.Message):
-    __slots__ = ("outputs", "tokens", "sessions", "index_bytes", "index_nodes", "num_drafts", "num_steps", "num_draft_tokens", "num_accepted_tokens", "store_bytes", "last_lsn", "held_bytes", "limit_bytes", "evicted_outputs", "refused_outputs", "segments", "segment_bytes", "hot_tokens", "session_bytes", "expiry_grace_seconds")
+    __slots__ = ("outputs", "tokens", "sessions", "index_bytes", "index_nodes", "num_drafts", "num_steps", "num_draft_tokens", "num_accepted_tokens", "store_bytes", "last_lsn", "held_bytes", "limit_bytes", "evicted_outputs", "refused_outputs", "segments", "segment_bytes", "hot_tokens", "session_bytes", "expiry_grace_seconds", "unkept_sessions", "lost_sessions", "store_failing", "background_tasks")
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -382,6 +382,10 @@ class GetStatsReply(_message.Message):
     HOT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SESSION_BYTES_FIELD_NUMBER: _ClassVar[int]
     EXPIRY_GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    UNKEPT_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    LOST_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    STORE_FAILING_FIELD_NUMBER: _ClassVar[int]
+    BACKGROUND_TASKS_FIELD_NUMBER: _ClassVar[int]
     outputs: int
     tokens: int
     sessions: int
@@ -402,14 +406,36 @@ class GetStatsReply(_message.Message):
     hot_tokens: int
     session_bytes: int
     expiry_grace_seconds: int
-    def __init__(self, outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., index_bytes: _Optional[int] = ..., index_nodes: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., store_bytes: _Optional[int] = ..., last_lsn: _Optional[int] = ..., held_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., evicted_outputs: _Optional[int] = ..., refused_outputs: _Optional[int] = ..., segments: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., hot_tokens: _Optional[int] = ..., session_bytes: _Optional[int] = ..., expiry_grace_seconds: _Optional[int] = ...) -> None: ...
+    unkept_sessions: int
+    lost_sessions: int
+    store_failing: bool
+    background_tasks: _containers.RepeatedCompositeFieldContainer[BackgroundTask]
+    def __init__(self, outputs: _Optional[int] = ..., tokens: _Optional[int] = ..., sessions: _Optional[int] = ..., index_bytes: _Optional[int] = ..., index_nodes: _Optional[int] = ..., num_drafts: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., store_bytes: _Optional[int] = ..., last_lsn: _Optional[int] = ..., held_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., evicted_outputs: _Optional[int] = ..., refused_outputs: _Optional[int] = ..., segments: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., hot_tokens: _Optional[int] = ..., session_bytes: _Optional[int] = ..., expiry_grace_seconds: _Optional[int] = ..., unkept_sessions: _Optional[int] = ..., lost_sessions: _Optional[int] = ..., store_failing: bool = ..., background_tasks: _Optional[_Iterable[_Union[BackgroundTask, _Mapping]]] = ...) -> None: ...
+
+class BackgroundTask(_message.Message):
+    __slots__ = ("name", "runs", "failures", "failures_in_a_row", "last_success", "last_error", "alive")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_IN_A_ROW_FIELD_NUMBER: _ClassVar[int]
+    LAST_SUCCESS_FIELD_NUMBER: _ClassVar[int]
+    LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    runs: int
+    failures: int
+    failures_in_a_row: int
+    last_success: float
+    last_error: str
+    alive: bool
+    def __init__(self, name: _Optional[str] = ..., runs: _Optional[int] = ..., failures: _Optional[int] = ..., failures_in_a_row: _Optional[int] = ..., last_success: _Optional[float] = ..., last_error: _Optional[str] = ..., alive: bool = ...) -> None: ...
 
 class GetServerInfoRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetServerInfoReply(_message.Message):
-    __slots__ = ("version", "instance_id", "max_message_bytes", "max_session_tokens", "max_draft_tokens", "durable", "features")
+    __slots__ = ("version", "instance_id", "max_message_bytes", "max_session_tokens", "max_draft_tokens", "durable", "features", "max_outputs_per_message", "max_segments_per_message", "store_failure")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -417,6 +443,9 @@ class GetServerInfoReply(_message.Message):
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DURABLE_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
+    MAX_OUTPUTS_PER_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    MAX_SEGMENTS_PER_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    STORE_FAILURE_FIELD_NUMBER: _ClassVar[int]
     version: str
     instance_id: str
     max_message_bytes: int
@@ -424,4 +453,7 @@ class GetServerInfoReply(_message.Message):
     max_draft_tokens: int
     durable: bool
     features: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., max_session_tokens: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., durable: bool = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
+    max_outputs_per_message: int
+    max_segments_per_message: int
+    store_failure: _types_pb2.ErrorDetail
+    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., max_session_tokens: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., durable: bool = ..., features: _Optional[_Iterable[str]] = ..., max_outputs_per_message: _Optional[int] = ..., max_segments_per_message: _Optional[int] = ..., store_failure: _Optional[_Union[_types_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...

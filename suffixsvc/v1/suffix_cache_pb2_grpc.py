@@ -119,7 +119,8 @@ class SuffixCacheServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CloseSession(self, request, context):
-        """NOT_FOUND. RESOURCE_EXHAUSTED: disk or map full (the session stays open). UNAVAILABLE: draining.
+        """NOT_FOUND. RESOURCE_EXHAUSTED: disk or map full; INTERNAL: the disk fails. The session then stays open for
+        a minute, so that the close can be repeated, or shorter where places are needed. UNAVAILABLE: draining.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -128,7 +129,9 @@ class SuffixCacheServicer(object):
     def AddOutputs(self, request_iterator, context):
         """Bulk load: outputs of any namespaces, without sessions. Each message is kept whole or not at all;
         all are acknowledged together, after the last one is durable; a failure says how many were kept.
-        INVALID_ARGUMENT, FAILED_PRECONDITION (tokenizer), RESOURCE_EXHAUSTED.
+        A message has at most GetServerInfoReply.max_outputs_per_message outputs; a call that sends nothing for 30 s
+        is cancelled.
+        INVALID_ARGUMENT, FAILED_PRECONDITION (tokenizer), RESOURCE_EXHAUSTED (also: too many such calls).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

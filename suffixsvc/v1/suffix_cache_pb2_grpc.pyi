@@ -64,7 +64,9 @@ class SuffixCacheStub:
         suffixsvc.v1.suffix_cache_pb2.CloseSessionRequest,
         suffixsvc.v1.suffix_cache_pb2.CloseSessionReply,
     ]
-    """NOT_FOUND. RESOURCE_EXHAUSTED: disk or map full (the session stays open). UNAVAILABLE: draining."""
+    """NOT_FOUND. RESOURCE_EXHAUSTED: disk or map full; INTERNAL: the disk fails. The session then stays open for
+    a minute, so that the close can be repeated, or shorter where places are needed. UNAVAILABLE: draining.
+    """
 
     AddOutputs: grpc.StreamUnaryMultiCallable[
         suffixsvc.v1.suffix_cache_pb2.AddOutputsRequest,
@@ -72,7 +74,9 @@ class SuffixCacheStub:
     ]
     """Bulk load: outputs of any namespaces, without sessions. Each message is kept whole or not at all;
     all are acknowledged together, after the last one is durable; a failure says how many were kept.
-    INVALID_ARGUMENT, FAILED_PRECONDITION (tokenizer), RESOURCE_EXHAUSTED.
+    A message has at most GetServerInfoReply.max_outputs_per_message outputs; a call that sends nothing for 30 s
+    is cancelled.
+    INVALID_ARGUMENT, FAILED_PRECONDITION (tokenizer), RESOURCE_EXHAUSTED (also: too many such calls).
     """
 
     ExportNgrams: grpc.UnaryStreamMultiCallable[
@@ -154,7 +158,9 @@ class SuffixCacheAsyncStub:
         suffixsvc.v1.suffix_cache_pb2.CloseSessionRequest,
         suffixsvc.v1.suffix_cache_pb2.CloseSessionReply,
     ]
-    """NOT_FOUND. RESOURCE_EXHAUSTED: disk or map full (the session stays open). UNAVAILABLE: draining."""
+    """NOT_FOUND. RESOURCE_EXHAUSTED: disk or map full; INTERNAL: the disk fails. The session then stays open for
+    a minute, so that the close can be repeated, or shorter where places are needed. UNAVAILABLE: draining.
+    """
 
     AddOutputs: grpc.aio.StreamUnaryMultiCallable[
         suffixsvc.v1.suffix_cache_pb2.AddOutputsRequest,
@@ -162,7 +168,9 @@ class SuffixCacheAsyncStub:
     ]
     """Bulk load: outputs of any namespaces, without sessions. Each message is kept whole or not at all;
     all are acknowledged together, after the last one is durable; a failure says how many were kept.
-    INVALID_ARGUMENT, FAILED_PRECONDITION (tokenizer), RESOURCE_EXHAUSTED.
+    A message has at most GetServerInfoReply.max_outputs_per_message outputs; a call that sends nothing for 30 s
+    is cancelled.
+    INVALID_ARGUMENT, FAILED_PRECONDITION (tokenizer), RESOURCE_EXHAUSTED (also: too many such calls).
     """
 
     ExportNgrams: grpc.aio.UnaryStreamMultiCallable[
@@ -254,7 +262,9 @@ class SuffixCacheServicer(metaclass=abc.ABCMeta):
         request: suffixsvc.v1.suffix_cache_pb2.CloseSessionRequest,
         context: _ServicerContext,
     ) -> typing.Union[suffixsvc.v1.suffix_cache_pb2.CloseSessionReply, collections.abc.Awaitable[suffixsvc.v1.suffix_cache_pb2.CloseSessionReply]]:
-        """NOT_FOUND. RESOURCE_EXHAUSTED: disk or map full (the session stays open). UNAVAILABLE: draining."""
+        """NOT_FOUND. RESOURCE_EXHAUSTED: disk or map full; INTERNAL: the disk fails. The session then stays open for
+        a minute, so that the close can be repeated, or shorter where places are needed. UNAVAILABLE: draining.
+        """
 
     @abc.abstractmethod
     def AddOutputs(
@@ -264,7 +274,9 @@ class SuffixCacheServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[suffixsvc.v1.suffix_cache_pb2.AddOutputsReply, collections.abc.Awaitable[suffixsvc.v1.suffix_cache_pb2.AddOutputsReply]]:
         """Bulk load: outputs of any namespaces, without sessions. Each message is kept whole or not at all;
         all are acknowledged together, after the last one is durable; a failure says how many were kept.
-        INVALID_ARGUMENT, FAILED_PRECONDITION (tokenizer), RESOURCE_EXHAUSTED.
+        A message has at most GetServerInfoReply.max_outputs_per_message outputs; a call that sends nothing for 30 s
+        is cancelled.
+        INVALID_ARGUMENT, FAILED_PRECONDITION (tokenizer), RESOURCE_EXHAUSTED (also: too many such calls).
         """
 
     @abc.abstractmethod

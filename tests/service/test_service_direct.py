@@ -180,11 +180,3 @@ def test_stopping_while_clients_come_and_go(folder: Path) -> None:
         stop.set()
         for caller in callers:
             caller.join(20)
-
-
-def test_something_in_the_way_costs_the_direct_socket_only(folder: Path) -> None:
-    (folder / f"s{DIRECT_SUFFIX}").mkdir()
-    with SuffixCache() as cache, serving(cache, f"unix:{folder / 's'}") as (_, address):
-        transport = UnixTransport(address)
-        assert transport.exchange([opening(0)], 20.0)[0].open.session_id
-        transport.close()

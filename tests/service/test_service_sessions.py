@@ -425,3 +425,35 @@ class TestBulk:
             with pytest.raises(UnknownNamespaceError):
                 call()
         assert not handlers.list_namespaces(pb.ListNamespacesRequest()).namespaces
+
+
+@pytest.mark.parametrize("session_id", ["a\nb", "\x1b[2J", "a\x00", "\x7f", "a\u2028b", "\u202e", "\u0085"])
+def test_control_characters_in_session_ids_are_refused(handlers: Handlers, session_id: str) -> None:
+    """What happened: ids went into the log and into error messages as they came, so that a client could write
+    lines and terminal commands of its own there."""
+    calls: list[Any] = [
+        lambda: open_session(handlers, session_id),
+        lambda: handlers.step(step(session_id, 1)),
+        lambda: handlers.append_context(pb.AppendContextRequest(session_id=session_id)),
+        lambda: handlers.close_session(pb.CloseSessionRequest(session_id=session_id)),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidInputError, match="session_id must be printable") as caught:
+            call()
+        assert str(caught.value).isprintable(), "the message shows the id escaped"
+    assert open_session(handlers, "agent 7/ä") == "agent 7/ä"
+
+
+def test_a_prefix_of_namespaces_is_compared_by_segments(handlers: Handlers, cache: SuffixCache) -> None:
+    """What happened: the prefix "a/b" also found "a/bc", somebody else's."""
+    for path in ("a", "a/b", "a/b/c", "a/bc", "ab"):
+        cache.namespace(path).add_output([1, 2, 3])
+
+    def found(prefix: str) -> list[str]:
+        reply = handlers.list_namespaces(pb.ListNamespacesRequest(prefix=prefix))
+        return [info.path for info in reply.namespaces]
+
+    assert found("a/b") == found("a/b/") == ["a/b", "a/b/c"]
+    assert found("a") == ["a", "a/b", "a/b/c", "a/bc"]
+    assert found("") == ["a", "a/b", "a/b/c", "a/bc", "ab"]
+    assert found("a/b/c/d") == found("b") == []

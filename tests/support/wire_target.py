@@ -6,6 +6,8 @@ The first byte chooses the decoder, the others are its message:
     OpenSessionRequest, StepRequest, ...        the converters of the service
     StreamRequest                               a service, with the core's desk and without it
 
+and the counter of elements, which reads each of them as well.
+
 Any bytes may be refused by a typed error. Anything else that is raised is a finding, and so is an answer that
 does not survive being sent on, or a desk that answers otherwise than protobuf and Python do.
 """
@@ -22,6 +24,7 @@ from suffixsvc import Draft, Limits, SuffixCache, wire
 from suffixsvc.config import PROMPT_TAIL_TOKENS
 from suffixsvc.errors import InvalidInputError, SuffixError
 from suffixsvc.service import converters
+from suffixsvc.service.elements import ElementLimits
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.types import TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
@@ -153,6 +156,7 @@ class Services:
             except InvalidInputError:
                 return
             raise AssertionError("the desk read what is no StreamRequest") from None
+        _counted(pb.StreamRequest, data, request)
         answers = [
             pb.StreamReply.FromString(raw)
             for raw in (with_desk.message_bytes(data), without._message(request))
@@ -211,6 +215,43 @@ class Services:
         self._left = 0
 
 
+# ----------------------------------------------------------------------------------- elements on the wire
+
+
+def _counted(message_type: type[Message], data: bytes, message: Message) -> None:
+    """What protobuf reads the counter of elements reads too, and counts no less of."""
+    counts = _COUNTERS[message_type].check(data)
+    for path, least in _elements_of(message, "").items():
+        assert counts[path] >= least, path
+
+
+def _elements_of(message: Message, prefix: str) -> dict[str, int]:
+    """By path, what there is of each repeated field, in all messages inside together."""
+    found: dict[str, int] = {}
+    for field, value in message.ListFields():
+        path = f"{prefix}{field.name}"
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            found[path] = found.get(path, 0) + len(value)
+            continue
+        values = value if field.is_repeated else [value]
+        if field.is_repeated:
+            found[path] = found.get(path, 0) + len(values)
+        if field.message_type is not None:
+            for each in values:
+                for inner, count in _elements_of(each, f"{path}.").items():
+                    found[inner] = found.get(inner, 0) + count
+    return found
+
+
+def _repeated_of(descriptor: Any, prefix: str) -> list[str]:
+    paths = []
+    for field in descriptor.fields:
+        path = f"{prefix}{field.name}"
+        paths += [path] if field.is_repeated else []
+        paths += _repeated_of(field.message_type, f"{path}.") if field.message_type is not None else []
+    return paths
+
+
 # --------------------------------------------------------------------------------------------- one input
 
 #: (message, what reads it) by the first byte; the stream is last
@@ -227,6 +268,12 @@ KINDS: Final[tuple[tuple[type[Message], Callable[[Any], None] | None], ...]] = (
 )
 
 
+_COUNTERS: Final = {
+    kind: ElementLimits(kind, dict.fromkeys(_repeated_of(kind.DESCRIPTOR, ""), 1 << 60), 1 << 60, "")
+    for kind, _ in KINDS
+}
+
+
 def run_one(data: bytes, services: Services) -> None:
     """One input. Whatever it raises is a finding."""
     if not data:
@@ -239,6 +286,7 @@ def run_one(data: bytes, services: Services) -> None:
         message = message_type.FromString(data[1:])
     except DecodeError:
         return
+    _counted(message_type, data[1:], message)
     try:
         read(message)
     except SuffixError as error:

@@ -7,9 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
+import structlog
+
 from suffixsvc.types import BackendSession
 
 __all__ = ["SessionCloser"]
+
+_log = structlog.get_logger(__name__)
 
 #: sessions that wait to be closed; beyond it whoever keeps them is gone, and the oldest are let go
 _MOST_WAITING: Final = 4096
@@ -87,7 +91,7 @@ class SessionCloser:
                     return
                 self._holding = session is not None
             if session is None:
-                self._tick()
+                self._guarded(self._tick)
                 continue
             self._close(session)
             with self._wake:
@@ -95,7 +99,14 @@ class SessionCloser:
                 self._wake.notify_all()
 
     def _close(self, session: BackendSession) -> None:
+        self._guarded(lambda: session.close(commit=True))
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        """Run it: what it raises must end neither the decode loop nor the thread that closes the others."""
         try:
-            session.close(commit=True)
-        except Exception as error:  # whoever decodes must not hear of it
-            self._on_failure(error)
+            work()
+        except Exception as error:
+            try:
+                self._on_failure(error)
+            except Exception:
+                _log.exception("a failure could not be told")

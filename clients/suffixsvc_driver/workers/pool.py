@@ -360,19 +360,30 @@ class WorkerPool:
 
     def _watch(self) -> None:
         while True:
-            with self._changed:
-                if self._closed:
+            try:
+                if not self._look_once():
                     return
-                now = self._clock()
-                answered = [member for member in self._members if member.state is not WorkerState.NEW]
-                due = min(answered, key=lambda member: member.check_at)
-                if not self._retired and due.check_at > now:
-                    self._changed.wait(due.check_at - now)
-                    continue
-            for session in self._take_retired():
-                session.close()
-            if due.check_at <= now:
-                self._check(due, _CHECK_SECONDS)
+            except Exception:  # without this thread no worker that departed would ever be used again
+                _log.exception("looking after draft workers failed; it is tried again")
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed, timeout=_CHECK_SECONDS)
+
+    def _look_once(self) -> bool:
+        """Close what is not used any more, check who is due. False: the pool is closed."""
+        with self._changed:
+            if self._closed:
+                return False
+            now = self._clock()
+            answered = [member for member in self._members if member.state is not WorkerState.NEW]
+            due = min(answered, key=lambda member: member.check_at)
+            if not self._retired and due.check_at > now:
+                self._changed.wait(due.check_at - now)
+                return True
+        for session in self._take_retired():
+            session.close()
+        if due.check_at <= now:
+            self._check(due, _CHECK_SECONDS)
+        return True
 
     def _take_retired(self) -> list[WorkerSession]:
         with self._changed:

@@ -1,0 +1,139 @@
+"""Threads that serve others: what one piece of work raises ends neither the thread nor those who wait for it.
+
+What happened: the client's background thread, the reader of its stream, the acceptor of the direct socket and
+the thread that looks after draft workers each ended on the first exception that they did not expect. Lost
+sessions were not opened again from then on, steps waited for their timers, connections were not taken.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from suffixsvc_client import ClientConfig, SuffixClient, grpc_sync
+from suffixsvc_client.effects import Procedure
+from suffixsvc_driver.adapters.closing import SessionCloser
+from support.direct import call
+from support.serving import PATIENCE_S, eventually, serving, socket_dir
+
+from suffixsvc import SuffixCache
+from suffixsvc.errors import ServiceUnavailableError
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with socket_dir() as folder:
+        yield folder
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a defect"), SystemExit()], ids=repr)
+def test_background_work_that_fails_does_not_keep_the_next_from_being_done(error: BaseException) -> None:
+    done = threading.Event()
+
+    def broken() -> Procedure[None]:
+        raise error
+        yield
+
+    def good() -> Procedure[None]:
+        done.set()
+        return
+        yield
+
+    with SuffixClient("unix:/nowhere/s") as client:
+        client._background.add(broken())
+        client._background.add(good())
+        assert done.wait(PATIENCE_S)
+
+
+def test_a_reader_that_fails_tells_those_who_wait(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service stops; what its end means cannot be worked out."""
+
+    def broken(_: object) -> Any:
+        raise RuntimeError("a defect")
+
+    with SuffixCache() as cache:
+        with serving(cache, f"unix:{folder}/s") as (_, address):
+            transport = grpc_sync.GrpcTransport(address)
+            opening = pb.StreamRequest(open=pb.OpenSessionRequest(namespace="a"))
+            assert transport.exchange([opening], PATIENCE_S)[0].open.session_id
+            stream: Any = transport._stream
+            answers: Any = grpc_sync.queue.SimpleQueue()
+            stream._waiting[1 << 40] = answers
+            monkeypatch.setattr(grpc_sync, "error_from_rpc", broken)
+        assert isinstance(answers.get(timeout=PATIENCE_S), ServiceUnavailableError)
+        eventually(lambda: stream.ended, "the next call opens another stream")
+        transport.close()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()], ids=repr)
+def test_a_connection_that_cannot_be_taken_costs_itself_only(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    start = threading.Thread.start
+    failures: list[threading.Thread] = []
+
+    def sometimes(thread: threading.Thread) -> None:
+        if thread.name == "direct" and not failures:
+            failures.append(thread)
+            raise error
+        start(thread)
+
+    with SuffixCache() as cache, serving(cache, f"unix:{folder}/s"):
+        monkeypatch.setattr(threading.Thread, "start", sometimes)
+        with pytest.raises(AssertionError):
+            call(folder / "s")  # hung up on without a greeting
+        assert failures
+        call(folder / "s").close()
+
+
+def test_a_tick_that_fails_does_not_keep_sessions_from_being_closed() -> None:
+    """Of the thread that ends an engine's sessions. A callback for failures that fails does not either."""
+    ticked = threading.Event()
+
+    def tick() -> None:
+        ticked.set()
+        raise RuntimeError("a defect")
+
+    def on_failure(_: Exception) -> None:
+        raise RuntimeError("another one")
+
+    class Session:
+        closed = False
+
+        def close(self, **_: object) -> None:
+            self.closed = True
+
+    closer, session = SessionCloser(on_failure, tick, 0.01), Session()
+    closer.start()
+    assert ticked.wait(PATIENCE_S)
+    closer.put([session])  # type: ignore[list-item] # all that is used of a session
+    closer.wait_until_empty()
+    assert session.closed
+    closer.stop(PATIENCE_S)
+
+
+def test_an_opening_in_the_background_survives_a_defect(folder: Path) -> None:
+    """End to end: a client whose background thread met a defect opens its lost session again."""
+
+    def broken() -> Procedure[None]:
+        raise RuntimeError("a defect")
+        yield
+
+    config = ClientConfig(step_timeout_s=5, open_timeout_s=5, breaker_pause_s=0.05)
+    with SuffixCache() as cache, SuffixClient(f"unix:{folder}/s", config) as client:
+        client._background.add(broken())
+        session = client.namespace("a").open_session([1, 2, 3])
+        with serving(cache, f"unix:{folder}/s"):
+
+            def drafts() -> bool:
+                session.step([4])
+                time.sleep(0.02)
+                return client.counts.steps > 0
+
+            eventually(drafts, "the session is open")
+            session.close(commit=False)
