@@ -239,7 +239,7 @@ class Handlers:
     def _known(self, path: str) -> None:
         """Asking about a namespace must not create it."""
         validate_namespace(path)
-        if all(record.path != path for record in self._cache.namespaces()):
+        if not self._cache.has_namespace(path):
             raise UnknownNamespaceError(
                 f"there is no namespace {path!r}", expected="a namespace that exists", got=path
             )

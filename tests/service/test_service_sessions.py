@@ -457,3 +457,23 @@ def test_a_prefix_of_namespaces_is_compared_by_segments(handlers: Handlers, cach
     assert found("a") == ["a", "a/b", "a/b/c", "a/bc"]
     assert found("") == ["a", "a/b", "a/b/c", "a/bc", "ab"]
     assert found("a/b/c/d") == found("b") == []
+
+
+def test_asking_about_a_namespace_does_not_look_at_all_of_them(
+    handlers: Handlers, cache: SuffixCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What happened: every Forget made a sorted list of all namespaces to see whether its own is there."""
+    output_id = cache.namespace("a").add_output([1, 2, 3])
+
+    def listed(_: SuffixCache) -> None:
+        raise AssertionError("all namespaces were listed")
+
+    monkeypatch.setattr(SuffixCache, "namespaces", listed)
+    assert handlers.get_stats(pb.GetStatsRequest(namespace="a")).outputs == 1
+    handlers.forget(pb.ForgetRequest(namespace="a", output_id=output_id))
+    for ask in (
+        lambda: handlers.forget(pb.ForgetRequest(namespace="b", output_id=1)),
+        lambda: handlers.get_stats(pb.GetStatsRequest(namespace="b")),
+    ):
+        with pytest.raises(UnknownNamespaceError):
+            ask()
