@@ -137,6 +137,7 @@ class Maintenance:
         return index.hot_tokens > _HOT_BATCHES * self._batch_tokens
 
     def _tend(self, index: NamespaceIndex) -> None:
+        index.index.release_segments()
         if self._paused(index):
             return
         try:

@@ -297,6 +297,7 @@ class Session:
         """``kept``: what is in the log of it."""
         self._commitment.release()
         self._closed = True
+        self._native.end()
         self._finalizer.detach()
         self._namespace.leave(self._commitment)
         self._on_close(kept)

@@ -62,7 +62,9 @@ NB_MODULE(_ext, m) {
         .def_ro("bytes", &IndexStats::bytes)
         .def_ro("used", &IndexStats::used)
         .def_ro("appended", &IndexStats::appended)
-        .def_ro("visited", &IndexStats::visited);
+        .def_ro("visited", &IndexStats::visited)
+        .def_ro("session_tokens", &IndexStats::session_tokens)
+        .def_ro("session_bytes", &IndexStats::session_bytes);
 
     nb::class_<Index>(m, "Index")
         .def(nb::init<std::uint32_t>(), "max_context"_a = 64)
@@ -78,14 +80,12 @@ NB_MODULE(_ext, m) {
             "remove",
             [](Index& self, Tokens text, std::size_t uncounted) {
                 nb::gil_scoped_release release;
-                std::unique_lock write(self.mutex);
                 return self.remove(span_of(text), uncounted);
             },
             "text"_a, "uncounted"_a)
         .def("settle",
              [](Index& self) {
                  nb::gil_scoped_release release;
-                 std::unique_lock write(self.mutex);
                  self.settle();
              })
         .def(
@@ -111,7 +111,6 @@ NB_MODULE(_ext, m) {
                 std::vector<std::uint64_t> counts;
                 {
                     nb::gil_scoped_release release;
-                    std::unique_lock write(self.mutex);
                     self.settle();
                     self.ngrams(n, tokens, counts);
                 }
@@ -132,10 +131,14 @@ NB_MODULE(_ext, m) {
         .def("stats",
              [](Index& self) {
                  nb::gil_scoped_release release;
-                 std::unique_lock write(self.mutex);
                  self.collect();
+                 const std::scoped_lock turn(self.mutex);
                  return self.stats();
              })
+        .def(
+            "release_segments", [](Index& self) { self.segments.reap(); },
+            nb::call_guard<nb::gil_scoped_release>())
+        .def_prop_ro("session_bytes", &Index::session_bytes)
         .def("check", [](const Index& self) {
             nb::gil_scoped_release release;
             std::unique_lock write(self.mutex);
@@ -237,7 +240,7 @@ NB_MODULE(_ext, m) {
             "first"_a, "last"_a)
         .def(
             "ngrams",
-            [](Session& self, std::uint32_t n) {
+            [](const Session& self, std::uint32_t n) {
                 std::vector<Token> tokens;
                 std::vector<std::uint64_t> counts;
                 {
@@ -268,8 +271,20 @@ NB_MODULE(_ext, m) {
         .def("output_runs", &Session::output_runs, nb::call_guard<nb::gil_scoped_release>())
         .def("retract", &Session::retract, nb::call_guard<nb::gil_scoped_release>())
         .def("__len__", &Session::length, nb::call_guard<nb::gil_scoped_release>())
+        .def("end", &Session::end, nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("gain", &Session::gain, nb::call_guard<nb::gil_scoped_release>())
-        .def_prop_ro("index_bytes", &Session::index_bytes, nb::call_guard<nb::gil_scoped_release>());
+        .def_prop_ro("held_bytes", &Session::held_bytes);
     bind_steps(m);
     bind_desk(m);
+
+    m.def("longest_holds", [] {
+        nb::dict all;
+        for (std::size_t k = 0; k < kLockNames.size(); ++k) {
+            const holds::Longest& longest = holds::longest(static_cast<LockKind>(k));
+            all[kLockNames[k]] = nb::make_tuple(
+                static_cast<double>(longest.ticks.load()) * holds::seconds_per_tick(), longest.work.load());
+        }
+        return all;
+    });
+    m.def("reset_holds", &holds::reset, "processor_time"_a = false);
 }

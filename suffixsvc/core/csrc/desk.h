@@ -18,6 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "holds.h"
 #include "stepper.h"
 
 namespace suffixsvc {
@@ -58,7 +59,7 @@ class Desk {
     std::atomic<bool> closed_{false};
     std::size_t max_draft_;
     std::string sources_;
-    std::shared_mutex mutex_;
+    HeldMutex<LockKind::desk, std::shared_mutex> mutex_;
     std::unordered_map<std::string, std::shared_ptr<Seat>> seats_;  // guarded by mutex_
 };
 

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "holds.h"
+
 namespace suffixsvc {
 
 // A set of at most kDrafted numbers; where it is full some older ones are dropped.
@@ -57,7 +59,7 @@ class Drafted {
     };
     using Slots = std::array<Slot, kDrafted>;
 
-    std::mutex mutex_;
+    HeldMutex<LockKind::drafted> mutex_;
     std::unique_ptr<Slots> slots_;
     std::uint32_t now_ = 0;
 };

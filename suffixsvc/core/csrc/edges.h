@@ -135,6 +135,7 @@ class EdgePool {
     void release_now(std::uint32_t ref, std::uint32_t size_class);
     // Gives memory that holds no block back.
     void trim() { slab_.trim(); }
+    void populate() { slab_.populate(); }
 
     // The two steps of a look-up that is about to happen, each a cache miss before it.
     void prefetch_slot(const EdgeList& list, Token token) const;

@@ -84,6 +84,7 @@ struct Evidence {
     Followed followed;
 
     const Candidate& best(std::size_t rank) const { return candidates[order[rank]]; }
+    std::size_t bytes() const { return candidates.capacity() * sizeof(Candidate) + order.capacity(); }
 };
 
 // All candidates for the next token at `view`; `width` candidates of each context are considered.

@@ -90,19 +90,30 @@ class Limbo {
     // Whether it is worth a look at the readers.
     bool due() const { return fresh_.size() >= due_ || fresh_bytes_ >= kManyBytes; }
     bool empty() const { return fresh_.empty() && waiting_.empty(); }
-    // Calls free(thing) for everything that nobody can look at any more; without readers that is everything.
+    // Calls free(thing) for what nobody can look at any more (without readers that is everything), at most
+    // `most` times. True where that left some of it.
     template <typename F>
-    void collect(F&& free, bool readers) {
-        if (!waiting_.empty() && grace::over(era_)) release(free);
-        if (waiting_.empty() && !fresh_.empty()) {
-            waiting_.swap(fresh_);
-            fresh_bytes_ = 0;
-            if (readers) era_ = grace::end_era();
-            if (!readers || grace::over(era_)) release(free);
+    bool collect(F&& free, bool readers, std::size_t most) {
+        for (;;) {
+            if (waiting_.empty()) {
+                if (fresh_.empty()) break;
+                waiting_.swap(fresh_);
+                fresh_bytes_ = 0;
+                if (readers) era_ = grace::end_era();
+                over_ = !readers;
+            }
+            over_ = over_ || grace::over(era_);
+            if (!over_ || most == 0) break;
+            for (; released_ < waiting_.size() && most > 0; --most) free(waiting_[released_++]);
+            if (released_ == waiting_.size()) {
+                waiting_.clear();
+                released_ = 0;
+            }
         }
         // A reader that stays is not asked about for every token.
         due_ = fresh_.size() + kMany;
         if (fresh_bytes_ >= kManyBytes) fresh_bytes_ = 0;
+        return over_ && !waiting_.empty();
     }
     void shrink_to_fit() {
         fresh_.shrink_to_fit();
@@ -114,15 +125,11 @@ class Limbo {
     static constexpr std::size_t kMany = 128;
     static constexpr std::size_t kManyBytes = 256 << 10;
 
-    template <typename F>
-    void release(F&& free) {
-        for (const Thing& thing : waiting_) free(thing);
-        waiting_.clear();
-    }
-
     std::vector<Thing> fresh_;    // unlinked since the last era was ended
-    std::vector<Thing> waiting_;  // unlinked when era_ ended
+    std::vector<Thing> waiting_;  // unlinked when era_ ended, ...
+    std::size_t released_ = 0;    // ... the first ones free already
     std::uint64_t era_ = 0;
+    bool over_ = false;  // nobody is left who came in that era or earlier
     std::size_t due_ = kMany;
     std::size_t fresh_bytes_ = 0;
 };

@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <deque>
+#include <mutex>
 
 namespace suffixsvc {
 
 namespace {
 constexpr std::uint32_t kEveryLink = 0xFFFFFFFFu;
 constexpr std::int64_t kVisitsPerToken = 6;  // what appending may touch in the mean
-constexpr std::size_t kFetched = 256;        // positions that removing fetches at a time
 constexpr std::size_t kTurn = 128;           // tokens, some 40 us
+constexpr std::uint64_t kTurnVisits = 2048;  // nodes after which a turn of fewer tokens ends, too
+constexpr std::uint64_t kAnyVisits = ~std::uint64_t{0};
 constexpr std::int64_t kMostCredit = 1 << 12;
 constexpr std::int64_t kMostDebt = 1 << 8;  // past it even the second node has to wait
 }  // namespace
@@ -126,6 +129,13 @@ void Index::carry(NodeId id, std::int32_t amount, std::uint32_t hops) {
 void Index::pay(std::uint64_t visited_before) {
     const auto touched = static_cast<std::int64_t>(visited_ - visited_before);
     credit_ = std::min<std::int64_t>(credit_ + kVisitsPerToken - touched, kMostCredit);
+    mutex.did(static_cast<std::uint64_t>(touched));
+    publish();
+}
+
+void Index::publish() {
+    published_used_.store(nodes_.used_bytes(), std::memory_order_relaxed);
+    published_tokens_.store(tokens_, std::memory_order_relaxed);
 }
 
 void Index::append(TextEnd& text, Token token, bool counted, std::uint32_t writer,
@@ -148,9 +158,9 @@ void Index::append(TextEnd& text, Token token, bool counted, std::uint32_t write
         visited_ += advance(text.context, token);
     }
     if (counted) carry(text.context.node, 1, hops());
-    pay(before);
     ++tokens_;
     ++appended_;
+    pay(before);
     if (nodes_.due()) nodes_.collect();
 }
 
@@ -184,50 +194,97 @@ class Index::Ahead {
     std::uint32_t new_ = 0;  // decaying, at most 256: tokens whose context was new
 };
 
-void Index::append_part(TextEnd& text, std::span<const Token> tokens, std::size_t first, std::size_t last,
-                        std::size_t uncounted, std::uint32_t writer) {
+// Returns how far it came: the turn may be over before `last`.
+std::size_t Index::append_part(TextEnd& text, std::span<const Token> tokens, std::size_t first,
+                               std::size_t last, std::size_t uncounted, std::uint32_t writer,
+                               std::uint64_t most_visits) {
     Ahead ahead(nodes_, tokens.first(last));
-    for (std::size_t i = first; i < last; ++i) {
+    const std::uint64_t before = visited_;
+    std::size_t i = first;
+    for (; i < last && visited_ - before < most_visits; ++i) {
         ahead(i, text.last == kRoot ? 0 : len(link(text.last)));
         append(text, tokens[i], i >= uncounted, writer, tokens.first(i));
     }
+    return i;
 }
 
 void Index::append(TextEnd& text, std::span<const Token> tokens, std::size_t uncounted,
                    std::uint32_t writer) {
-    append_part(text, tokens, 0, tokens.size(), uncounted, writer);
+    append_part(text, tokens, 0, tokens.size(), uncounted, writer, kAnyVisits);
+}
+
+std::vector<Piece> Index::pieces(std::size_t length, std::size_t uncounted) const {
+    std::vector<Piece> out;
+    for (std::size_t at = 0; at < length || out.empty(); at += kMostText) {
+        const std::size_t first = at > max_context_ ? at - max_context_ : 0;
+        out.push_back(Piece{first, std::min(length, at + kMostText), std::max(at, uncounted) - first});
+    }
+    return out;
 }
 
 void Index::add(std::span<const Token> text, std::size_t uncounted, std::uint32_t writer) {
-    TextEnd end;
-    append(end, text, uncounted, writer);
+    for (const Piece& piece : pieces(text.size(), uncounted)) {
+        TextEnd end;
+        append(end, text.subspan(piece.first, piece.last - piece.first), piece.uncounted, writer);
+    }
 }
 
 void Index::add_in_turns(std::span<const Token> text, std::size_t uncounted, std::uint32_t writer) {
-    TextEnd end;
-    for (std::size_t first = 0; first < text.size(); first += kTurn) {
-        const std::scoped_lock turn(mutex);
-        append_part(end, text, first, std::min(text.size(), first + kTurn), uncounted, writer);
+    for (const Piece& piece : pieces(text.size(), uncounted)) {
+        const auto part = text.subspan(piece.first, piece.last - piece.first);
+        TextEnd end;
+        for (std::size_t i = 0; i < part.size();) {
+            {
+                const std::scoped_lock turn(mutex);
+                i = append_part(end, part, i, std::min(part.size(), i + kTurn), piece.uncounted, writer,
+                                kTurnVisits);
+            }
+            populate();
+        }
     }
 }
 
+// Page by page, each node's part all the way up. A split may move a part to a page that was passed, so the
+// pages are gone through again; what is written meanwhile leaves new parts all the time.
 void Index::settle() {
-    if (unsettled_ == 0) return;
-    // From the longest contexts to the shortest, so that each node is passed on once.
-    std::vector<NodeId> order;
-    nodes_.for_each([&](NodeId id) {
-        if (id != kRoot) order.push_back(id);
-    });
-    std::sort(order.begin(), order.end(), [this](NodeId a, NodeId b) { return len(a) > len(b); });
-    for (NodeId id : order) {
-        const std::int32_t unsent = nodes_.unsent(id);
-        if (unsent == 0) continue;
-        Body* parent = nodes_.body(link(id));  // it has a child, so it has a body
-        parent->count += unsent;
-        if (link(id) != kRoot) parent->unsent += unsent;
-        nodes_.set_counts(id, nodes_.count(id), 0);
+    constexpr int kPasses = 3;
+    for (int pass = 0; pass < kPasses; ++pass)
+        for (std::uint32_t page = 0;;) {
+            const std::scoped_lock turn(mutex);
+            if (unsettled_ == 0) return;
+            const std::uint64_t before = visited_;
+            for (; page < nodes_.pages() && visited_ - before < kTurnVisits; ++page) {
+                ++visited_;
+                nodes_.for_page(page, [this](NodeId id) {
+                    const std::int32_t unsent = nodes_.unsent(id);
+                    if (id == kRoot || unsent == 0) return;
+                    nodes_.set_counts(id, nodes_.count(id), 0);
+                    --unsettled_;
+                    carry(link(id), unsent, kEveryLink);
+                });
+            }
+            mutex.did(visited_ - before);
+            visited_ = before;
+            if (page >= nodes_.pages()) break;
+        }
+}
+
+void Index::collect() {
+    segments.reap();
+    for (bool more = true; more;) {
+        const std::scoped_lock turn(mutex);
+        more = nodes_.collect();
     }
-    unsettled_ = 0;
+}
+
+std::uint64_t Index::own_and_share(std::int64_t bytes, std::int64_t tokens) const {
+    const std::uint64_t all = published_tokens_.load(std::memory_order_relaxed);
+    const std::uint64_t used = published_used_.load(std::memory_order_relaxed);
+    // A reader may see one number before it changed and another one after.
+    const double share =
+        all == 0 ? 0.0 : static_cast<double>(std::max<std::int64_t>(tokens, 0)) / static_cast<double>(all);
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(bytes, 0)) +
+           static_cast<std::uint64_t>(static_cast<double>(used) * std::min(1.0, share));
 }
 
 // --------------------------------------------------------------------------------------- removing
@@ -284,19 +341,51 @@ void Index::drop_last(NodeId id, NodeId before, Token token) {
         nodes_.shrink(parent);
 }
 
-bool Index::is_text(std::span<const Token> text, std::vector<NodeId>& path) const {
+// The nodes of all beginnings of a text; false where one of them is no node's longest string. Without the
+// mutex, while a Reading is held. Where the text is in the index they stay its nodes, whatever others write,
+// until it is removed.
+bool Index::walk(std::span<const Token> text, std::vector<NodeId>& path) const {
     path.assign(1, kRoot);
+    path.reserve(text.size() + 1);
     for (std::size_t i = 0; i < text.size(); ++i) {
         const NodeId id = next(path.back(), text[i]);
-        if (id == kNoNode || len(id) != i + 1 || nodes_.ends(id) == 0) return false;
+        if (id == kNoNode || len(id) != i + 1) return false;
         path.push_back(id);
         nodes_.prefetch(link(id));
     }
-    // Texts that pass through the last node go on to a node one token longer; some text must not.
+    return true;
+}
+
+// Whether a text ends in a node, other than those that are being removed. Texts that pass through it go on to
+// a node one token longer.
+bool Index::ends_here(std::size_t length, NodeId last) const {
+    if (nodes_.buried(last)) return false;
+    constexpr std::size_t kAhead = 8;
     std::uint32_t passing = 0;
-    for (const Edge& e : edges(path.back()))
-        if (len(e.to) == text.size() + 1) passing += nodes_.ends(e.to);
-    return text.empty() || nodes_.ends(path.back()) > passing;
+    for (const Removal* each : removing_) passing += each->last == last;
+    const Edges out = edges(last);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+        if (i + kAhead < out.size()) nodes_.prefetch(out[i + kAhead].to);
+        if (const NodeId to = out[i].to; len(to) == length + 1) passing += nodes_.ends(to);
+    }
+    return nodes_.ends(last) > passing;
+}
+
+// Finds the nodes of a text and makes sure that nobody else removes it.
+bool Index::claim(std::span<const Token> text, Removal& removal) {
+    const Reading reading;
+    const std::uint64_t before = epoch();
+    if (!walk(text, removal.path)) return false;
+    {
+        const std::scoped_lock turn(mutex);
+        if (!ends_here(text.size(), removal.path.back())) return false;
+        removal.last = removal.path.back();
+        removing_.push_back(&removal);
+        if (epoch() == before) return true;
+    }
+    // Something was removed meanwhile, perhaps an equal text before this one was added: some of the nodes may
+    // be gone. Those that are found now stay.
+    return walk(text, removal.path);
 }
 
 // The nodes of positions first .. last and where they keep the edges that will be erased are cache misses,
@@ -304,7 +393,7 @@ bool Index::is_text(std::span<const Token> text, std::vector<NodeId>& path) cons
 void Index::fetch(std::span<const NodeId> path, std::span<const Token> text, std::size_t first,
                   std::size_t last) const {
     constexpr std::size_t kLinks = 3;  // most edges of a last token begin no further up
-    std::array<NodeId, kFetched> at;
+    std::array<NodeId, kTurn> at;
     for (std::size_t i = first; i < last; ++i) {
         at[i - first] = path[i];
         if (path[i] != kRoot) nodes_.prefetch(link(path[i]));
@@ -321,36 +410,59 @@ void Index::fetch(std::span<const NodeId> path, std::span<const Token> text, std
         }
 }
 
+Index::Removal::~Removal() {
+    const std::scoped_lock turn(index.mutex);
+    std::erase(index.removing_, this);
+}
+
 bool Index::remove(std::span<const Token> text, std::size_t uncounted) {
-    std::vector<NodeId> path;
-    if (!is_text(text, path)) return false;
+    if (text.empty()) return true;
+    const std::vector<Piece> parts = pieces(text.size(), uncounted);
+    std::deque<Removal> removals;  // all are there before one of them goes
+    for (const Piece& piece : parts)
+        if (!claim(text.subspan(piece.first, piece.last - piece.first), removals.emplace_back(*this)))
+            return false;
+    for (std::size_t p = parts.size(); p-- > 0;) {
+        const auto part = text.subspan(parts[p].first, parts[p].last - parts[p].first);
+        Removal& removal = removals[p];
+        for (std::size_t left = part.size(); left > 0;) {
+            const std::scoped_lock turn(mutex);
+            left = remove_part(part, parts[p].uncounted, removal.path, left > kTurn ? left - kTurn : 0, left);
+            removal.last = removal.path[left];
+        }
+    }
+    return true;
+}
+
+// Takes the tokens first .. last, the text's last ones by now, away again. Returns how far it came: the turn
+// may be over before `first`.
+std::size_t Index::remove_part(std::span<const Token> text, std::size_t uncounted,
+                               std::span<const NodeId> path, std::size_t first, std::size_t last) {
     const std::uint64_t visited_by_appending = visited_;
     // Where each position is counted; see append.
-    std::vector<NodeId> contexts;
+    std::array<NodeId, kTurn> contexts;
     Cursor cursor;
-    for (std::size_t i = 1; i < path.size(); ++i) {
+    for (std::size_t i = std::max(first, uncounted) + 1; i <= last; ++i) {
         if (len(link(path[i])) < max_context_)
             cursor = Cursor{path[i], std::min(len(path[i]), max_context_)};
+        else if (cursor.len == 0)
+            cursor = find(text.first(i));
         else
             advance(cursor, text[i - 1]);
-        contexts.push_back(cursor.node);
+        contexts[i - 1 - first] = cursor.node;
     }
-    std::size_t fetched = text.size();
-    for (std::size_t i = text.size(); i > 0; --i) {
-        if (i == fetched) {
-            const std::size_t first = i > kFetched ? i - kFetched : 0;
-            fetch(path, text, first, i);
-            fetched = first;
-        }
+    fetch(path, text, first, last);
+    std::size_t left = last;
+    for (; left > first && visited_ - visited_by_appending < kTurnVisits; --left) {
         const std::uint64_t before = visited_;
-        if (i > uncounted) {
-            NodeId context = contexts[i - 1];
+        if (left > uncounted) {
+            NodeId context = contexts[left - 1 - first];
             while (nodes_.buried(context)) context = nodes_.heir(context);
             carry(context, -1, hops());
         }
-        drop_last(path[i], path[i - 1], text[i - 1]);
-        pay(before);
+        drop_last(path[left], path[left - 1], text[left - 1]);
         --tokens_;
+        pay(before);
     }
     visited_ = visited_by_appending;
     if (nodes_.live() == 1) {
@@ -360,7 +472,7 @@ bool Index::remove(std::span<const Token> text, std::size_t uncounted) {
     // Cursors are stale before anything that they lead to may be used again.
     epoch_.store(epoch() + 1, std::memory_order_release);
     nodes_.collect();
-    return true;
+    return left;
 }
 
 // ---------------------------------------------------------------------------------------- reading

@@ -69,24 +69,11 @@
 #include <vector>
 
 #include "drafted.h"
+#include "holds.h"
 #include "nodes.h"
 #include "segment_list.h"
 
 namespace suffixsvc {
-
-// Who waited gets it before who comes back for more: one waiter holds the gate until its turn.
-class FairMutex {
-  public:
-    void lock() {
-        const std::scoped_lock first(gate_);
-        mutex_.lock();
-    }
-    void unlock() { mutex_.unlock(); }
-
-  private:
-    std::mutex gate_;
-    std::mutex mutex_;
-};
 
 // A place in the tree: the node that holds the last `len` tokens of some context.
 struct Cursor {
@@ -95,20 +82,38 @@ struct Cursor {
 };
 
 // A text that can grow. Tokens of weight 0 are context only: they are matched but not counted.
+//
+// Where a text ends after a long repetition, one token may touch as many nodes as it has: once, but in one
+// turn of the mutex. So a longer text than kMostText is kept as several, each of which begins with the last
+// max_context tokens of the one before as its context (Index::pieces): all counts are the same.
+inline constexpr std::size_t kMostText = std::size_t{1} << 15;
+struct Piece {
+    std::size_t first, last;  // tokens of the text
+    std::size_t uncounted;    // of these, the first ones that are context only
+};
+
 struct TextEnd {
     NodeId last = kRoot;      // the node whose string is the whole text
     Cursor context;           // its last max_context tokens
     std::uint64_t epoch = 0;  // Index::epoch() the context is valid for
 };
 
+// What live sessions hold in and beside the index that they write to; they keep it up to date.
+struct LiveSessions {
+    std::atomic<std::int64_t> bytes{0};   // memory of their own: texts, their own indexes, buffers
+    std::atomic<std::int64_t> tokens{0};  // positions of the index that they wrote, contexts included
+};
+
 struct IndexStats {
     std::uint64_t nodes = 0;
     std::uint64_t edges = 0;
-    std::uint64_t tokens = 0;    // positions of all live texts, context-only ones included
-    std::uint64_t bytes = 0;     // memory of nodes and edges, spare included
-    std::uint64_t used = 0;      // the same without what is spare
-    std::uint64_t appended = 0;  // tokens ever appended
-    std::uint64_t visited = 0;   // nodes ever touched by appending
+    std::uint64_t tokens = 0;          // positions of all live texts, context-only ones included
+    std::uint64_t bytes = 0;           // memory of nodes and edges, spare included
+    std::uint64_t used = 0;            // the same without what is spare
+    std::uint64_t appended = 0;        // tokens ever appended
+    std::uint64_t visited = 0;         // nodes ever touched by appending
+    std::uint64_t session_tokens = 0;  // positions of live sessions' texts
+    std::uint64_t session_bytes = 0;   // see Index::session_bytes()
 };
 
 class Index {
@@ -118,11 +123,17 @@ class Index {
     Index(const Index&) = delete;
     Index& operator=(const Index&) = delete;
 
-    mutable FairMutex mutex;
+    // Of writers. Held for some tokens, or nodes, at a time.
+    mutable HeldMutex<LockKind::index, FairMutex> mutex;
     // Sealed history of the same namespace. Not under the mutex: sessions take a new list at their next step.
     SegmentList segments;
     // Writers whose texts drafts were taken from; not under the mutex either.
     mutable Drafted drafted;
+    LiveSessions live;
+    // Memory of live sessions: their own, and of what is in use here their share by positions.
+    std::uint64_t session_bytes() const { return own_and_share(live.bytes.load(), live.tokens.load()); }
+    // The same of one of them.
+    std::uint64_t own_and_share(std::int64_t bytes, std::int64_t tokens) const;
 
     // ---- growing; under the mutex ----------------------------------------------------------------
     // `text` must be a text of this index that nothing was removed from. O(1) nodes amortised.
@@ -130,21 +141,30 @@ class Index {
     // removal made text.context stale.
     void append(TextEnd& text, Token token, bool counted, std::uint32_t writer,
                 std::span<const Token> context_tail);
-    // Many tokens at once, the first `uncounted` of them context only. Nothing may have been removed since
-    // the text was begun.
+    // To be called after writes, without the mutex: has the system find memory for those to come.
+    void populate() { nodes_.populate(); }
+    // Many tokens at once, the first `uncounted` of them context only, of a text that stays one however long
+    // it is. Nothing may have been removed since the text was begun.
     void append(TextEnd& text, std::span<const Token> tokens, std::size_t uncounted, std::uint32_t writer);
+    // The texts that a text is kept as.
+    std::vector<Piece> pieces(std::size_t length, std::size_t uncounted) const;
     // A whole text at once; the first `uncounted` tokens are context only.
     void add(std::span<const Token> text, std::size_t uncounted, std::uint32_t writer);
     // The same, but takes the mutex itself, for some tokens at a time: others who write wait no longer than
     // that.
     void add_in_turns(std::span<const Token> text, std::size_t uncounted, std::uint32_t writer);
+
+    // ---- long jobs; they take the mutex themselves, in turns ----------------------------------------
     // Undoes add, or the appends of a text that grew to exactly this. False where no such text is there
-    // (nothing is changed then).
+    // (nothing is changed then). The text goes from its end: after each turn the index is that of a shorter
+    // one, so what is left of it can still be drafted from until the last turn.
     bool remove(std::span<const Token> text, std::size_t uncounted);
-    // Makes every count exact.
+    // Makes every count exact, of what is written meanwhile most.
     void settle();
     // Gives back what was removed while somebody looked.
-    void collect() { nodes_.collect(); }
+    void collect();
+    // All n-grams with their counts, flat: n tokens each. Exact after settle().
+    void ngrams(std::uint32_t n, std::vector<Token>& tokens, std::vector<std::uint64_t>& counts) const;
 
     // ---- reading; while a Reading is held --------------------------------------------------------
     std::uint32_t max_context() const { return max_context_; }
@@ -172,17 +192,16 @@ class Index {
     std::uint64_t count(std::span<const Token> tokens) const;
 
     // ---- looking at the whole; under the mutex ---------------------------------------------------
-    // All n-grams with their counts, flat: n tokens each. Exact after settle().
-    void ngrams(std::uint32_t n, std::vector<Token>& tokens, std::vector<std::uint64_t>& counts) const;
     bool settled() const { return unsettled_ == 0; }
     IndexStats stats() const;
-    // Walks everything; returns the first broken invariant, or an empty string.
+    // Walks everything; returns the first broken invariant, or an empty string. For diagnosis: nobody writes
+    // meanwhile.
     std::string check() const;
 
   private:
     class Ahead;
-    void append_part(TextEnd& text, std::span<const Token> tokens, std::size_t first, std::size_t last,
-                     std::size_t uncounted, std::uint32_t writer);
+    std::size_t append_part(TextEnd& text, std::span<const Token> tokens, std::size_t first, std::size_t last,
+                            std::size_t uncounted, std::uint32_t writer, std::uint64_t most_visits);
     struct Grown {
         NodeId id;
         bool made;  // a new plain node, its end included
@@ -198,7 +217,23 @@ class Index {
     std::uint32_t hops();
     void pay(std::uint64_t visited_before);
     std::uint32_t canonical(Cursor& cursor) const;
-    bool is_text(std::span<const Token> text, std::vector<NodeId>& path) const;
+    // A text that is being removed: it ends in this node by now.
+    struct Removal {
+        explicit Removal(Index& of) : index(of) {}
+        Removal(const Removal&) = delete;
+        Removal& operator=(const Removal&) = delete;
+        ~Removal();
+
+        Index& index;
+        NodeId last = kRoot;
+        std::vector<NodeId> path;  // the nodes of all its beginnings
+    };
+    bool walk(std::span<const Token> text, std::vector<NodeId>& path) const;
+    bool claim(std::span<const Token> text, Removal& removal);
+    bool ends_here(std::size_t length, NodeId last) const;
+    std::size_t remove_part(std::span<const Token> text, std::size_t uncounted, std::span<const NodeId> path,
+                            std::size_t first, std::size_t last);
+    void publish();
     void fetch(std::span<const NodeId> path, std::span<const Token> text, std::size_t first,
                std::size_t last) const;
     void drop_last(NodeId node, NodeId before, Token token);
@@ -212,6 +247,9 @@ class Index {
     std::uint64_t tokens_ = 0;
     std::uint64_t appended_ = 0;
     std::uint64_t visited_ = 0;
+    std::vector<const Removal*> removing_;
+    // For who reads without the mutex.
+    std::atomic<std::uint64_t> published_used_{0}, published_tokens_{0};
 };
 
 }  // namespace suffixsvc

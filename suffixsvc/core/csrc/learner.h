@@ -32,6 +32,8 @@
 #include <utility>
 #include <vector>
 
+#include "holds.h"
+
 namespace suffixsvc {
 
 inline constexpr int kOrders[] = {1, 2, 3, 4, 5, 6, 8, 11, 16, 24};
@@ -180,7 +182,7 @@ class Learner {
 
     std::atomic<bool> changed_{false};
     std::shared_ptr<const LearnedTables> start_;
-    std::mutex making_;  // guards made_
+    HeldMutex<LockKind::learner> making_;  // guards made_
     std::unique_ptr<LearnedTables> made_;
     std::atomic<LearnedTables*> own_{nullptr};  // made_, once it is there
     std::atomic<const LearnedTables*> read_;    // that, or start_

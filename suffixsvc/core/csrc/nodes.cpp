@@ -7,6 +7,8 @@ namespace suffixsvc {
 
 namespace {
 
+constexpr std::size_t kCollected = 512;  // at a time, some 100 us
+
 std::uint32_t require_len(std::uint32_t len) {
     if (len > Node::kMostLen) throw std::length_error("a text of an index is longer than 2^28 - 1 tokens");
     return len;
@@ -61,8 +63,8 @@ void Nodes::free(NodeId id) {
     plain_.free(id & ~kPlain);
 }
 
-void Nodes::collect() {
-    limbo_.collect(
+bool Nodes::collect() {
+    const bool more = limbo_.collect(
         [this](const Retired& r) {
             switch (r.kind) {
                 case Retired::block:
@@ -73,7 +75,7 @@ void Nodes::collect() {
                     return free(r.ref);
             }
         },
-        readers_);
+        readers_, kCollected);
     if (live_ > 1) {
         trimmed_ = false;
     } else if (!trimmed_ && limbo_.empty()) {  // empty again: everything goes back to the system
@@ -83,6 +85,7 @@ void Nodes::collect() {
         limbo_.shrink_to_fit();
         trimmed_ = true;
     }
+    return more;
 }
 
 void Nodes::reset_root() {

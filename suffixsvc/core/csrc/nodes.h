@@ -96,9 +96,16 @@ class Nodes {
         const Body* b = body(id);
         return b != nullptr && b->kids == 1 ? NodeId{b->kids_xor} : link(id);
     }
-    // Frees what readers cannot look at any more. Cursors to buried nodes must be known to be stale by now.
-    void collect();
+    // Frees what readers cannot look at any more, a bounded part of it at a time; true where there is more.
+    // Cursors to buried nodes must be known to be stale by now.
+    bool collect();
     bool due() const { return limbo_.due(); }
+    // Has the system find the memory that will be needed next; not under the lock of the writers.
+    void populate() {
+        plain_.populate();
+        full_.populate();
+        pool_.populate();
+    }
     // Nothing followed the empty context yet.
     void reset_root();
 
@@ -229,6 +236,21 @@ class Nodes {
         nodes_of(full_, 0);
         nodes_of(plain_, kPlain);
     }
+    // The same for the nodes of one page of memory, `page` below pages().
+    template <typename F>
+    void for_page(std::uint32_t page, F&& f) const {
+        const bool is_full = page < full_.pages();
+        const NodeId flag = is_full ? 0 : kPlain;
+        const auto visit = [&](NodeId first, std::uint32_t fresh, std::uint32_t) {
+            for (NodeId id = first | flag; id < (first | flag) + fresh; ++id)
+                if (lives(id)) f(id);
+        };
+        if (is_full)
+            full_.for_page(page, visit);
+        else
+            plain_.for_page(page - full_.pages(), visit);
+    }
+    std::uint32_t pages() const { return full_.pages() + plain_.pages(); }
     // A number below dense_end() for each name, for tables that are indexed by node.
     std::size_t dense(NodeId id) const { return id & kPlain ? full_.end() + std::size_t{id & ~kPlain} : id; }
     std::size_t dense_end() const { return full_.end() + std::size_t{plain_.end()}; }

@@ -61,6 +61,11 @@ class Sealed {
     // By namespace, the newest first.
     std::span<SealedPart> parts() { return parts_; }
     std::span<const SealedPart> parts() const { return parts_; }
+    // Memory of its own.
+    std::size_t bytes() const {
+        return parts_.capacity() * sizeof(SealedPart) + positions_.capacity() * sizeof(Position) +
+               (views_.capacity() + before_.capacity()) * sizeof(SegmentView);
+    }
     bool has(std::size_t index) const { return (namespaces_with_ >> index & 1) != 0; }
     // What a part answered for a position; nothing where it was not asked.
     const SegmentView& view(std::uint32_t position, std::size_t part) const {

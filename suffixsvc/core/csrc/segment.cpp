@@ -174,6 +174,7 @@ bool Segment::load_tables(FileFault& fault) {
     if (entries != c.entries) return refuse("the texts do not have as many tokens as there are entries");
     const auto lsns = values<std::uint64_t>(Column::occ_lsn);
     const auto texts = values<std::uint32_t>(Column::occ_text);
+    gone_ = std::vector<std::atomic<std::uint64_t>>((c.occurrences + 63) / 64);
     weights_ = std::vector<std::atomic<std::uint32_t>>(c.texts);
     for (std::uint32_t i = 0; i < c.occurrences; ++i) {
         if (texts[i] >= c.texts || (i > 0 && lsns[i] < lsns[i - 1]))
@@ -193,65 +194,78 @@ bool Segment::load_tables(FileFault& fault) {
 std::size_t Segment::forget(std::span<const std::uint64_t> lsns) {
     const auto known = values<std::uint64_t>(Column::occ_lsn);
     const auto texts = values<std::uint32_t>(Column::occ_text);
-    const std::scoped_lock lock(forgetting_);
-    if (gone_.empty()) gone_.resize(known.size());
     std::size_t found = 0;
     for (const std::uint64_t lsn : lsns) {
         bool here = false;
         for (auto at = std::lower_bound(known.begin(), known.end(), lsn); at != known.end() && *at == lsn;
              ++at) {
             const auto i = static_cast<std::size_t>(at - known.begin());
-            if (gone_[i]) continue;
+            const std::uint64_t bit = std::uint64_t{1} << i % 64;
+            if ((gone_[i / 64].fetch_or(bit) & bit) != 0) continue;
             here = true;
-            gone_[i] = true;
+            const std::scoped_lock lock(forgetting_);
+            forgetting_.did(1);
             // Readers that see the new weight no longer take the short way.
             plain_.store(false, std::memory_order_seq_cst);
-            stale_.store(true, std::memory_order_seq_cst);
+            if (header_.counts.hubs > 0) {
+                stale_.store(true, std::memory_order_seq_cst);
+                unsettled_.push_back(texts[i]);
+                left_.store(unsettled_.size(), std::memory_order_relaxed);
+            }
             weights_[texts[i]].fetch_sub(1, std::memory_order_seq_cst);
-            if (header_.counts.hubs > 0) unsettled_.push_back(texts[i]);
             forgotten_.fetch_add(1, std::memory_order_release);
         }
         found += here;
     }
-    if (unsettled_.empty()) stale_.store(false, std::memory_order_seq_cst);
-    left_.store(unsettled_.size(), std::memory_order_relaxed);
     return found;
 }
 
-std::size_t Segment::settle(std::size_t texts) {
+// How many texts are left; where none is, hubs are right again.
+std::size_t Segment::unsettled() {
     const std::scoped_lock lock(forgetting_);
-    for (; texts > 0 && !unsettled_.empty() && !corrupt(); --texts) {
-        take_from_hubs(unsettled_.back());
-        unsettled_.pop_back();
-    }
     if (unsettled_.empty()) stale_.store(false, std::memory_order_seq_cst);
     left_.store(unsettled_.size(), std::memory_order_relaxed);
     return unsettled_.size();
 }
 
+std::size_t Segment::settle(std::size_t texts) {
+    const std::scoped_lock one(settling_);
+    for (; texts > 0 && !corrupt(); --texts) {
+        std::uint32_t text = 0;
+        {
+            const std::scoped_lock lock(forgetting_);
+            if (unsettled_.empty()) break;
+            text = unsettled_.back();
+            unsettled_.pop_back();
+            left_.store(unsettled_.size(), std::memory_order_relaxed);
+        }
+        take_from_hubs(text);
+    }
+    return corrupt() ? 0 : unsettled();  // a corrupt one is built again, without what was forgotten
+}
+
 std::vector<SegmentOccurrence> Segment::occurrences() const {
     const auto lsns = values<std::uint64_t>(Column::occ_lsn);
     const auto texts = values<std::uint32_t>(Column::occ_text);
-    const std::scoped_lock lock(forgetting_);
     std::vector<SegmentOccurrence> out;
     for (std::size_t i = 0; i < lsns.size(); ++i)
-        if (gone_.empty() || !gone_[i]) out.push_back({lsns[i], texts[i]});
+        if (!is_gone(i)) out.push_back({lsns[i], texts[i]});
     return out;
 }
 
 std::vector<std::uint64_t> Segment::take_drafted() const {
     const std::vector<std::uint32_t> drafted = drafted_.take();
+    if (drafted.empty()) return {};
     const auto ages = values<std::uint64_t>(Column::text_age);
     std::vector<std::uint64_t> out;
-    const std::scoped_lock lock(forgetting_);
-    if (gone_.empty()) {
+    if (forgotten() == 0) {
         for (std::uint32_t text : drafted) out.push_back(ages[text]);
     } else {
         const auto lsns = values<std::uint64_t>(Column::occ_lsn);
         const auto texts = values<std::uint32_t>(Column::occ_text);
         std::vector<std::uint64_t> newest(weights_.size(), kGone);
         for (std::size_t i = 0; i < lsns.size(); ++i)
-            if (!gone_[i]) newest[texts[i]] = lsns[i];
+            if (!is_gone(i)) newest[texts[i]] = lsns[i];
         for (std::uint32_t text : drafted)
             if (newest[text] != kGone) out.push_back(newest[text]);
     }
@@ -266,7 +280,8 @@ std::vector<std::uint64_t> Segment::take_drafted() const {
 SegmentStats Segment::stats() const {
     const SegmentCounts& c = header_.counts;
     return {header_.file_bytes,
-            alphabet_.bytes() + text_map_.bytes() + blocks_.size() + weights_.size() * 4 + sizeof *this,
+            alphabet_.bytes() + text_map_.bytes() + blocks_.size() + weights_.size() * 4 + gone_.size() * 8 +
+                sizeof *this,
             c.entries,
             c.texts,
             c.occurrences,

@@ -36,6 +36,7 @@
 #include <vector>
 
 #include "drafted.h"
+#include "holds.h"
 #include "segment_alphabet.h"
 #include "segment_format.h"
 #include "segment_texts.h"
@@ -222,6 +223,10 @@ class Segment : public std::enable_shared_from_this<Segment> {
     template <typename F>
     auto read(F f) const;
     void take_from_hubs(std::uint32_t text);
+    std::size_t unsettled();
+    bool is_gone(std::size_t occurrence) const {
+        return (gone_[occurrence / 64].load(std::memory_order_acquire) >> occurrence % 64 & 1) != 0;
+    }
 
     std::string path_;
     SegmentHeader header_;
@@ -235,11 +240,12 @@ class Segment : public std::enable_shared_from_this<Segment> {
     mutable std::vector<std::atomic<std::uint8_t>> blocks_;
     std::vector<std::atomic<std::uint32_t>> weights_;  // by text
     mutable std::atomic<bool> corrupt_{false};
-    std::atomic<bool> plain_{true};   // every weight is 1: no need to look
-    std::atomic<bool> stale_{false};  // hubs count what is forgotten
-    mutable std::mutex forgetting_;   // guards what follows
-    std::vector<bool> gone_;          // by occurrence
+    std::atomic<bool> plain_{true};                    // every weight is 1: no need to look
+    std::atomic<bool> stale_{false};                   // hubs count what is forgotten
+    std::vector<std::atomic<std::uint64_t>> gone_;     // a bit for each occurrence
+    mutable HeldMutex<LockKind::segment> forgetting_;  // guards what follows; held for a moment
     std::vector<std::uint32_t> unsettled_;
+    std::mutex settling_;  // one settles at a time; nobody who forgets or drafts waits for it
     std::atomic<std::uint64_t> forgotten_{0}, left_{0};
     mutable Drafted drafted_;  // texts
 };

@@ -26,6 +26,7 @@ constexpr int kTreeWidth = 3;
 constexpr double kLeastStepCost = 1e-3, kMostStepCost = 256.0;
 constexpr std::size_t kFollowed = 256;    // longer additions are not followed token by token
 constexpr std::size_t kTreeChildren = 4;  // branches of one node at most
+constexpr std::uint32_t kLocalContext = 64;
 
 }  // namespace
 
@@ -47,12 +48,39 @@ Session::Session(std::shared_ptr<Index> own, std::vector<std::shared_ptr<Index>>
             namespaces_.push_back(std::move(r));
     if (namespaces_.size() > kMostNamespaces)
         throw std::invalid_argument("too many namespaces for one session");
+    local_.emplace(kLocalContext, false);
     sources_.writer = writer;
-    sources_.indexes.push_back(&local_);
+    sources_.indexes.push_back(&*local_);
     for (const auto& n : namespaces_) sources_.indexes.push_back(n.get());
     view_.run.fill(0);
     epochs_.assign(namespaces_.size(), 0);
-    local_end_.epoch = local_.epoch();
+    local_end_.epoch = local_->epoch();
+    note_held();
+}
+
+Session::~Session() {
+    no_longer_wrote();
+    if (own_) own_->live.bytes -= held_;
+}
+
+// Cheap: a few sums of what is kept anyway.
+void Session::note_held() {
+    const std::size_t bytes = sizeof *this + text_.capacity() * sizeof(Token) +
+                              (local_ ? local_->stats().bytes : 0) + runs_.capacity() * sizeof(Run) +
+                              proposed_.capacity() * sizeof(Proposed) + root_.bytes() + scratch_.bytes() +
+                              sealed_.bytes();
+    const auto now = static_cast<std::int64_t>(bytes);
+    if (own_) own_->live.bytes += now - held_;
+    held_ = now;
+}
+
+void Session::no_longer_wrote() {
+    if (own_) own_->live.tokens -= wrote_;
+    wrote_ = 0;
+}
+
+void Session::require_live() const {
+    if (ended_) throw std::logic_error("the session has ended");
 }
 
 // Moves the namespace cursors over the last tokens of text_, those that were just added. A cursor is found
@@ -82,8 +110,9 @@ void Session::catch_up(std::span<const Token> added) {
 void Session::append_context(std::span<const Token> tokens) {
     std::scoped_lock lock(mutex_);
     if (tokens.empty()) return;
+    require_live();
     text_.insert(text_.end(), tokens.begin(), tokens.end());
-    local_.append(local_end_, tokens, 0, 1);
+    local_->append(local_end_, tokens, 0, 1);
     view_.cursors[0] = local_end_.context;
     in_output_ = false;
     proposed_.clear();
@@ -93,32 +122,54 @@ void Session::append_context(std::span<const Token> tokens) {
     drop_recoveries(view_);
     const Reading reading;
     catch_up(tokens);
+    note_held();
+}
+
+// A text of the namespace that goes on from text_[run.piece], context only so far.
+void Session::begin_piece(Run& run) {
+    const std::scoped_lock turn(own_->mutex);
+    run.end = TextEnd{};
+    run.end.epoch = own_->epoch();
+    const auto before = std::span(text_).subspan(run.piece);
+    own_->append(run.end, before, before.size(), writer_);
+    note_wrote(before.size());
+}
+
+void Session::note_wrote(std::size_t positions) {
+    wrote_ += static_cast<std::int64_t>(positions);
+    own_->live.tokens += static_cast<std::int64_t>(positions);
 }
 
 void Session::insert(Token token) {
+    const bool shared = own_ && !retracted_;
+    const std::size_t end = text_.size();
     if (!in_output_) {
-        const std::size_t tail = text_.size() > tail_tokens_ ? text_.size() - tail_tokens_ : 0;
-        runs_.push_back(Run{tail, text_.size(), text_.size(), TextEnd{}});
-        if (own_ && !retracted_) {
-            const std::unique_lock write(own_->mutex);
-            runs_.back().end.epoch = own_->epoch();
-            const auto before = std::span(text_).subspan(tail);
-            own_->append(runs_.back().end, before, before.size(), writer_);
-        }
+        const std::size_t tail = end > tail_tokens_ ? end - tail_tokens_ : 0;
+        runs_.push_back(Run{tail, end, end, tail, TextEnd{}});
+        if (shared) begin_piece(runs_.back());
         in_output_ = true;
     }
     Run& run = runs_.back();
-    if (own_ && !retracted_) {
-        const std::unique_lock write(own_->mutex);
-        own_->append(run.end, token, true, writer_, std::span(text_).subspan(run.tail));
+    if (shared) {
+        if (end > run.tail && (end - run.tail) % kMostText == 0) {
+            run.piece = end - std::min<std::size_t>(own_->max_context(), end - run.tail);
+            begin_piece(run);
+        }
+        {
+            const std::scoped_lock turn(own_->mutex);
+            own_->append(run.end, token, true, writer_, std::span(text_).subspan(run.piece));
+            note_wrote(1);
+        }
+        own_->populate();
     }
     text_.push_back(token);
     run.last = text_.size();
-    local_.append(local_end_, token, true, 1, {});
+    local_->append(local_end_, token, true, 1, {});
 }
 
 void Session::append(std::span<const Token> tokens, bool learns) {
     std::scoped_lock lock(mutex_);
+    require_live();
     if (learns)
         learn_proposed(tokens);
     else
@@ -141,6 +192,7 @@ void Session::append(std::span<const Token> tokens, bool learns) {
         catch_up({&token, 1});
         view_.cursors[0] = local_end_.context;
     }
+    note_held();
 }
 
 void Session::account(double step_cost, std::size_t tokens) {
@@ -191,7 +243,7 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
     std::scoped_lock lock(mutex_);
     proposed_.clear();
     since_ = 0;
-    if (cost.empty() || max_tokens == 0) return {};
+    if (cost.empty() || max_tokens == 0 || ended_) return {};
     std::size_t most = std::min(max_tokens, cost.size() - 1);
     if (most == 0) return {};
     price(cost, most);
@@ -289,11 +341,13 @@ std::vector<DraftToken> Session::draft(std::size_t max_tokens, const CostCurve& 
     std::vector<DraftToken> out;
     out.reserve(take);
     for (std::size_t i = 0; i < take; ++i) out.push_back(chosen[i].out);
+    note_held();
     return out;
 }
 
 Session::Look Session::look(int width) {
     std::scoped_lock lock(mutex_);
+    require_live();
     const Reading reading;
     catch_up({});
     Look out;
@@ -335,10 +389,18 @@ std::vector<std::pair<std::size_t, std::size_t>> Session::output_runs() const {
     return out;
 }
 
-void Session::ngrams(std::uint32_t n, std::vector<Token>& tokens, std::vector<std::uint64_t>& counts) {
-    std::scoped_lock lock(mutex_);
-    local_.settle();
-    local_.ngrams(n, tokens, counts);
+// From a copy: steps of this session do not wait until all is counted.
+void Session::ngrams(std::uint32_t n, std::vector<Token>& tokens, std::vector<std::uint64_t>& counts) const {
+    constexpr std::size_t kCopied = 1 << 16;
+    Index index(kLocalContext, false);
+    TextEnd end;
+    for (std::size_t first = 0;; first += kCopied) {
+        const std::vector<Token> part = text(first, first + kCopied);
+        index.append(end, part, 0, 1);
+        if (part.size() < kCopied) break;
+    }
+    index.settle();
+    index.ngrams(n, tokens, counts);
 }
 
 double Session::gain() const {
@@ -346,18 +408,32 @@ double Session::gain() const {
     return tokens_ / cost_;
 }
 
-std::size_t Session::index_bytes() const {
-    std::scoped_lock lock(mutex_);
-    return static_cast<std::size_t>(local_.stats().bytes);
+std::uint64_t Session::held_bytes() const {
+    return own_ ? own_->own_and_share(held_, wrote_) : static_cast<std::uint64_t>(held_.load());
 }
 
 void Session::retract() {
-    std::scoped_lock lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     if (retracted_ || !own_) return;
     retracted_ = true;
-    const std::unique_lock write(own_->mutex);
     for (const Run& r : runs_)
         own_->remove(std::span(text_).subspan(r.tail, r.last - r.tail), r.first - r.tail);
+    no_longer_wrote();
+}
+
+void Session::end() {
+    const std::scoped_lock lock(mutex_);
+    if (ended_) return;
+    ended_ = true;
+    no_longer_wrote();
+    sources_ = {};
+    local_.reset();
+    sealed_ = {};
+    proposed_ = {};
+    root_ = {};
+    scratch_ = {};
+    root_known_ = false;
+    note_held();
 }
 
 }  // namespace suffixsvc

@@ -5,9 +5,11 @@
 // only while a token is inserted.
 #pragma once
 
+#include <atomic>
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -50,7 +52,7 @@ class Session {
     // evidence from that of others and is never reused within a process.
     Session(std::shared_ptr<Index> own, std::vector<std::shared_ptr<Index>> reads,
             std::shared_ptr<Learner> learner, std::uint32_t writer, std::uint32_t tail_tokens);
-    ~Session() = default;
+    ~Session();
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
 
@@ -74,9 +76,11 @@ class Session {
     // Runs of output, each [first, last) in the text.
     std::vector<std::pair<std::size_t, std::size_t>> output_runs() const;
     // All n-grams of the session's whole text with their counts, flat: n tokens each.
-    void ngrams(std::uint32_t n, std::vector<Token>& tokens, std::vector<std::uint64_t>& counts);
+    void ngrams(std::uint32_t n, std::vector<Token>& tokens, std::vector<std::uint64_t>& counts) const;
     double gain() const;
-    std::size_t index_bytes() const;
+    // Memory that it holds: its text, index and buffers, and of its namespace's index its share. Takes no
+    // lock.
+    std::uint64_t held_bytes() const;
 
     // What the next draft would be made from: followers that were considered, contexts, the text followed.
     struct Look {
@@ -86,14 +90,19 @@ class Session {
     };
     Look look(int width);
 
-    // Takes what this session wrote out of its namespace again. Idempotent.
+    // Takes what this session wrote out of its namespace again, from the end on and in turns (index.h): what
+    // is left of it can still be drafted from meanwhile. Idempotent.
     void retract();
+    // Nothing is written or drafted any more; what is in the namespace is no longer this session's. Gives all
+    // memory back but that of the text. Idempotent.
+    void end();
 
   private:
     struct Run {
         std::size_t tail;  // where its context tail begins in text_
         std::size_t first;
         std::size_t last;
+        std::size_t piece;  // where the text begins that is kept of its end (index.h, kMostText)
         TextEnd end;
     };
     struct Proposed {  // what the last draft proposed or considered, to learn its probability from
@@ -105,6 +114,11 @@ class Session {
         std::int32_t depth = -1;  // tokens of the path up to here; -1: it did not come true, or not yet
     };
 
+    void begin_piece(Run& run);
+    void note_wrote(std::size_t positions);
+    void note_held();
+    void no_longer_wrote();
+    void require_live() const;
     void catch_up(std::span<const Token> added);
     void insert(Token token);
     void learn_proposed(std::span<const Token> truth);
@@ -116,12 +130,15 @@ class Session {
     std::shared_ptr<Learner> learner_;
     std::uint32_t writer_;
     std::uint32_t tail_tokens_;
-    Index local_{64, false};
+    std::optional<Index> local_;
     TextEnd local_end_;
     std::vector<Token> text_;
     std::vector<Run> runs_;
     bool in_output_ = false;
     bool retracted_ = false;
+    bool ended_ = false;
+    std::atomic<std::int64_t> held_{0};   // memory of its own; own_->live knows of it
+    std::atomic<std::int64_t> wrote_{0};  // positions of own_ that are its own
     Sources sources_;
     Sealed sealed_;  // beside namespaces_; catch_up() brings it up to date
     View view_;

@@ -13,6 +13,8 @@ namespace {
 constexpr std::size_t kMapped = 4 << 20;     // segments from here on come from the system directly
 constexpr std::size_t kHugePages = 8 << 20;  // and from here on as large pages, where it has them
 constexpr std::size_t kFewPages = 64;        // not worth a system call
+constexpr std::size_t kLargePage = 2 << 20;
+constexpr std::size_t kAheadPages = 128;  // a large page is asked for when so many are left before it
 }  // namespace
 
 template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
@@ -48,7 +50,38 @@ std::uint32_t Slab<kUnitBytes, kGroupUnits>::take_page() {
         }
     if (pages_.size() == room_) grow();
     pages_.emplace_back();
+    look_ahead();
     return static_cast<std::uint32_t>(pages_.size() - 1);
+}
+
+// After a page was taken for the first time: whether one lies ahead that begins a large one.
+template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
+void Slab<kUnitBytes, kGroupUnits>::look_ahead() {
+    const std::size_t at = pages_.size() - 1 + kAheadPages;
+    if (at >= room_) {
+        // The next segment is reserved early, so that its beginning can be populated.
+        if (at == room_ && segments_.back().bytes * 2 >= kHugePages) grow();
+        if (at >= room_) return;
+    }
+    const auto k = static_cast<std::size_t>(std::bit_width(at / kGroupPages + 1) - 1);
+    const Segment& segment = segments_[k];
+    if (segment.bytes < kHugePages) return;
+    const std::size_t first = ((std::size_t{1} << k) - 1) * kGroupPages;
+    const auto address = reinterpret_cast<std::uintptr_t>(segment.data) + (at - first) * kPageBytes;
+    if (at == first || address % kLargePage == 0) ahead_.store(address, std::memory_order_relaxed);
+}
+
+// What lies there may have been given back by now, or be somebody else's: it is not written to.
+template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
+void Slab<kUnitBytes, kGroupUnits>::populate_ahead() {
+    const std::uintptr_t address = ahead_.exchange(0, std::memory_order_relaxed);
+#ifdef MADV_POPULATE_WRITE
+    if (address == 0) return;
+    const std::size_t bytes = kLargePage - address % kLargePage;
+    (void)madvise(reinterpret_cast<void*>(address), bytes, MADV_POPULATE_WRITE);
+#else
+    (void)address;
+#endif
 }
 
 template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
@@ -102,7 +135,7 @@ void Slab<kUnitBytes, kGroupUnits>::free(std::uint32_t unit) {
     if (--page.live == 0) {
         if (!was_full) unlink(p);
         free_resident_.push_back(p);
-        if (free_resident_.size() > std::max(kFewPages, pages_.size() / 32)) give_back_pages();
+        if (free_resident_.size() > std::max(kFewPages, pages_.size() / 32)) give_back_pages(kFewPages);
         return;
     }
     std::memcpy(at(unit) + 4, &page.free, sizeof page.free);
@@ -111,24 +144,30 @@ void Slab<kUnitBytes, kGroupUnits>::free(std::uint32_t unit) {
 }
 
 template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
-void Slab<kUnitBytes, kGroupUnits>::give_back_pages() {
-    std::sort(free_resident_.begin(), free_resident_.end());
-    std::vector<std::uint32_t> kept;
-    for (std::size_t i = 0; i < free_resident_.size();) {
-        const std::size_t first = free_resident_[i];
+void Slab<kUnitBytes, kGroupUnits>::give_back_pages(std::size_t most) {
+    // The last ones: a text that is removed frees its pages one after the other.
+    most = std::min(most, free_resident_.size());
+    const std::vector<std::uint32_t> pages = [&] {
+        const auto from = free_resident_.end() - static_cast<std::ptrdiff_t>(most);
+        std::vector<std::uint32_t> last(from, free_resident_.end());
+        free_resident_.erase(from, free_resident_.end());
+        std::sort(last.begin(), last.end());
+        return last;
+    }();
+    for (std::size_t i = 0; i < pages.size();) {
+        const std::size_t first = pages[i];
         const auto k = static_cast<std::size_t>(std::bit_width(first / kGroupPages + 1) - 1);
         const std::size_t begin = ((std::size_t{1} << k) - 1) * kGroupPages;  // of the segment, in pages
         const std::size_t end = begin + (kGroupPages << k);
         std::size_t n = 1;
-        while (i + n < free_resident_.size() && free_resident_[i + n] == first + n && first + n < end) ++n;
+        while (i + n < pages.size() && pages[i + n] == first + n && first + n < end) ++n;
         // Pages that malloc gave are given back in the same way; it gets the addresses again in the end.
         const bool returned =
             madvise(segments_[k].data + (first - begin) * kPageBytes, n * kPageBytes, MADV_DONTNEED) == 0;
-        auto& to = returned ? free_returned_ : kept;
+        auto& to = returned ? free_returned_ : free_resident_;
         for (std::size_t j = 0; j < n; ++j) to.push_back(static_cast<std::uint32_t>(first + j));
         i += n;
     }
-    free_resident_.swap(kept);
 }
 
 template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>

@@ -8,11 +8,15 @@
 // that do are left out. A page that holds no record is free for records of any size; when enough are free
 // they are given back to the system and only their addresses are kept.
 //
-// Threads: one writer; at() may be called by readers that were handed the unit by that writer. What they may
-// still look at must not be freed (grace.h).
+// The system finds memory when it is first touched. For a large page that takes milliseconds, and who writes
+// holds a lock: so the next one is asked for ahead of time, by populate(), outside of it.
+//
+// Threads: one writer, and any number of callers of populate(); at() may be called by readers that were
+// handed the unit by that writer. What they may still look at must not be freed (grace.h).
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -40,6 +44,10 @@ class Slab {
     void free(std::uint32_t unit);
     // Gives everything back; no record may be used any more.
     void clear();
+    // Has the system find the memory that will be needed next. Seldom anything.
+    void populate() {
+        if (ahead_.load(std::memory_order_relaxed) != 0) populate_ahead();
+    }
     // Gives what lies behind the last record back, books included.
     void trim();
 
@@ -54,6 +62,13 @@ class Slab {
         for (std::uint32_t p = 0; p < pages_.size(); ++p)
             if (pages_[p].live > 0) f(first_unit(p), std::uint32_t{pages_[p].fresh}, pages_[p].size_class);
     }
+    // The same for page `number` of pages().
+    template <typename F>
+    void for_page(std::uint32_t number, F&& f) const {
+        const Page& page = pages_[number];
+        if (page.live > 0) f(first_unit(number), std::uint32_t{page.fresh}, page.size_class);
+    }
+    std::uint32_t pages() const { return static_cast<std::uint32_t>(pages_.size()); }
     // Larger than any unit that was ever handed out.
     std::uint32_t end() const { return first_unit(static_cast<std::uint32_t>(pages_.size())); }
 
@@ -93,9 +108,11 @@ class Slab {
     }
     std::uint32_t take_page();
     void grow();
+    void look_ahead();
+    void populate_ahead();
     void link(std::uint32_t p);
     void unlink(std::uint32_t p);
-    void give_back_pages();
+    void give_back_pages(std::size_t most);
     static void drop(const Segment& segment);
 
     // By the bit width of unit + kGroupUnits; each is the segment's address less its first unit's offset.
@@ -107,6 +124,8 @@ class Slab {
     std::vector<std::uint32_t> partial_;        // by class: a page with room
     std::vector<std::uint32_t> free_resident_;  // pages that hold memory but no record
     std::vector<std::uint32_t> free_returned_;  // pages that the system has
+    // The large page to be populated; 0: none.
+    std::atomic<std::uintptr_t> ahead_{0};
 };
 
 }  // namespace suffixsvc

@@ -103,7 +103,6 @@ void write_on(Index& index, const Load& load, const std::atomic<bool>& stop, std
         if (load.kind == Load::churn) {
             kept.push_back(text);
             if (kept.size() > 20) {
-                const std::unique_lock write(index.mutex);
                 index.remove(kept.front(), 0);
                 kept.erase(kept.begin());
             }

@@ -123,7 +123,6 @@ void together(std::uint32_t seed, int rounds) {
                         std::unique_lock write(other->mutex);
                         if (!other->check().empty()) fail("check", "the shared index is broken");
                     }
-                    std::unique_lock write(other->mutex);
                     if (!other->remove(prompt, 0)) fail("remove", "a text is not found");
                     continue;
                 }
@@ -231,7 +230,6 @@ void one_namespace(std::uint32_t seed, int rounds) {
     const auto remove = [&](std::mt19937& random) {
         const auto [text, uncounted] = take_one(random, 8);
         if (text.empty()) return;
-        const std::unique_lock write(shared->mutex);
         if (!shared->remove(text, uncounted)) fail("remove", "a text is not found");
     };
     std::vector<std::thread> threads;
