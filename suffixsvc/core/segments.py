@@ -42,6 +42,7 @@ __all__ = [
     "SegmentStats",
     "SegmentText",
     "build_segment",
+    "keep_guarding",
     "merge_segments",
 ]
 
@@ -161,6 +162,12 @@ def merge_segments(
             _require_hub_min(hub_min),
             SegmentJob() if job is None else job,
         )
+
+
+def keep_guarding() -> None:
+    """Let pages of segments that cannot be read mark these corrupt, also where another handler of SIGBUS was
+    installed since they were opened: to be called now and then. Nothing where no segment was ever opened."""
+    _ext.keep_guarding()
 
 
 def _require_hub_min(hub_min: int) -> int:

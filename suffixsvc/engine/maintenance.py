@@ -18,6 +18,7 @@ from typing import Final
 import structlog
 
 from suffixsvc.background import PeriodicTask, TaskStats
+from suffixsvc.core.segments import keep_guarding
 from suffixsvc.engine.sealing import Sealer
 from suffixsvc.engine.tiering import MOST_SEGMENTS
 from suffixsvc.errors import SegmentCancelledError, StoreClosedError, StoreFullError, SuffixError
@@ -111,6 +112,7 @@ class Maintenance:
     def look(self) -> None:
         """Do what there is to do, once."""
         self._settle()
+        keep_guarding()
         indexes = list(self._indexes.values())
         for index in indexes:
             self._tend(index)

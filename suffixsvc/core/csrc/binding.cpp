@@ -14,6 +14,7 @@
 #include "binding_segment.h"
 #include "draft_binding.h"
 #include "index.h"
+#include "map_guard.h"
 #include "ngram_binding.h"
 #include "segment.h"
 #include "session.h"
@@ -286,5 +287,6 @@ NB_MODULE(_ext, m) {
         }
         return all;
     });
+    m.def("keep_guarding", &keep_guarding);
     m.def("reset_holds", &holds::reset, "processor_time"_a = false);
 }

@@ -135,7 +135,7 @@ void Index::pay(std::uint64_t visited_before) {
 
 void Index::publish() {
     published_used_.store(nodes_.used_bytes(), std::memory_order_relaxed);
-    published_tokens_.store(tokens_, std::memory_order_relaxed);
+    published_tokens_.store(tokens_ - repeated_, std::memory_order_relaxed);
 }
 
 void Index::append(TextEnd& text, Token token, bool counted, std::uint32_t writer,
@@ -217,7 +217,8 @@ std::vector<Piece> Index::pieces(std::size_t length, std::size_t uncounted) cons
     std::vector<Piece> out;
     for (std::size_t at = 0; at < length || out.empty(); at += kMostText) {
         const std::size_t first = at > max_context_ ? at - max_context_ : 0;
-        out.push_back(Piece{first, std::min(length, at + kMostText), std::max(at, uncounted) - first});
+        out.push_back(
+            Piece{first, std::min(length, at + kMostText), std::max(at, uncounted) - first, at - first});
     }
     return out;
 }
@@ -226,7 +227,15 @@ void Index::add(std::span<const Token> text, std::size_t uncounted, std::uint32_
     for (const Piece& piece : pieces(text.size(), uncounted)) {
         TextEnd end;
         append(end, text.subspan(piece.first, piece.last - piece.first), piece.uncounted, writer);
+        repeated_ += piece.repeated;
     }
+}
+
+void Index::begin_piece(TextEnd& text, std::span<const Token> context, std::uint32_t writer) {
+    text = TextEnd{};
+    text.epoch = epoch();
+    append(text, context, context.size(), writer);
+    repeated_ += context.size();
 }
 
 void Index::add_in_turns(std::span<const Token> text, std::size_t uncounted, std::uint32_t writer) {
@@ -238,6 +247,7 @@ void Index::add_in_turns(std::span<const Token> text, std::size_t uncounted, std
                 const std::scoped_lock turn(mutex);
                 i = append_part(end, part, i, std::min(part.size(), i + kTurn), piece.uncounted, writer,
                                 kTurnVisits);
+                if (i == part.size()) repeated_ += piece.repeated;
             }
             populate();
         }
@@ -429,6 +439,7 @@ bool Index::remove(std::span<const Token> text, std::size_t uncounted) {
             const std::scoped_lock turn(mutex);
             left = remove_part(part, parts[p].uncounted, removal.path, left > kTurn ? left - kTurn : 0, left);
             removal.last = removal.path[left];
+            if (left == 0) repeated_ -= parts[p].repeated;
         }
     }
     return true;

@@ -90,6 +90,7 @@ inline constexpr std::size_t kMostText = std::size_t{1} << 15;
 struct Piece {
     std::size_t first, last;  // tokens of the text
     std::size_t uncounted;    // of these, the first ones that are context only
+    std::size_t repeated;     // and those that the piece before has, too
 };
 
 struct TextEnd {
@@ -107,7 +108,7 @@ struct LiveSessions {
 struct IndexStats {
     std::uint64_t nodes = 0;
     std::uint64_t edges = 0;
-    std::uint64_t tokens = 0;          // positions of all live texts, context-only ones included
+    std::uint64_t tokens = 0;          // positions of all live texts, context-only ones included, each once
     std::uint64_t bytes = 0;           // memory of nodes and edges, spare included
     std::uint64_t used = 0;            // the same without what is spare
     std::uint64_t appended = 0;        // tokens ever appended
@@ -146,6 +147,8 @@ class Index {
     // Many tokens at once, the first `uncounted` of them context only, of a text that stays one however long
     // it is. Nothing may have been removed since the text was begun.
     void append(TextEnd& text, std::span<const Token> tokens, std::size_t uncounted, std::uint32_t writer);
+    // Begins the next piece of a text that grows; `context` are the tokens that it repeats.
+    void begin_piece(TextEnd& text, std::span<const Token> context, std::uint32_t writer);
     // The texts that a text is kept as.
     std::vector<Piece> pieces(std::size_t length, std::size_t uncounted) const;
     // A whole text at once; the first `uncounted` tokens are context only.
@@ -245,6 +248,7 @@ class Index {
     std::int64_t credit_ = 0;     // node visits left over from cheap tokens
     std::int64_t unsettled_ = 0;  // nodes with unsent != 0
     std::uint64_t tokens_ = 0;
+    std::uint64_t repeated_ = 0;  // of these, what pieces repeat
     std::uint64_t appended_ = 0;
     std::uint64_t visited_ = 0;
     std::vector<const Removal*> removing_;

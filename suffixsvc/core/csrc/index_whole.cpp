@@ -79,7 +79,7 @@ IndexStats Index::stats() const {
     IndexStats s;
     s.nodes = nodes_.live();
     s.edges = nodes_.num_edges();
-    s.tokens = tokens_;
+    s.tokens = tokens_ - repeated_;
     s.bytes = nodes_.bytes();
     s.used = nodes_.used_bytes();
     s.appended = appended_;

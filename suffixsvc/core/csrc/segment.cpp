@@ -56,6 +56,8 @@ std::unique_ptr<Segment> Segment::open(const std::string& path, FileFault& fault
 }
 
 Segment::~Segment() {
+    file_guard_.end();
+    writable_guard_.end();
     if (file_) ::munmap(const_cast<std::uint8_t*>(file_), header_.file_bytes);
     if (writable_) ::munmap(writable_, writable_bytes_);
 }
@@ -108,6 +110,7 @@ bool Segment::map(int fd, FileFault& fault) {
         return false;
     }
     file_ = static_cast<const std::uint8_t*>(p);
+    file_guard_.begin(p, size, false, corrupt_);
     ::madvise(p, size, MADV_RANDOM);
     if (header_.counts.hubs > 0) {
         const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
@@ -119,6 +122,7 @@ bool Segment::map(int fd, FileFault& fault) {
             return false;
         }
         writable_ = static_cast<std::uint8_t*>(p);
+        writable_guard_.begin(p, writable_bytes_, true, corrupt_);
         hubs_ = reinterpret_cast<SegmentHub*>(writable_ + (layout_[Column::hubs].offset - at));
     }
     const SegmentLayout::Extent& sums = layout_[Column::sums];
@@ -142,6 +146,12 @@ bool Segment::verify(std::uint64_t block) const {
     }
     blocks_[block].store(kBlockGood, std::memory_order_relaxed);
     return true;
+}
+
+bool Segment::verify_all() const {
+    for (std::uint64_t block = 0; block < layout_.blocks; ++block)
+        if (!verify(block)) return false;
+    return !corrupt();
 }
 
 bool Segment::load_tables(FileFault& fault) {
@@ -187,8 +197,9 @@ bool Segment::load_tables(FileFault& fault) {
     if (!std::is_sorted(hub_index.begin(), hub_index.end()) || hub_index.back() > c.hubs)
         return refuse("the index of hubs is not ascending");
     alphabet_ = Alphabet(ids);
-    text_map_ = TextMap(starts);
-    return true;
+    text_map_ = TextMap(starts, c.text);
+    // Pages may have been lost while all this was read.
+    return corrupt() ? refuse("it cannot be read") : true;
 }
 
 std::size_t Segment::forget(std::span<const std::uint64_t> lsns) {
@@ -203,16 +214,17 @@ std::size_t Segment::forget(std::span<const std::uint64_t> lsns) {
             const std::uint64_t bit = std::uint64_t{1} << i % 64;
             if ((gone_[i / 64].fetch_or(bit) & bit) != 0) continue;
             here = true;
+            const std::uint32_t text = texts[i];
             const std::scoped_lock lock(forgetting_);
             forgetting_.did(1);
             // Readers that see the new weight no longer take the short way.
             plain_.store(false, std::memory_order_seq_cst);
             if (header_.counts.hubs > 0) {
                 stale_.store(true, std::memory_order_seq_cst);
-                unsettled_.push_back(texts[i]);
+                unsettled_.push_back(text);
                 left_.store(unsettled_.size(), std::memory_order_relaxed);
             }
-            weights_[texts[i]].fetch_sub(1, std::memory_order_seq_cst);
+            weights_[text].fetch_sub(1, std::memory_order_seq_cst);
             forgotten_.fetch_add(1, std::memory_order_release);
         }
         found += here;

@@ -18,8 +18,9 @@
 //
 // Trust: none. The header is checked at open, every block of 64 KiB against its checksum when it is first
 // looked at, every offset before it is followed. What fails marks the segment corrupt: from then on it
-// answers nothing, and the engine builds it again from the log. A file that is cut short *while mapped*
-// raises SIGBUS, as any mapped file.
+// answers nothing, and the engine builds it again from the log. A page that cannot be read while the file is
+// mapped becomes zeros and marks the segment corrupt (map_guard.h). So what was checked may be zeros when it
+// is read again: whatever leads to memory is read once, checked, and used as it was read.
 //
 // Threads: everything const may be called from any number of threads at once, without locks, while others
 // forget(). No call of the query part allocates.
@@ -37,6 +38,7 @@
 
 #include "drafted.h"
 #include "holds.h"
+#include "map_guard.h"
 #include "segment_alphabet.h"
 #include "segment_format.h"
 #include "segment_texts.h"
@@ -202,13 +204,17 @@ class Segment : public std::enable_shared_from_this<Segment> {
         return touch(file_ + sizeof header_, layout_[Column::sums].offset - sizeof header_);
     }
     bool touch(const void* data, std::size_t bytes) const {
+        if (bytes == 0) return true;
         const auto at =
             static_cast<std::uint64_t>(static_cast<const std::uint8_t*>(data) - file_) - sizeof header_;
         const std::uint64_t last = (at + bytes - 1) / kSegmentBlock;
+        if (last >= blocks_.size()) return false;
         for (std::uint64_t b = at / kSegmentBlock; b <= last; ++b)
             if (blocks_[b].load(std::memory_order_relaxed) != kBlockGood && !verify(b)) return false;
         return true;
     }
+    // Whether all blocks agree with their checksums now, whatever was found before.
+    bool verify_all() const;
     void mark_corrupt() const { corrupt_.store(true, std::memory_order_release); }
 
   private:
@@ -235,6 +241,7 @@ class Segment : public std::enable_shared_from_this<Segment> {
     std::uint8_t* writable_ = nullptr;  // the hubs once more, copied on write: forgetting lowers their votes
     std::size_t writable_bytes_ = 0;
     SegmentHub* hubs_ = nullptr;  // in writable_; votes and totals by atomic_ref only
+    MapGuard file_guard_, writable_guard_;
     Alphabet alphabet_;
     TextMap text_map_;
     mutable std::vector<std::atomic<std::uint8_t>> blocks_;

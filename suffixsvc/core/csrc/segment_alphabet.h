@@ -23,7 +23,10 @@ class Alphabet {
         // do.
         if (most >= 64 * ids.size() + (1u << 20)) return;
         words_.resize(most / 64 + 1);
-        for (Token id : ids) words_[static_cast<std::size_t>(id) / 64].bits |= 1ull << (id % 64);
+        // The ids of a file may turn to zeros at any moment.
+        for (Token id : ids)
+            if (const auto word = static_cast<std::size_t>(id) / 64; word < words_.size())
+                words_[word].bits |= 1ull << (id % 64);
         std::uint32_t before = 0;
         for (Word& w : words_) {
             w.before = before;

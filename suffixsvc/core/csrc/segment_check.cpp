@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -16,11 +17,14 @@ class Checker {
     explicit Checker(const Segment& segment)
         : s_(segment),
           c_(segment.counts()),
-          starts_(segment.values<std::uint32_t>(Column::text_start)),
+          starts_(copied(segment.values<std::uint32_t>(Column::text_start))),
           contexts_(segment.values<std::uint8_t>(Column::text_context)) {}
 
     std::string texts() const {
         std::uint32_t largest = 0;
+        if (starts_.front() != 1 || starts_.back() != c_.text ||
+            !std::is_sorted(starts_.begin(), starts_.end()))
+            return "the texts do not cover the text column";
         if (code(0) != 0) return "the text column does not begin with a separator";
         const auto ages = s_.values<std::uint64_t>(Column::text_age);
         std::vector<bool> used(std::size_t{c_.alphabet} + 1);
@@ -125,7 +129,11 @@ class Checker {
 
     const Segment& s_;
     const SegmentCounts& c_;
-    std::span<const std::uint32_t> starts_;
+    static std::vector<std::uint32_t> copied(std::span<const std::uint32_t> values) {
+        return {values.begin(), values.end()};
+    }
+
+    std::vector<std::uint32_t> starts_;  // what leads to memory is read once (segment.h)
     std::span<const std::uint8_t> contexts_;
 };
 
@@ -143,7 +151,8 @@ std::string Segment::check() const {
     if (std::string what = checker.texts(); !what.empty()) return found(what);
     if (std::string what = checker.occurrences(); !what.empty()) return found(what);
     if (std::string what = checker.entries(); !what.empty()) return found(what);
-    return found(checker.hubs());
+    if (std::string what = checker.hubs(); !what.empty()) return found(what);
+    return corrupt() ? "it cannot be read" : "";
 }
 
 }  // namespace suffixsvc

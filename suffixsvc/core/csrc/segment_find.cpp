@@ -108,9 +108,11 @@ class Finder : public SegmentSearch<W> {
                     hub = parent;
                     parent = hubs[hub].parent;
                 }
-                if (hubs[hub].depth < wanted || (parent != kNoHub && !this->valid(parent))) return false;
+                const std::uint32_t depth = hubs[hub].depth;
+                if (depth < wanted || (parent != kNoHub && !this->valid(parent))) return false;
                 rung = SegmentRung{s_.template values<std::uint32_t>(Column::hub_start)[hub], hubs[hub].end,
-                                   hub, std::min<std::uint32_t>(hubs[hub].depth, longest)};
+                                   hub, std::min(depth, longest)};
+                if (rung.begin >= rung.end || rung.end > counts_.entries) return false;
                 if (parent != kNoHub) shorter = hubs[parent].depth;
             }
             if (shorter >= wanted) return false;  // the loop ends on any file

@@ -31,7 +31,7 @@ bool finish_segment(SegmentWriter& writer, SegmentHeader header, const std::vect
         return false;
     const std::uint8_t* file = writer.map(layout.file_bytes);
     if (!file) return false;
-    const TextMap map(texts.start);
+    const TextMap map(texts.start, texts.start.back());
     std::vector<std::uint32_t> weights;
     if (counts.occurrences != counts.texts) weights = texts.weights();
     const SortedColumns columns{file + layout[Column::order].offset,

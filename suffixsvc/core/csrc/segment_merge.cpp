@@ -36,19 +36,26 @@ class Source {
           order_(segment.column(Column::order)),
           next_(segment.column(Column::next)),
           lcp_(segment.column(Column::lcp)),
-          starts_(segment.values<std::uint32_t>(Column::text_start)),
-          buckets_(segment.values<std::uint32_t>(Column::buckets)),
+          starts_(copied<std::uint32_t>(Column::text_start)),
+          buckets_(copied<std::uint32_t>(Column::buckets)),
+          contexts_(copied<std::uint8_t>(Column::text_context)),
+          ages_(copied<std::uint64_t>(Column::text_age)),
           occurrences(segment.occurrences()),
           start_of(segment.counts().texts, kDropped),
           recode(std::size_t{segment.counts().alphabet} + 1, 0) {}
 
     std::uint32_t begin(std::uint32_t text) const { return starts_[text]; }
     std::uint32_t end(std::uint32_t text) const { return starts_[text + 1] - 1; }  // of its tokens
-    std::uint8_t context(std::uint32_t text) const {
-        return segment_.values<std::uint8_t>(Column::text_context)[text];
-    }
-    std::uint64_t age(std::uint32_t text) const {
-        return segment_.values<std::uint64_t>(Column::text_age)[text];
+    std::uint8_t context(std::uint32_t text) const { return contexts_[text]; }
+    std::uint64_t age(std::uint32_t text) const { return ages_[text]; }
+    // Whether the tables are what they were when the segment was opened.
+    bool intact() const {
+        const SegmentCounts& c = segment_.counts();
+        bool ok = starts_.front() == 1 && starts_.back() == c.text && buckets_.front() == 0 &&
+                  buckets_.back() == c.entries && std::is_sorted(buckets_.begin(), buckets_.end());
+        for (std::size_t t = 0; ok && t < contexts_.size(); ++t)
+            ok = starts_[t] < starts_[t + 1] && starts_[t + 1] - starts_[t] >= 2u + contexts_[t];
+        return ok;
     }
     std::uint32_t code(std::uint32_t position) const { return load_code(text_, width_, position); }
     // Of a code that the alphabet has; -1 of any other.
@@ -102,10 +109,19 @@ class Source {
         __builtin_prefetch(text_ + std::uint64_t{p} * width_ - 1);
     }
 
+    template <typename T>
+    std::vector<T> copied(Column column) const {
+        const auto values = segment_.values<T>(column);
+        return {values.begin(), values.end()};
+    }
+
     const Segment& segment_;
     std::uint32_t width_;
     const std::uint8_t *text_, *order_, *next_, *lcp_;
-    std::span<const std::uint32_t> starts_, buckets_;
+    // Copies: what leads to memory is read once (segment.h).
+    std::vector<std::uint32_t> starts_, buckets_;
+    std::vector<std::uint8_t> contexts_;
+    std::vector<std::uint64_t> ages_;
     std::uint32_t entry_ = 0, position_ = 0, new_position_ = 0, source_follower_ = 0, bucket_ = 0;
     bool broken_ = false;
 
@@ -122,6 +138,9 @@ class Merger {
         for (const Segment* s : segments) sources_.push_back(std::make_unique<Source>(*s));
     }
 
+    bool intact() const {
+        return std::all_of(sources_.begin(), sources_.end(), [](const auto& s) { return s->intact(); });
+    }
     // Which texts stay, in order of age; equal ones once.
     void plan_texts();
     bool plan_alphabet();  // false: a source is broken
@@ -337,13 +356,19 @@ FileFault merge_segments(const std::string& path, std::span<const Segment* const
     };
     for (const Segment* s : sources)
         if (s->corrupt() || !s->touch_all()) return corrupt(s->path());
+    // Some source is; which one its checksums say.
+    const auto damaged = [&] {
+        for (const Segment* s : sources)
+            if (!s->verify_all()) return corrupt(s->path());
+        return corrupt(sources.empty() ? path : sources.front()->path());
+    };
     Merger merger(sources);
+    if (!merger.intact()) return damaged();
     merger.plan_texts();
     if (merger.positions > kSegmentMaxText)
         return {FileFault::Kind::invalid, "too many tokens for one segment",
                 "at most " + std::to_string(kSegmentMaxText), std::to_string(merger.positions)};
-    const std::string first = sources.empty() ? path : sources.front()->path();
-    if (!merger.plan_alphabet()) return corrupt(first);
+    if (!merger.plan_alphabet()) return damaged();
     SegmentHeader header;
     header.counts.alphabet = static_cast<std::uint32_t>(merger.ids.size());
     header.counts.code_bytes = code_bytes_for(header.counts.alphabet);
@@ -354,7 +379,10 @@ FileFault merge_segments(const std::string& path, std::span<const Segment* const
     if (!writer.open(path)) return writer.fault();
     if (!merger.write_texts(writer, layout, header.counts.code_bytes) ||
         !merger.write_entries(writer, layout, header.counts, job))
-        return writer.fault() ? writer.fault() : corrupt(first);
+        return writer.fault() ? writer.fault() : damaged();
+    // Pages that were lost meanwhile were read as zeros: nothing of that may get into a file of its own.
+    for (const Segment* s : sources)
+        if (!s->verify_all()) return corrupt(s->path());
     finish_segment(writer, header, merger.ids, merger.buckets, merger.table, options, job);
     return writer.fault();
 }

@@ -65,7 +65,7 @@ class SegmentSearch {
         if (newest == 0) return false;
         const auto buckets = s_.values<std::uint32_t>(Column::buckets);
         std::uint32_t low = place.begin = buckets[newest], high = place.end = buckets[newest + 1];
-        if (low == high) return false;
+        if (low >= high || high > counts_.entries) return false;
         std::uint32_t left = 1, right = 1;  // of the bucket's outer neighbours nothing is known: all share 1
         const auto try_entry = [&](std::uint32_t entry) {
             std::uint32_t shared = std::min(left, right);
@@ -133,7 +133,8 @@ class SegmentSearch {
         const auto index = s_.values<std::uint32_t>(Column::hub_index);
         const auto starts = s_.values<std::uint32_t>(Column::hub_start);
         const std::uint32_t from = index[entry / kHubBlock], to = index[entry / kHubBlock + 1];
-        if (from < to && !s_.touch(&starts[from], (to - from) * std::size_t{4})) return kNoHub;
+        if (from > to || to > starts.size() || !s_.touch(&starts[from], (to - from) * std::size_t{4}))
+            return kNoHub;
         const auto* above = std::upper_bound(starts.data() + from, starts.data() + to, entry);
         std::uint32_t hub =
             static_cast<std::uint32_t>(above - starts.data()) - 1;  // kNoHub where none starts before

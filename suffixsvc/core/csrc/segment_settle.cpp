@@ -67,15 +67,15 @@ class Settler : public SegmentSearch<W> {
 
 void Segment::take_from_hubs(std::uint32_t text) {
     const auto starts = values<std::uint32_t>(Column::text_start);
+    const std::uint32_t begin = starts[text], end = starts[text + 1];
     const std::uint32_t context = values<std::uint8_t>(Column::text_context)[text];
-    const std::uint32_t before = std::min(starts[text], kSegmentContext);
+    const std::uint32_t before = std::min(begin, kSegmentContext);
     const std::uint64_t width = counts().code_bytes;
-    bool ok = touch(column(Column::text) + (starts[text] - before) * width,
-                    (starts[text + 1] - starts[text] + before) * width);
+    bool ok = begin < end && end <= counts().text &&
+              touch(column(Column::text) + (begin - before) * width, (end - begin + before) * width);
     by_width(*this, [&]<std::uint32_t W>() {
         const Settler<W> settler(*this);
-        for (std::uint32_t p = starts[text] + context; ok && p + 1 < starts[text + 1]; ++p)
-            ok = settler.take(p, hubs_);
+        for (std::uint32_t p = begin + context; ok && p + 1 < end; ++p) ok = settler.take(p, hubs_);
     });
     if (!ok) mark_corrupt();
 }

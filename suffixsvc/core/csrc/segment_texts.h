@@ -30,12 +30,12 @@ struct TextTable {
 };
 
 // Position to text, by the first text of each block of positions. Positions must lie in a text (separators
-// belong to the text before them); `starts` ascend strictly, and stay where they are.
+// belong to the text before them) and below `end`; `starts` ascend strictly, and stay where they are. Where
+// they turn to zeros the answer is some text.
 class TextMap {
   public:
     TextMap() = default;
-    explicit TextMap(std::span<const std::uint32_t> starts) : starts_(starts) {
-        const std::uint32_t end = starts.back();
+    TextMap(std::span<const std::uint32_t> starts, std::uint32_t end) : starts_(starts) {
         first_.reserve((end >> kShift) + 2);
         std::uint32_t text = 0;
         for (std::uint64_t p = 0; p <= end; p += 1u << kShift) {

@@ -122,6 +122,7 @@ const std::uint8_t* SegmentWriter::map(std::uint64_t size) {
     }
     mapped_ = p;
     mapped_bytes_ = size;
+    guard_.begin(p, size, false, lost_);
     return static_cast<const std::uint8_t*>(p);
 }
 
@@ -136,6 +137,7 @@ bool SegmentWriter::finish(const SegmentHeader& header) {
     sums.reserve(layout.blocks);
     for (std::uint64_t at = sizeof h; at < sums_at.offset; at += kSegmentBlock)
         sums.push_back(crc32c(bytes + at, std::min<std::uint64_t>(kSegmentBlock, sums_at.offset - at)));
+    if (lost_) return fail("read", EIO);
     h.sums_crc = crc32c(sums.data(), sums.size() * 4);
     h.crc = crc32c(&h, sizeof h - 4);
     if (!write_column(*this, sums_at.offset, sums) || !write(0, &h, sizeof h)) return false;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "map_guard.h"
 #include "segment_format.h"
 
 namespace suffixsvc {
@@ -49,6 +50,8 @@ class SegmentWriter {
     std::uint64_t unsent_ = 0;  // bytes written that the disk was not asked to take yet
     void* mapped_ = nullptr;
     std::size_t mapped_bytes_ = 0;
+    std::atomic<bool> lost_{false};  // what was written could not be read again
+    MapGuard guard_;
     FileFault fault_;
 };
 

@@ -125,16 +125,6 @@ void Session::append_context(std::span<const Token> tokens) {
     note_held();
 }
 
-// A text of the namespace that goes on from text_[run.piece], context only so far.
-void Session::begin_piece(Run& run) {
-    const std::scoped_lock turn(own_->mutex);
-    run.end = TextEnd{};
-    run.end.epoch = own_->epoch();
-    const auto before = std::span(text_).subspan(run.piece);
-    own_->append(run.end, before, before.size(), writer_);
-    note_wrote(before.size());
-}
-
 void Session::note_wrote(std::size_t positions) {
     wrote_ += static_cast<std::int64_t>(positions);
     own_->live.tokens += static_cast<std::int64_t>(positions);
@@ -146,14 +136,22 @@ void Session::insert(Token token) {
     if (!in_output_) {
         const std::size_t tail = end > tail_tokens_ ? end - tail_tokens_ : 0;
         runs_.push_back(Run{tail, end, end, tail, TextEnd{}});
-        if (shared) begin_piece(runs_.back());
+        if (shared) {
+            const std::scoped_lock turn(own_->mutex);
+            TextEnd& text = runs_.back().end;
+            text.epoch = own_->epoch();
+            const auto before = std::span(text_).subspan(tail);
+            own_->append(text, before, before.size(), writer_);
+            note_wrote(before.size());
+        }
         in_output_ = true;
     }
     Run& run = runs_.back();
     if (shared) {
         if (end > run.tail && (end - run.tail) % kMostText == 0) {
             run.piece = end - std::min<std::size_t>(own_->max_context(), end - run.tail);
-            begin_piece(run);
+            const std::scoped_lock turn(own_->mutex);
+            own_->begin_piece(run.end, std::span(text_).subspan(run.piece), writer_);
         }
         {
             const std::scoped_lock turn(own_->mutex);

@@ -114,7 +114,6 @@ class Session {
         std::int32_t depth = -1;  // tokens of the path up to here; -1: it did not come true, or not yet
     };
 
-    void begin_piece(Run& run);
     void note_wrote(std::size_t positions);
     void note_held();
     void no_longer_wrote();

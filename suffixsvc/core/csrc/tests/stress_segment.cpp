@@ -1,10 +1,12 @@
 // What the sanitizers run of sealed segments: building, merging, checking under random texts; then eight
-// threads that search one segment while others forget, settle, merge and check.
+// threads that search one segment while others forget, settle, merge and check; then segments whose files are
+// cut short while they are used.
 //
 //   segment_stress DIR [seed] [rounds]
 #include <atomic>
 #include <thread>
 
+#include "lost_pages.h"
 #include "segment.h"
 #include "segment_inputs.h"
 
@@ -109,6 +111,7 @@ int main(int argc, char** argv) {
     const int rounds = argc > 3 ? std::atoi(argv[3]) : 200;
     alone(argv[1], seed, rounds);
     together(argv[1], seed, rounds / 20 + 1);
+    lose_pages(argv[1], seed, rounds / 4 + 1);
     std::printf("segment_stress: seed %u, %d rounds alone, %d rounds with 8 threads: clean\n", seed, rounds,
                 rounds / 20 + 1);
     return 0;

@@ -1,0 +1,254 @@
+"""Mapped segments whose pages cannot be read any more: cut short while in use, as a failing disk is.
+
+What ends a process, or must, is tried in a process of its own. Beside this, ``segment_stress``
+(``make sanitize``) takes pages away from threads that read.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from suffixsvc.core.segments import Segment, SegmentText, build_segment, merge_segments
+from suffixsvc.errors import SegmentCorruptError
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+
+LENGTH = 60_000
+
+PRELUDE = """
+import faulthandler, mmap, os, resource, signal, sys, tempfile
+import numpy as np
+from suffixsvc.core.segments import Segment, SegmentText, build_segment, keep_guarding
+
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+folder = sys.argv[1]
+
+def cut_segment(name):
+    path = os.path.join(folder, name)
+    text = np.random.default_rng(1).integers(0, 30_000, 60_000).astype(np.int32)
+    build_segment(path, [SegmentText(text, 0, 1)])
+    segment = Segment(path)
+    os.truncate(path, 4096)
+    return segment, text
+
+def lose(name):
+    segment, text = cut_segment(name)
+    assert segment.look(text[1000:1064].tolist()) == []
+    assert segment.corrupt
+    print("survived", flush=True)
+
+def another_fault():
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.truncate(8192)
+        view = mmap.mmap(file.fileno(), 8192)
+        file.truncate(0)
+        view[5000]
+
+def caught():
+    for line in open("/proc/self/status"):
+        if line.startswith("SigCgt"):
+            return bool(int(line.split()[1], 16) >> (signal.SIGBUS - 1) & 1)
+"""
+
+
+def in_a_process(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PRELUDE + textwrap.dedent(code), str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def text_of(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 30_000, LENGTH).astype(np.int32)
+
+
+def segment_at(path: Path, seed: int) -> Segment:
+    build_segment(path, [SegmentText(text_of(seed), 0, seed)])
+    return Segment(path)
+
+
+@pytest.mark.parametrize("left", [0, 4096, 200_000], ids=["nothing", "a page", "a part"])
+def test_a_segment_that_was_cut_short_is_corrupt_and_ends_nothing(tmp_path: Path, left: int) -> None:
+    """A mapped segment that was truncated, or lay on a disk that failed, ended the process with SIGBUS at the
+    next draft that looked at it: all sessions of the service were lost, and what was live of them. Its lost
+    pages are zeros now, and it is marked corrupt, which has it built again from the log."""
+    result = in_a_process(
+        tmp_path,
+        f"""
+        segment, text = cut_segment("cut.seg")
+        os.truncate(os.path.join(folder, "cut.seg"), {left})
+        looked = 0
+        while not segment.corrupt:
+            looked += 1
+            start = looked * 97 % 50_000
+            segment.look(text[start:start + 64].tolist())
+        assert segment.look(text[1000:1064].tolist()) == []
+        print("survived", flush=True)
+        """,
+    )
+    assert (result.returncode, result.stdout) == (0, "survived\n"), result.stderr
+
+
+def test_nothing_is_merged_from_a_segment_whose_pages_are_lost(tmp_path: Path) -> None:
+    whole, cut = segment_at(tmp_path / "whole.seg", 1), segment_at(tmp_path / "cut.seg", 2)
+    cut.check()  # every block was seen and found good
+    os.truncate(cut.path, 8192)
+    with pytest.raises(SegmentCorruptError, match="cut"):
+        merge_segments(tmp_path / "merged.seg", [whole, cut])
+    assert cut.corrupt
+    assert not whole.corrupt
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cut.seg", "whole.seg"]
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="punches holes with fallocate(1)")
+def test_zeros_that_no_fault_told_of_are_not_merged(tmp_path: Path) -> None:
+    """A hole in the file reads as zeros, and nothing says so; blocks that were found good are read again."""
+    whole = segment_at(tmp_path / "hole.seg", 3)
+    whole.check()
+    size = whole.path.stat().st_size
+    punched = subprocess.run(
+        [
+            "fallocate",
+            "--punch-hole",
+            "--offset",
+            str(size // 2 // 4096 * 4096),
+            "--length",
+            "4096",
+            whole.path,
+        ],
+        capture_output=True,
+        check=False,
+    )
+    if punched.returncode:
+        pytest.skip(f"this file system has no holes: {punched.stderr!r}")
+    with pytest.raises(SegmentCorruptError, match="hole"):
+        merge_segments(tmp_path / "merged.seg", [whole])
+    assert whole.corrupt
+    assert not (tmp_path / "merged.seg").exists()
+
+
+def test_a_segment_that_is_cut_short_while_it_is_checked_or_settled(tmp_path: Path) -> None:
+    for job in ("check", "settle", "outputs", "take_drafted"):
+        segment = segment_at(tmp_path / f"{job}.seg", 4)
+        segment.forget([4])
+        os.truncate(segment.path, 4096)
+        try:
+            getattr(segment, job)()
+        except SegmentCorruptError:
+            assert job == "check"
+        else:
+            assert job != "check"
+
+
+def test_a_process_without_segments_keeps_its_handlers(tmp_path: Path) -> None:
+    result = in_a_process(
+        tmp_path,
+        """
+        from suffixsvc import SuffixCache
+        with SuffixCache() as cache:
+            with cache.namespace("a").open_session([1, 2, 3]) as session:
+                session.step([4], 4)
+        keep_guarding()
+        assert not caught()
+        lose("a.seg")
+        assert caught()
+        """,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["", "faulthandler.enable(); lose('a.seg')", "lose('a.seg'); faulthandler.enable(); keep_guarding()"],
+    ids=["no segment", "faulthandler before", "faulthandler after"],
+)
+def test_any_other_fault_ends_the_process_as_before(tmp_path: Path, before: str) -> None:
+    """With SIGBUS, so that there is a core, and with what faulthandler says, once."""
+    result = in_a_process(
+        tmp_path, f"{before}\nif {before!r}: lose('b.seg')\nanother_fault()\nprint('went on')"
+    )
+    assert result.returncode == -signal.SIGBUS, result
+    assert "went on" not in result.stdout
+    assert result.stdout.count("survived") == before.count("lose") + bool(before)
+    assert result.stderr.count("Fatal Python error: Bus error") == bool(before)
+    if before:
+        assert "another_fault" in result.stderr
+
+
+@pytest.mark.parametrize("how", ["os.kill(os.getpid(), signal.SIGBUS)", "signal.raise_signal(signal.SIGBUS)"])
+def test_a_signal_that_was_sent_is_not_taken_for_a_fault(tmp_path: Path, how: str) -> None:
+    result = in_a_process(tmp_path, f"lose('a.seg'); {how}; print('went on')")
+    assert result.returncode == -signal.SIGBUS, result
+    handled = in_a_process(
+        tmp_path,
+        f"""
+        signal.signal(signal.SIGBUS, lambda *_: print("handled", flush=True))
+        lose("a.seg")
+        {how}
+        keep_guarding()
+        {how}
+        lose("b.seg")
+        """,
+    )
+    assert handled.returncode == 0, handled.stderr
+    assert handled.stdout == "survived\nhandled\nhandled\nsurvived\n"
+
+
+def test_a_handler_that_was_installed_later_is_put_behind_ours(tmp_path: Path) -> None:
+    result = in_a_process(
+        tmp_path,
+        """
+        lose("a.seg")
+        faulthandler.enable()
+        lose("b.seg")  # opening it puts the handler in front again
+        late = cut_segment("c.seg")
+        faulthandler.disable(); faulthandler.enable()
+        keep_guarding()
+        assert late[0].look(late[1][1000:1064].tolist()) == []
+        print("survived", flush=True)
+        """,
+    )
+    assert (result.returncode, result.stdout) == (0, "survived\n" * 3), result.stderr
+    assert "Bus error" not in result.stderr
+
+
+def test_a_forked_child_survives_too(tmp_path: Path) -> None:
+    result = in_a_process(
+        tmp_path,
+        """
+        segment, text = cut_segment("a.seg")
+        child = os.fork()
+        if child == 0:
+            assert segment.look(text[1000:1064].tolist()) == []
+            lose("b.seg")
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert not segment.corrupt  # the child's pages are its own
+        assert segment.look(text[1000:1064].tolist()) == []
+        """,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_many_segments_come_and_go(tmp_path: Path) -> None:
+    """Ranges are used again: a lost page marks the segment that has it, and no other."""
+    kept = segment_at(tmp_path / "kept.seg", 5)
+    for i in range(30):
+        lost = segment_at(tmp_path / f"{i}.seg", 6)
+        if i % 3 == 0:
+            os.truncate(lost.path, 4096)
+            lost.look(text_of(6)[100:164].tolist())
+            assert lost.corrupt
+    assert not kept.corrupt
+    kept.check()
