@@ -145,4 +145,4 @@ class Commitment:
 
     def held_bytes(self) -> int:
         """Memory of the live text."""
-        return self._native.index_bytes
+        return self._native.held_bytes

@@ -2,6 +2,9 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
 #include <unistd.h>
 
 #include <cerrno>
@@ -44,6 +47,16 @@ std::mutex changing;              // what is installed, and which ranges are in 
 
 // Everything from here to handle() may be called by a signal handler.
 
+bool map_zeros(std::uintptr_t from, std::size_t bytes, int access) {
+    constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+#if defined(__linux__) && defined(__LP64__)
+    // Not the library's function: ThreadSanitizer takes that for a write to the range by this thread.
+    return syscall(SYS_mmap, from, bytes, access, kFlags, -1, 0) == static_cast<long>(from);
+#else
+    return mmap(reinterpret_cast<void*>(from), bytes, access, kFlags, -1, 0) != MAP_FAILED;
+#endif
+}
+
 bool replace(Range& range, std::uintptr_t begin, std::uintptr_t end, std::uintptr_t address) {
     std::atomic<bool>* const lost = range.lost.load();
     const int access = range.writable.load() ? PROT_READ | PROT_WRITE : PROT_READ;
@@ -55,8 +68,7 @@ bool replace(Range& range, std::uintptr_t begin, std::uintptr_t end, std::uintpt
         to = (end + page - 1) / page * page;
     }
     lost->store(true, std::memory_order_seq_cst);
-    return mmap(reinterpret_cast<void*>(from), to - from, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
-                0) != MAP_FAILED;
+    return map_zeros(from, to - from, access);
 }
 
 bool is_ours(std::uintptr_t address) {

@@ -63,9 +63,9 @@ Session::~Session() {
     if (own_) own_->live.bytes -= held_;
 }
 
-// Cheap: a few sums of what is kept anyway.
+// Cheap: a few sums of what is kept anyway. Of the text what is written: its spare room is not touched.
 void Session::note_held() {
-    const std::size_t bytes = sizeof *this + text_.capacity() * sizeof(Token) +
+    const std::size_t bytes = sizeof *this + text_.size() * sizeof(Token) +
                               (local_ ? local_->stats().bytes : 0) + runs_.capacity() * sizeof(Run) +
                               proposed_.capacity() * sizeof(Proposed) + root_.bytes() + scratch_.bytes() +
                               sealed_.bytes();
