@@ -1,4 +1,4 @@
-"""Pairs of target and draft model that somebody tried, and what became of them."""
+"""Pairs of target and draft model, and what is known of them: what became of those that were tried."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class KnownPair:
 
     Attributes:
         target, draft: regular expressions that names are searched for, case ignored.
-        outcome: "works", "slower" or "fails".
-        figures: what was seen.
+        outcome: "works", "slower", "fails", or "not measured" where only facts about the pair are known.
+        figures: what was seen, or is known.
         rule: the vocabulary rule that failed; "" = none.
     """
 
