@@ -80,7 +80,8 @@ def bench_decode(
         list[str] | None,
         typer.Option(
             metavar="FILE.json",
-            help="What the same drafts would bring at these prices: a file, or gpu, 96-cores.",
+            help="What the same drafts would bring at these prices: a file, or gpu, 96-cores, which are "
+            "assumed, not measured, the latter fitted to a reported speedup.",
         ),
     ] = None,
     best: Annotated[
@@ -109,7 +110,7 @@ def bench_decode(
     from suffixsvc_bench.decode.jobs import WORKLOADS
     from suffixsvc_bench.decode.llama_server import MODES
     from suffixsvc_bench.decode.options import DecodeOptions
-    from suffixsvc_bench.decode.priced import read_prices
+    from suffixsvc_bench.decode.priced import priced_heading, read_prices
     from suffixsvc_bench.decode.rig import RigOptions
     from suffixsvc_bench.decode.tables import (
         against_grid,
@@ -173,7 +174,8 @@ def bench_decode(
         console.print(f"{data['rows'][0]['variant']} over the other ways, from the same answers:")
         print_grid(console, others)
     for name, rows in data["priced"].items():
-        console.print(f"at the prices of {name} ({data['prices'][name]}):", markup=False)
+        about = data["prices"][name]
+        console.print(f"{priced_heading(name, about)} ({about}):", markup=False)
         print_grid(console, priced_grid(rows))
     if winner is not None:
         console.print(f"best: {winner}", highlight=False)

@@ -14,7 +14,7 @@ from suffixsvc_bench.decode.figures import Pair, against, ratio_of, row_of
 from suffixsvc_bench.decode.jobs import Job, Written
 from suffixsvc_bench.decode.outcome import Outcome
 from suffixsvc_bench.decode.prepared import Prepared
-from suffixsvc_bench.decode.priced import PRICES, price_calls, read_prices
+from suffixsvc_bench.decode.priced import ASSUMED, PRICES, price_calls, priced_heading, read_prices
 from suffixsvc_bench.decode.programs import parse_statistics
 from suffixsvc_bench.decode.rig import RigOptions
 from suffixsvc_bench.decode.tables import priced_grid
@@ -118,8 +118,20 @@ def test_prices_that_come_with_the_package_can_be_read() -> None:
     assert {"gpu", "96-cores"} <= set(PRICES)
     for name in PRICES:
         prices = read_prices(name)
-        assert prices.about
+        assert prices.about.startswith(ASSUMED), "no machine was asked for any of them"
         assert prices.curve.seconds_per_step > prices.draft_token > 0
+
+
+def test_figures_at_assumed_prices_say_so(tmp_path: Path) -> None:
+    """The prices of 96 cores were fitted to a speedup of 11, and figures at them read as if they confirmed
+    it."""
+    assert "fitted to a headline" in read_prices("96-cores").about
+    assert priced_heading("gpu", read_prices("gpu").about) == "At the assumed prices of gpu"
+    data = json.loads(PRICES["gpu"].read_text())
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(data | {"assumed": False, "about": "a machine of mine"}))
+    assert priced_heading("mine", read_prices(path).about) == "At the prices of mine"
+    assert read_prices(path).about == "a machine of mine"
 
 
 @pytest.mark.parametrize(
@@ -137,6 +149,7 @@ def test_prices_that_come_with_the_package_can_be_read() -> None:
         ({"target": {"seconds_per_step": 1, "max_width": 8}}, "costs, or cost_per_token"),
         ({"target": {"seconds_per_step": 1, "cost_per_token": 0.1}}, "costs, or max_width"),
         ({"suffix": {}}, "seconds_per_ask"),
+        ({"assumed": "yes"}, "true or false"),
     ],
 )
 def test_prices_that_make_no_sense(tmp_path: Path, change: dict[str, Any], match: str) -> None:

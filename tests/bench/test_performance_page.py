@@ -133,7 +133,11 @@ def test_sections_that_were_not_measured_again_can_stay(measured: Path, tmp_path
 def test_further_runs_go_below_the_first(tmp_path: Path) -> None:
     page, data = tmp_path / "page.md", decoded()
     priced = [asdict(PricedRow("sql", "expected-gain", 2.5, 3.0, 8, 6, {"draft-model": 6}))]
-    with_draft = data | {"draft": "d.gguf", "prices": {"gpu": "assumed"}, "priced": {"gpu": priced}}
+    with_draft = data | {
+        "draft": "d.gguf",
+        "prices": {"gpu": "assumed, not measured: a", "mine": "measured"},
+        "priced": {"gpu": priced, "mine": priced},
+    }
     sweep = data | {"rows": [*data["rows"], *(data["rows"][0] | {"variant": f"K = {k}"} for k in (4, 8))]}
     warm = data | {"rows": [*data["rows"], data["rows"][0] | {"workload": "sql at 0.7"}]}
     runs = {"decode": data, "decode-k": sweep, "decode-temperature": warm, "decode-draft": with_draft}
@@ -152,7 +156,8 @@ def test_further_runs_go_below_the_first(tmp_path: Path) -> None:
     assert "| sql at 0.7 | expected-gain |" in warmer
     assert "drafts by d.gguf" not in first + second
     assert "drafts by d.gguf" in third
-    assert "#### At the prices of gpu" in third
+    assert "#### At the assumed prices of gpu\n\nassumed, not measured: a.\n" in third
+    assert "#### At the prices of mine\n\nmeasured.\n" in third
 
 
 def test_every_call_is_drawn_from_the_worst_to_the_best() -> None:

@@ -30,9 +30,11 @@ from suffixsvc_bench.decode.told import AddedUpClock, ToldTarget, live_through
 from suffixsvc_bench.decode.variants import Setting
 from suffixsvc_bench.speculator import Speculator
 
-__all__ = ["PRICES", "PricedRow", "Prices", "price_calls", "read_prices"]
+__all__ = ["ASSUMED", "PRICES", "PricedRow", "Prices", "price_calls", "priced_heading", "read_prices"]
 
 _FORMAT: Final = "suffixsvc-prices/1"
+#: how prices are introduced that no machine was asked for
+ASSUMED: Final = "assumed, not measured: "
 _PATIENCE_SECONDS: Final = 120.0
 _PAUSE_SECONDS: Final = 0.02
 #: what a file has, by table; the first of each has to be there
@@ -107,15 +109,23 @@ def read_prices(where: str | Path) -> Prices:
         width = int(_number(target, "max_width", path))
         curve = CostCurve.linear(_number(target, "cost_per_token", path), width, seconds_per_step=unit)
     draft, suffix = _table(data, "draft_model", path), _table(data, "suffix", path)
+    assumed = data.get("assumed", False)
+    if not isinstance(assumed, bool):
+        raise InvalidCostError(f"{path.name}: assumed must be true or false", got=repr(assumed)[:60])
     return Prices(
         path.stem,
-        str(data.get("about", "")),
+        ASSUMED * assumed + str(data.get("about", "")),
         curve,
         _number(draft, "seconds_per_token", path),
         _number(draft, "seconds_per_ask", path),
         _number(suffix, "seconds_per_ask", path),
         _number(draft, "seconds_per_read_token", path),
     )
+
+
+def priced_heading(name: str, about: str) -> str:
+    """What stands above figures at these prices."""
+    return f"At the {'assumed ' if about.startswith(ASSUMED) else ''}prices of {name}"
 
 
 def price_calls(

@@ -13,6 +13,7 @@ from suffixsvc.plots import Chart
 from suffixsvc.plots.files import svg_file
 from suffixsvc_bench.build_bench.tables import build_grids
 from suffixsvc_bench.decode.charts import decode_charts, k_charts
+from suffixsvc_bench.decode.priced import priced_heading
 from suffixsvc_bench.decode.tables import (
     against_grid,
     decode_grid,
@@ -209,7 +210,7 @@ def _run(results: Mapping[str, Any], beside: str) -> list[Part]:
         parts.append(markdown_grid(others))
     for name, rows in results["priced"].items():
         parts += [
-            f"#### At the prices of {name}",
+            f"#### {priced_heading(name, results['prices'][name])}",
             f"{results['prices'][name]}.",
             markdown_grid(priced_grid(rows)),
         ]

@@ -24,8 +24,8 @@ _COSTS: Final = 25
 Mean = Callable[[Sequence[float]], float]
 
 _SPEEDUP: Final = """How much faster than plain decoding, by what each drafted token adds to a step
-of the model (0.01: a large model on a GPU; 0.2: a small one on a CPU). Below the line at 1 drafting
-makes it slower. Dots: methods that draft for the cost they are scored at; dashed: fixed
+of the model (assumed: 0.01 for a large model on a GPU, 0.2 for a small one on a CPU). Below the line
+at 1 drafting makes it slower. Dots: methods that draft for the cost they are scored at; dashed: fixed
 configurations, priced afterwards."""
 
 _ACCEPTANCE: Final = """Share of the drafted tokens that the model agreed with, by the widest draft
