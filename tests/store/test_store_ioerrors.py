@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from suffixsvc.errors import StoreClosedError, StoreError, StoreFullError
 from suffixsvc.store import LmdbStore, MemoryStore, environment, tables
 from suffixsvc.store.environment import Environment
 from suffixsvc.store.lmdb_store import MIN_LIMIT_BYTES
+from suffixsvc.store.operations import SLICE_ROWS
 from suffixsvc.types import NamespaceRecord, Store
 
 HERE = Path(__file__).parent
@@ -318,3 +320,38 @@ def test_a_full_disk_is_noticed_to_have_room_again(tmp_path: Path) -> None:
         store.close()
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def growing_limit_child(folder: str) -> None:
+    """Runs in a process of its own: the file may not pass one MiB, and later it may."""
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    store = LmdbStore(folder, map_bytes_initial=1)
+    store.add_namespace(NamespaceRecord(NS))
+    count = 0
+    while store.append([make_output(range(count, count + 2000))]).exception() is None:
+        count += 1
+    assert isinstance(store.failure(), StoreFullError)
+    bulk = store.append([make_output([n] * 100) for n in range(2 * SLICE_ROWS)])
+    assert isinstance(bulk.exception(), StoreFullError)
+    assert store.stats().outputs == count
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    until_it_works(store)
+    store.append([make_output([n] * 100) for n in range(2 * SLICE_ROWS)]).result()
+    assert store.stats().outputs == count + 2 * SLICE_ROWS
+    store.check()
+    store.close()
+
+
+def test_a_file_size_limit_that_is_raised_is_noticed(tmp_path: Path) -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(HERE)!r}); "
+        "import test_store_ioerrors as t; t.growing_limit_child(sys.argv[1])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "data")], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    store = LmdbStore(tmp_path / "data")
+    store.check()
+    store.close()
