@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from suffixsvc.errors import StoreCorruptError
+from suffixsvc.errors import StoreCorruptError, StoreError
 from suffixsvc.store.identity_records import (
     Range,
     decode_lsn,
@@ -67,19 +67,38 @@ def find(view: ReadView, number: int, uuid: bytes) -> LogRecord | None:
     return record
 
 
-def repeated(view: ReadView, number: int, output: CheckedOutput, last_lsn: OutputId) -> OutputId | None:
+def repeated(
+    view: ReadView, number: int, output: CheckedOutput, last_lsn: OutputId, own: OutputId
+) -> OutputId | None:
     """The id of the output, if its namespace has one of this uuid. InvalidInputError if that one has other
-    tokens, or if the uuid is one that this store is going to draw for another output."""
+    tokens, or if the uuid is one that this store is going to draw for another output; StoreError if it is of
+    an append that is not finished and may be taken back.
+
+    Args:
+        own: the first LSN of the append that this output belongs to, where that has written some already.
+    """
     if not output.uuid:
         return None
     record = find(view, number, output.uuid)
     if record is not None:
         require_same_content(output, record.payload.digest, record.lsn)
+        _require_finished(view, record.lsn, own)
         return record.lsn
     lsn = lsn_of_drawn(output.uuid, view.node_id)
     if lsn is not None and lsn > last_lsn:
         raise own_uuid(output.uuid)
     return None
+
+
+def _require_finished(view: ReadView, lsn: OutputId, own: OutputId) -> None:
+    for ranges in view.unfinished():
+        if ranges[0][0] != own and any(first <= lsn <= last for first, last in ranges):
+            raise StoreError(
+                "uuid must not be one that another append is writing",
+                expected="that append to be finished",
+                got=f"output {lsn}, which may still be taken back",
+                remedy="Try again; nothing of this was kept.",
+            )
 
 
 def of_new(view: ReadView, output: CheckedOutput, lsn: OutputId) -> tuple[bytes, int, int, str]:

@@ -147,7 +147,8 @@ class _AppendSlices:
             if size > SLICE_BYTES and last > first:
                 break
             last += 1
-        ids = view.append(self._outputs[first:last], self._written_us, self._create)
+        own = self._written[0] if self._written else 0
+        ids = view.append(self._outputs[first:last], self._written_us, self._create, own)
         written = self._written + _new(ids)
         if last < len(self._outputs):
             if written:

@@ -116,9 +116,14 @@ class WriteView(ReadView):
         return NamespaceRecord(row.path, row.tokenizer)
 
     def append(
-        self, outputs: Sequence[CheckedOutput], written_us: int, create: Sequence[NamespaceRecord] = ()
+        self,
+        outputs: Sequence[CheckedOutput],
+        written_us: int,
+        create: Sequence[NamespaceRecord] = (),
+        own: OutputId = 0,
     ) -> AppendedIds:
-        """Log outputs; namespaces in ``create`` are made first where they are missing."""
+        """Log outputs; namespaces in ``create`` are made first where they are missing. ``own``: the first LSN
+        that earlier transactions of the same append have written."""
         self.require_namespaces(outputs, create)
         for namespace in create:
             self.add_namespace(namespace)
@@ -128,7 +133,7 @@ class WriteView(ReadView):
         with self.txn.cursor(db=self.dbs.payloads) as cursor:
             for place, output in enumerate(outputs):
                 number = self.names.require(output.namespace).namespace_id
-                there = identity.repeated(self, number, output, lsn)
+                there = identity.repeated(self, number, output, lsn, own)
                 if there is not None:
                     ids.append(there)
                     ids.repeated.append(place)

@@ -29,12 +29,11 @@ import lmdb
 import structlog
 
 from suffixsvc.clock import StoreClock
-from suffixsvc.errors import StoreClosedError, StoreCorruptError, StoreError, StoreFullError
-from suffixsvc.store.environment import Environment, full_or_store_error, is_full
-from suffixsvc.store.folder import FULL_ERRNOS, disk_error
+from suffixsvc.errors import StoreClosedError, StoreError, StoreFullError
+from suffixsvc.store.committer import FIRST_PAUSE_SECONDS, Committer, Retry
+from suffixsvc.store.environment import Environment, is_full
 from suffixsvc.store.listeners import call_listener
 from suffixsvc.store.operations import SLICE_BYTES, SLICE_ROWS, Operation, Undo
-from suffixsvc.store.snapshot import Snapshot
 from suffixsvc.store.tables import WriteView
 from suffixsvc.types import StoredOutput
 
@@ -47,14 +46,6 @@ T = TypeVar("T")
 #: what one transaction takes at most, so that its dirty pages stay far below LMDB's own limit
 _BATCH_BYTES: Final = 32 << 20
 _BATCH_ROWS: Final = 4096
-#: the map doubles up to this step
-_MAX_GROWTH_BYTES: Final = 1 << 30
-#: how soon a store that failed is tried again by itself, and how seldom after many failures
-_FIRST_PAUSE_SECONDS: Final = 0.05
-_LONGEST_PAUSE_SECONDS: Final = 30.0
-#: where so much does not fit any more, appends count as failing
-_PROBE_BYTES: Final = 16 << 10
-_PROBE_KEY: Final = b"\0probe"
 
 #: what an idle operation gets; it must not look at it
 _NO_VIEW: Final[Any] = None
@@ -66,30 +57,6 @@ class _NoRoom(Exception):  # a signal inside this module, never seen outside
     def __init__(self, what: str) -> None:
         super().__init__(what)
         self.what = what
-
-
-class _Retry(Exception):  # a signal inside this module, never seen outside
-    """The transaction was aborted because an operation failed half way; run the others again."""
-
-
-class _Pause:
-    """When to try again what failed."""
-
-    def __init__(self) -> None:
-        self._seconds = _FIRST_PAUSE_SECONDS
-        self.until = 0.0
-
-    def begin(self) -> None:
-        """It failed once more."""
-        self.until = time.monotonic() + self._seconds
-        self._seconds = min(2 * self._seconds, _LONGEST_PAUSE_SECONDS)
-
-    def reset(self) -> None:
-        """It works, or there is reason to try at once."""
-        self._seconds, self.until = _FIRST_PAUSE_SECONDS, 0.0
-
-    def over(self) -> bool:
-        return time.monotonic() >= self.until
 
 
 class Writer:
@@ -117,9 +84,13 @@ class Writer:
         self._environment = environment
         self._append_cap = append_cap
         self._free_cap = free_cap
-        self._on_deleted = on_deleted
-        self._clock = clock
-        self._hook = hook or (lambda point: None)
+        self._file = Committer(
+            environment,
+            append_cap=append_cap,
+            on_deleted=on_deleted,
+            clock=clock,
+            hook=hook or (lambda point: None),
+        )
         self._queue: deque[Operation[Any]] = deque()
         self._bulk: deque[Operation[Any]] = deque()
         self._bulk_was_last = False
@@ -127,17 +98,14 @@ class Writer:
         self._closing = False
         #: gets what a commit deleted, after it
         self.listener: Callable[[list[StoredOutput]], object] | None = None
-        #: why nothing can be written: the file has to be opened again
-        self._broken: StoreError | None = None
         #: the last append that did not fit, while no other one would
         self._full: StoreFullError | None = None
-        self._pause = _Pause()
         #: pages went with the last transactions that LMDB does not give out yet
         self._freed = False
         #: what must be taken back and could not be yet
         self._owed: deque[Undo] = deque()
-        #: times that the file was opened again, and exceptions nobody foresaw
-        self.reopened = self.defects = 0
+        #: exceptions nobody foresaw
+        self.defects = 0
         self._close_error: StoreError | None = None
         self._thread = threading.Thread(target=self._run, name="suffixsvc-store-writer", daemon=True)
         self._thread.start()
@@ -168,9 +136,18 @@ class Writer:
         self._refuse_callbacks()
         return self.submit(operation).result()
 
+    @property
+    def reopened(self) -> int:
+        """Times that the file was opened again."""
+        return self._file.times_reopened
+
+    def set_hook(self, hook: Callable[[str], None]) -> None:
+        """Another one from now on."""
+        self._file.hook = hook
+
     def failure(self) -> StoreError | None:
         """Why appends fail at this moment."""
-        return self._broken or self._full
+        return self._file.broken or self._full or (_owing() if self._owed else None)
 
     def close(self) -> None:
         """Finish everything queued, close the environment, end the thread. Idempotent."""
@@ -204,9 +181,9 @@ class Writer:
         while self._serve_safely():
             pass
         try:
-            if self._broken is not None and not self._recover():
+            if self._file.broken is not None and not self._file.recover():
                 log.error(
-                    "store closed with an error", folder=self._environment.path, error=str(self._broken)
+                    "store closed with an error", folder=self._environment.path, error=str(self._file.broken)
                 )
             self._environment.close()
         except StoreError as e:
@@ -220,7 +197,7 @@ class Writer:
         except BaseException:
             self.defects += 1
             log.exception("the store's thread failed; it goes on", folder=self._environment.path)
-            time.sleep(_FIRST_PAUSE_SECONDS)  # what fails at once again must not take a core
+            time.sleep(FIRST_PAUSE_SECONDS)  # what fails at once again must not take a core
             return True
 
     def _serve(self) -> bool:
@@ -260,12 +237,12 @@ class Writer:
             while not (self._queue or self._bulk):
                 if self._closing:
                     return None
-                if not (self._broken or self._full or self._owed):
+                if not (self._file.broken or self._full or self._owed):
                     self._wake.wait()
-                elif self._pause.over():
+                elif self._file.pause.over():
                     return []
                 else:
-                    self._wake.wait(max(0.0, self._pause.until - time.monotonic()))
+                    self._wake.wait(max(0.0, self._file.pause.until - time.monotonic()))
             is_bulk = bool(self._bulk) and not (self._queue and self._bulk_was_last)
             self._bulk_was_last = is_bulk
             queue = self._bulk if is_bulk else self._queue
@@ -280,8 +257,11 @@ class Writer:
             return batch
 
     def _commit(self, batch: list[Operation[Any]]) -> None:
-        if not self._usable():
-            self._refuse(batch, self._broken)
+        if not self._file.usable():
+            self._refuse(batch, self._file.broken)
+            return
+        if not self._pay() and not all(operation.frees for operation in batch):
+            self._refuse(batch, _owing())
             return
         try:
             self._attempt_within(batch, self._append_cap)
@@ -305,7 +285,7 @@ class Writer:
             self._attempt(batch, self._free_cap if reserve else cap)
         finally:
             if reserve and self._environment.map_bytes > cap:
-                self._resize(cap)
+                self._file.resize(cap)
 
     def _attempt(self, batch: list[Operation[Any]], cap: int) -> None:
         """Commit the batch, growing the map up to ``cap`` as needed; _NoRoom with nothing kept."""
@@ -313,24 +293,24 @@ class Writer:
         reopened = False
         while True:
             try:
-                results, deleted = self._transact([op for op in batch if op not in failed], failed)
+                results, deleted = self._file.transact([op for op in batch if op not in failed], failed)
                 break
-            except _Retry:
+            except Retry:
                 continue
             except lmdb.Error as e:
                 no_room = is_full(e, self._environment.path)
                 if self._environment.unsettled or not no_room:
-                    broken = self._note_broken(e)
-                    if not self._reopen() or (reopened and not no_room):
-                        self._pause.begin()
+                    broken = self._file.note_broken(e)
+                    if not self._file.reopen() or (reopened and not no_room):
+                        self._file.pause.begin()
                         raise broken from e
                     reopened = True
-                if no_room and not self._grow(cap):
+                if no_room and not self._file.grow(cap):
                     raise _NoRoom(str(e)) from e
-        if self._broken is not None:
-            self._works()
+        if self._file.broken is not None:
+            self._file.works()
         self._freed = self._freed or batch[0].frees
-        self._hook("committed")
+        self._file.hook("committed")
         for operation, result in results.items():
             call_listener(operation.decided, result)
         if deleted:  # after what was appended: an operation can delete what this very batch appends
@@ -339,63 +319,7 @@ class Writer:
             self._finish(operation, result)
         for operation, error in failed.items():
             self._refuse([operation], error)
-        self._hook("acknowledged")
-
-    def _transact(
-        self, batch: list[Operation[Any]], failed: dict[Operation[Any], BaseException]
-    ) -> tuple[dict[Operation[Any], Any], list[StoredOutput]]:
-        """The results, and the rows that were deleted."""
-        environment = self._environment
-        results: dict[Operation[Any], Any] = {}
-        txn = environment.begin_write()
-        try:
-            view = WriteView(txn, environment.dbs, environment.snapshot)
-            self._hook("begun")
-            for operation in batch:
-                before = view.writes
-                try:
-                    results[operation] = operation.apply(view)
-                except lmdb.Error:
-                    raise
-                except Exception as e:  # whatever it is, it belongs to this caller
-                    failed[operation] = e
-                    if view.writes != before:
-                        raise _Retry from e
-            if view.writes:
-                view.keep_clock(self._clock.reading())
-            view.finish()
-            self._hook("written")
-            with environment.commit_lock:
-                self._on_deleted(view)
-                environment.commit(txn)
-                environment.snapshot = Snapshot(view.names, view.counters, view.manifests, view.node_id)
-        except BaseException:
-            txn.abort()
-            raise
-        return results, [*view.deleted, *view.taken_back]
-
-    def _grow(self, cap: int) -> bool:
-        """Double the map, or what the disk and the cap allow of it; False if that is nothing."""
-        now = self._environment.map_bytes
-        step = min(now, _MAX_GROWTH_BYTES, cap - now)
-        smallest = 64 << 10
-        while step >= smallest:
-            step -= step % smallest
-            try:
-                self._resize(now + step)
-            except OSError as e:
-                if e.errno not in FULL_ERRNOS:
-                    raise disk_error(e, self._environment.path, "extending") from e
-                step //= 2
-            else:
-                return True
-        return False
-
-    def _resize(self, size: int) -> None:
-        try:
-            self._environment.resize(size)
-        except lmdb.Error as e:
-            raise self._note_broken(e) from e
+        self._file.hook("acknowledged")
 
     # --- what came of an operation ------------------------------------------------------------------
 
@@ -421,79 +345,40 @@ class Writer:
                 self._pay()
             operation.fail(error)
 
-    def _pay(self) -> None:
-        """Take back what was refused half way, as long as that works."""
-        while self._owed and self._broken is None:
+    def _pay(self) -> bool:
+        """Take back what was refused half way, as long as that works; whether nothing is left to take back.
+        Before anything else is written: an output that is sent again must not be taken for one that is there,
+        and then go."""
+        while self._owed and self._file.broken is None:
             undo = Operation(self._owed[0].apply, frees=True)
             try:
                 self._attempt_within([undo], self._append_cap)
-            except (_NoRoom, StoreError) as e:
+                rows = undo.future.result()
+            except Exception as e:  # whatever it is, it is tried again
                 if isinstance(e, _NoRoom) and (self._release_freed() or self._owed[0].shrink()):
                     continue
                 log.warning("refused outputs are not taken back yet", error=str(e))
-                self._pause.begin()
-                return
-            if self._owed[0].advance(undo.future.result()):
+                self._file.pause.begin()
+                return False
+            if self._owed[0].advance(rows):
                 self._owed.popleft()
+        return not self._owed
 
     # --- a store that failed ------------------------------------------------------------------------
 
-    def _note_broken(self, error: lmdb.Error) -> StoreError:
-        """Nothing can be written until the file was opened again."""
-        self._broken = full_or_store_error(error, "committing")
-        log.error("store failed", folder=self._environment.path, error=str(error))
-        return self._broken
-
-    def _usable(self) -> bool:
-        """Whether a transaction can begin; a store that failed is tried again where it is time to."""
-        return self._broken is None or (self._pause.over() and self._recover())
-
-    def _recover(self) -> bool:
-        """Open the file again, and prove that it can be written."""
-        if not self._reopen():
-            return False
-        try:
-            self._transact([Operation(WriteView.touch)], {})
-        except (StoreError, lmdb.Error) as e:
-            no_room = isinstance(e, lmdb.Error) and is_full(e, self._environment.path)
-            if self._environment.unsettled or not no_room:
-                self._pause.begin()
-                log.warning("store cannot write yet", folder=self._environment.path, error=str(e))
-                return False
-        self._works()
-        return True
-
-    def _reopen(self) -> bool:
-        try:
-            self._environment.reopen()
-        except (StoreError, OSError, lmdb.Error) as e:
-            self._pause.begin()
-            if isinstance(e, StoreCorruptError):
-                self._broken = e
-            log.warning("store not opened again yet", folder=self._environment.path, error=str(e))
-            return False
-        self.reopened += 1
-        return True
-
-    def _works(self) -> None:
-        """A commit succeeded."""
-        self._broken = None
-        self._pause.reset()
-        log.info("store opened again", folder=self._environment.path)
-
     def _note_full(self, error: StoreFullError) -> None:
         """An append did not fit: it alone, or all of them?"""
-        if not self._has_room():
+        if not self._file.has_room():
             self._full = error
-            self._pause.begin()
+            self._file.pause.begin()
 
     def _look_for_room(self) -> None:
         """After a commit, and from time to time."""
-        if self._full is None or self._broken is not None:
+        if self._full is None or self._file.broken is not None:
             return
-        if self._has_room() or (self._release_freed() and self._has_room()):
+        if self._file.has_room() or (self._release_freed() and self._file.has_room()):
             self._full = None
-            self._pause.reset()
+            self._file.pause.reset()
             log.info("store has room again", folder=self._environment.path)
 
     def _release_freed(self) -> bool:
@@ -509,32 +394,22 @@ class Writer:
             self._freed = False
         return True
 
-    def _has_room(self) -> bool:
-        """Whether a small append would fit; nothing is written. False as well where the store fails."""
-        while True:
-            try:
-                txn = self._environment.begin_write()
-                try:
-                    txn.put(_PROBE_KEY, bytes(_PROBE_BYTES), db=self._environment.dbs.state)
-                finally:
-                    txn.abort()
-            except lmdb.Error as e:
-                if not is_full(e, self._environment.path):
-                    self._note_broken(e)
-                    return False
-                if not self._grow(self._append_cap):
-                    return False
-            else:
-                return True
-
     def _look_after(self) -> None:
         """What an idle thread does from time to time for a store that failed."""
-        if not self._usable():
+        if not self._file.usable():
             return
         self._pay()
         self._look_for_room()
         if self._full is not None:
-            self._pause.begin()
+            self._file.pause.begin()
+
+
+def _owing() -> StoreError:
+    return StoreError(
+        "outputs of an append that was refused are still to be taken back",
+        expected="that to be done before anything else is written",
+        remedy="Nothing of this was kept. It is tried again by itself; try again then.",
+    )
 
 
 def _full(what: str) -> StoreFullError:

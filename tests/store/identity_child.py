@@ -19,7 +19,7 @@ def live(order: dict[str, Any]) -> None:
         LmdbStore(order["folder"], map_bytes_initial=1, crash_hook=killer(order)).close()
         return
     store = LmdbStore(order["folder"])
-    store._writer._hook = killer(order)  # opening has transactions of its own
+    store._writer.set_hook(killer(order))  # opening has transactions of its own
     outputs = [make_output([n]) for n in range(3 * SLICE_ROWS + 10)]
     store.append([make_output([7], uuid=bytes(range(16, 32))), *outputs]).result()
     store.close()

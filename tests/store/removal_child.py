@@ -38,6 +38,6 @@ def live(order: dict[str, Any]) -> None:
     """Returns if the deletion has fewer transactions than the order says."""
     store = LmdbStore(order["folder"])
     hook = killer(order)
-    store._writer._hook = hook  # opening has transactions of its own
+    store._writer.set_hook(hook)  # opening has transactions of its own
     store.delete_namespace(OWN)
     store.close()

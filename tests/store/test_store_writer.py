@@ -13,7 +13,7 @@ import pytest
 from store_testing import NS, make_output, plain
 
 from suffixsvc.errors import StoreClosedError, StoreError, StoreFullError, UnknownNamespaceError
-from suffixsvc.store import LmdbStore, validation, writer
+from suffixsvc.store import LmdbStore, committer, validation
 from suffixsvc.store.operations import SLICE_BYTES, SLICE_ROWS, Operation
 from suffixsvc.store.snapshot import Snapshot
 from suffixsvc.store.tables import WriteView
@@ -161,7 +161,7 @@ def test_a_reader_between_a_commit_and_its_snapshot_waits(
     record = NamespaceRecord("new")
     store._writer.submit(Operation(lambda view: view.add_namespace(record)))
     added = store.append([make_output([2], namespace="new")])
-    monkeypatch.setattr(writer, "Snapshot", slow)
+    monkeypatch.setattr(committer, "Snapshot", slow)
     points.go.set()
     assert held.acquire(timeout=30)  # the commit of the first append
     go.release()
@@ -317,6 +317,56 @@ def test_a_bulk_load_into_a_full_store_leaves_nothing(tmp_path: Path) -> None:
     store.append([make_output(range(2000))]).result()
     store.check()
     store.close()
+
+
+def test_an_output_that_may_be_taken_back_is_not_taken_for_one_that_is_there(
+    store: LmdbStore, points: Points
+) -> None:
+    """A load is sent again while the first try is still at work: had that failed, what the second one was
+    told is there would have gone with it."""
+    outputs = [make_output([i], uuid=(i + 1).to_bytes(16, "big")) for i in range(4 * SLICE_ROWS)]
+    held_while(store, points)
+    bulk = store.append(outputs)
+    again = store.append(outputs[:5])  # after one slice of the load
+    points.go.set()
+    error = again.exception()
+    assert error is None or "another append" in str(error)
+    ids = bulk.result()
+    assert store.append(outputs[:5]).result() == ids[:5]
+    assert store.stats().outputs == 1 + 4 * SLICE_ROWS
+    store.check()
+
+
+def test_what_is_to_be_taken_back_goes_before_anything_else_is_written(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fails in the middle of a load, and while it is taken back. The load is sent again: nothing it
+    is told may be of the first try, which goes."""
+    outputs = [make_output([i], uuid=(i + 1).to_bytes(16, "big")) for i in range(3 * SLICE_ROWS)]
+    append, take_back = WriteView.append, WriteView.take_back
+    broken = [True]
+
+    def failing(self: WriteView, *args: Any) -> Any:
+        if broken and self.counters.last_lsn >= 2 * SLICE_ROWS:
+            raise RuntimeError("half way")
+        return append(self, *args)
+
+    def not_now(self: WriteView, lsns: Any) -> None:
+        if broken:
+            raise StoreError("not now")
+        take_back(self, lsns)
+
+    monkeypatch.setattr(WriteView, "append", failing)
+    monkeypatch.setattr(WriteView, "take_back", not_now)
+    with pytest.raises(RuntimeError, match="half way"):
+        store.append(outputs).result()
+    with pytest.raises(StoreError, match="taken back"):
+        store.append(outputs[:5]).result()
+    broken.clear()
+    ids = store.append(outputs).result()
+    assert ids[0] > 2 * SLICE_ROWS
+    assert [stored.output_id for stored in store.scan()] == ids
+    store.check()
 
 
 def test_an_unknown_namespace_is_refused_before_the_first_slice(store: LmdbStore) -> None:
