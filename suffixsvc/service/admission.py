@@ -24,8 +24,8 @@ from suffixsvc.errors import LimitExceededError
 
 __all__ = ["MAX_CHECKS", "MAX_REFLECTIONS", "MAX_UPLOADS", "MAX_WATCHES", "Admission", "pool_threads"]
 
-#: calls of AddOutputs: each indexes and logs, and the log takes one transaction at a time
-MAX_UPLOADS: Final = 32
+#: calls of AddOutputs, single outputs that agents add side by side among them
+MAX_UPLOADS: Final = 128
 MAX_REFLECTIONS: Final = 8
 MAX_WATCHES: Final = 64
 MAX_CHECKS: Final = 16
