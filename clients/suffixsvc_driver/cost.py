@@ -1,54 +1,49 @@
-"""Measuring a target's cost curve, and keeping it on disk.
+"""What a target's steps cost: measured, kept, compared with what they cost now.
 
-A curve belongs to a model file, a thread count, a build of llama.cpp and a machine. Files lie in
-``$SUFFIXSVC_HOME/cost`` and name all of these; one from another machine is refused.
+A curve is measured once and kept (:mod:`suffixsvc_driver.cost_file`). Whoever works for long compares what
+was kept with a few steps first; where nobody wants to wait, a few steps are enough for a guess.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import platform
-import socket
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import structlog
-import xxhash
 
-from suffixsvc.config import data_home
 from suffixsvc.errors import InvalidCostError
+from suffixsvc_driver.cost_file import MEASURED_BEHIND, CurveKey, cost_folder, load_curve, save_curve
 from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.live_curve import KEPT, MEASURED, LiveCurve
 from suffixsvc_driver.targets.llama import LlamaTarget
 from suffixsvc_driver.targets.llama_binding import build_name
 
 __all__ = [
-    "CurveKey",
-    "cost_folder",
+    "Progress",
+    "check_curve",
     "guessed_curve",
     "kept_curve",
     "key_of",
-    "load_curve",
+    "live_curve",
     "measure_curve",
     "measured_curve",
-    "save_curve",
     "scatter",
     "seconds_per_step",
 ]
 
 _log = structlog.get_logger(__name__)
-_FORMAT: Final = "suffixsvc-cost/1"
 #: widths worth a measurement; those between take the dearer neighbour's cost
 _WIDTHS: Final = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96, 128)
-#: tokens in front of the measured ones, about as many as a call of an agent has: the longer the text, the
-#: more plain steps a wide one costs
-_POSITION: Final = 768
+#: widths by which a kept curve is compared with what steps take now, and how often each is taken: what widths
+#: have in common tells of the others
+_CHECKED_WIDTHS: Final = (1, 2, 4, 8, 16, 32)
+_CHECK_ROUNDS: Final = 3
+#: digits of a second that are told apart
+_DIGITS: Final = 9
 #: steps that a guess is based on, plain ones and some of this width
 _GUESS_ROUNDS: Final = 5
 _GUESS_WIDTH: Final = 4
@@ -83,33 +78,6 @@ class Probed(Protocol):
     def rewind(self, keep: int) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class CurveKey:
-    """What a curve depends on. ``model`` is a hash of the file's size, head and tail; ``behind`` is the most
-    tokens that stood in front of what was measured."""
-
-    model: str
-    model_name: str
-    threads: int
-    build: str
-    max_width: int
-    flash_attention: bool | None
-    kv_type: str
-    experts_used: int | None = None
-    snapshots: bool = True
-    full_window: bool = True
-    behind: int = _POSITION
-
-    def file_name(self) -> str:
-        digest = xxhash.xxh3_64_hexdigest(json.dumps(asdict(self), sort_keys=True).encode())
-        return f"{Path(self.model_name).stem}-t{self.threads}-w{self.max_width}-{digest}.json"
-
-
-def cost_folder() -> Path:
-    """Where curves lie."""
-    return Path(data_home()) / "cost"
-
-
 def key_of(target: LlamaTarget) -> CurveKey:
     """The key of a target's curve. Reads 2 MiB of the model file."""
     settings = target.settings
@@ -133,7 +101,6 @@ def measured_curve(
     rounds: int = 5,
     folder: Path | None = None,
     again: bool = False,
-    drift: float | None = None,
     progress: Progress | None = None,
 ) -> CostCurve:
     """The target's curve from disk, or measured now and kept. A disk that cannot keep it is logged, no error.
@@ -146,13 +113,11 @@ def measured_curve(
         rounds: how often every width is measured.
         folder: instead of :func:`cost_folder`.
         again: measure even if a curve is there.
-        drift: measure also where a plain step now takes so many times what it took then, or less; costs some
-            plain steps.
     """
     key = key_of(target)
     folder = folder or cost_folder()
-    kept = None if again else _kept(key, folder)
-    if kept is not None and (drift is None or not _drifted(target, kept, drift)):
+    kept = _kept(key, folder)
+    if kept is not None and not again:
         return kept
     curve, samples = measure_curve(target, rounds=rounds, progress=progress)
     if scatter(samples) > _STEADY:
@@ -183,9 +148,41 @@ def scatter(samples: Mapping[int, Sequence[float]]) -> float:
     return statistics.median(found) if found else 0.0
 
 
-def _drifted(target: Probed, curve: CostCurve, drift: float) -> bool:
-    now = seconds_per_step(target)
-    return not curve.seconds_per_step / drift < now < curve.seconds_per_step * drift
+def live_curve(
+    target: LlamaTarget,
+    *,
+    rounds: int = 5,
+    folder: Path | None = None,
+    again: bool = False,
+    progress: Progress | None = None,
+) -> LiveCurve:
+    """For whoever works for long: the target's curve from disk, corrected by a few steps of some widths, or
+    measured now and kept. It goes on learning. See :func:`measured_curve` for the arguments, and for what
+    measuring does to the target."""
+    kept = None if again else kept_curve(target, folder=folder)
+    if kept is None:
+        curve = measured_curve(target, rounds=rounds, folder=folder, again=again, progress=progress)
+        return LiveCurve(curve, MEASURED)
+    live = LiveCurve(kept, KEPT)
+    check_curve(target, live)
+    return live
+
+
+def check_curve(target: Probed, live: LiveCurve, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    """Let a curve learn from a few steps of some widths, behind as much text as it was measured behind."""
+    position = _position(target)
+    text = _text(position)
+    target.begin(text)
+    widths = [width for width in _CHECKED_WIDTHS if width <= min(target.max_width, live.curve.max_width)]
+    for turn in range(1 + _CHECK_ROUNDS):
+        for width in widths if turn % 2 else reversed(widths):
+            if target.position + width >= target.context_size:  # single tokens may stay
+                target.begin(text)
+            before = clock()
+            target.probe(width)
+            if turn:  # buffers are allocated on first use
+                live.observe(width, clock() - before)
+    target.rewind(0)
 
 
 def kept_curve(target: LlamaTarget, *, folder: Path | None = None) -> CostCurve | None:
@@ -216,14 +213,13 @@ def measure_curve(
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[CostCurve, dict[int, list[float]]]:
     """Measure now. Every width is timed between two plain steps and divided by their mean, so that a
-    machine that slows down meanwhile changes little; medians over the rounds, in alternating order.
+    machine that slows down meanwhile changes little; medians over the rounds, in alternating order, times
+    what a plain step took in the median.
 
     Returns:
-        The curve, and the relative cost samples of each width.
+        The curve, and the seconds of each width, corrected so.
     """
-    position = max(1, min(_POSITION, (target.context_size - target.max_width - 1) // 2))
-    # any text will do: what a step costs does not depend on which tokens it holds
-    text = [1 + i % 97 for i in range(position)]
+    text = _text(_position(target))
     target.begin(text)
     widths = [w for w in _WIDTHS if w < target.max_width]
     if target.max_width > 1:
@@ -240,18 +236,31 @@ def measure_curve(
     for width in (1, *widths):
         timed(width)  # buffers are allocated on first use
     plain: list[float] = [timed(1)]
-    samples: dict[int, list[float]] = {width: [] for width in widths}
+    ratios: dict[int, list[float]] = {width: [] for width in widths}
     for turn in range(rounds):
         for width in widths if turn % 2 == 0 else reversed(widths):
             seconds = timed(width)
             plain.append(timed(1))
-            samples[width].append(2 * seconds / (plain[-1] + plain[-2]))
+            ratios[width].append(2 * seconds / (plain[-1] + plain[-2]))
             done += 1
             if progress is not None:
                 progress(done, total)
     target.rewind(0)
-    medians = {1: 1.0, **{width: statistics.median(s) for width, s in samples.items()}}
-    return CostCurve.from_samples(medians, seconds_per_step=statistics.median(plain)), samples
+    unit = statistics.median(plain)
+    medians = {1: 1.0, **{width: statistics.median(s) for width, s in ratios.items()}}
+    costs = CostCurve.from_samples(medians).costs
+    curve = CostCurve.from_seconds([round(cost * unit, _DIGITS) for cost in costs])
+    return curve, {width: [unit * ratio for ratio in s] for width, s in ratios.items()}
+
+
+def _position(target: Probed) -> int:
+    """Behind how many tokens to measure, as far as the context holds them."""
+    return max(1, min(MEASURED_BEHIND, (target.context_size - target.max_width - 1) // 2))
+
+
+def _text(length: int) -> list[int]:
+    """Any will do: what a step costs does not depend on which tokens it holds."""
+    return [1 + i % 97 for i in range(length)]
 
 
 def guessed_curve(target: Probed, *, clock: Callable[[], float] = time.perf_counter) -> CostCurve:
@@ -271,7 +280,7 @@ def seconds_per_step(
     *,
     width: int = 1,
     rounds: int = 15,
-    position: int = _POSITION,
+    position: int = MEASURED_BEHIND,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
     """What a step takes, the median of ``rounds``; a plain one of a draft model is a drafted token.
@@ -281,7 +290,7 @@ def seconds_per_step(
         position: tokens of the text that the steps stand behind, as far as the context holds them.
     """
     position = max(1, min(position, target.context_size // 2))
-    target.begin([1 + i % 97 for i in range(position)])
+    target.begin(_text(position))
     target.probe(width)  # buffers are allocated on first use
     taken = []
     for _ in range(rounds):
@@ -290,65 +299,3 @@ def seconds_per_step(
         taken.append(clock() - before)
     target.rewind(0)
     return statistics.median(taken)
-
-
-def save_curve(path: Path, key: CurveKey, curve: CostCurve, samples: dict[int, list[float]]) -> None:
-    """Write a curve's file, whole or not at all.
-
-    Raises:
-        OSError: the disk is full or the folder cannot be written to.
-    """
-    data = {
-        "format": _FORMAT,
-        "machine": _machine(),
-        "key": asdict(key),
-        "curve": curve.to_json(),
-        "samples": {str(w): s for w, s in samples.items()},
-        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".cost-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-
-
-def load_curve(path: Path, key: CurveKey) -> CostCurve:
-    """Read a curve's file.
-
-    Raises:
-        InvalidCostError: not such a file, of another model or setting, or from another machine.
-    """
-    remedy = f"Delete {path.name} to measure again."
-    try:
-        data: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as err:
-        raise InvalidCostError("a cost curve's file cannot be read", got=str(err), remedy=remedy) from err
-    if not isinstance(data, dict) or data.get("format") != _FORMAT or not isinstance(data.get("curve"), dict):
-        raise InvalidCostError("not a cost curve's file", expected=_FORMAT, got=str(data)[:80], remedy=remedy)
-    if data.get("key") != asdict(key):
-        raise InvalidCostError(
-            "a cost curve of something else", expected=asdict(key), got=data.get("key"), remedy=remedy
-        )
-    if data.get("machine") != _machine():
-        raise InvalidCostError(
-            "a cost curve from another machine", expected=_machine(), got=data.get("machine"), remedy=remedy
-        )
-    return CostCurve.from_json(data["curve"])
-
-
-def _machine() -> dict[str, Any]:
-    model = platform.processor()
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
-    return {"host": socket.gethostname(), "cpu": model, "cores": os.cpu_count()}

@@ -112,6 +112,20 @@ class CostCurve:
             costs[width] = samples[width]
         return cls(tuple(costs), seconds_per_step)
 
+    @classmethod
+    def from_seconds(cls, seconds: Sequence[float]) -> CostCurve:
+        """A curve from what a step of each width takes; ``seconds[0]`` is unused.
+
+        Raises:
+            InvalidCostError: no width, a value that is NaN, infinite or negative, a plain step of no time.
+        """
+        plain = float(seconds[1]) if len(seconds) > 1 else 0.0
+        if not 0.0 < plain < math.inf:
+            raise InvalidCostError(
+                "seconds of a plain step make no sense", expected="a finite number > 0", got=plain
+            )
+        return cls((0.0, 1.0, *(float(each) / plain for each in seconds[2:])), plain)
+
     @property
     def max_width(self) -> int:
         """The widest step the curve knows."""
@@ -128,9 +142,10 @@ class CostCurve:
         known = self.max_width
         return self.costs[width] if width <= known else self.costs[known] * width / known
 
-    def with_cost(self, width: int, cost: float) -> CostCurve:
-        """This curve with another cost at one width."""
-        return CostCurve((*self.costs[:width], cost, *self.costs[width + 1 :]), self.seconds_per_step)
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """What a step of each width takes; entry 0 is unused, and all are 0 where nobody measured."""
+        return tuple(cost * self.seconds_per_step for cost in self.costs)
 
     def padded_width(self, width: int, room: int) -> int:
         """The cheapest width that holds ``width`` tokens and is at most ``room``. Width 1 stays 1: a

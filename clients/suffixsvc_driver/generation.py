@@ -32,8 +32,8 @@ from suffixsvc_driver.events import (
     Verify,
     Wait,
 )
-from suffixsvc_driver.layers import ContinuingLayer, Layer
-from suffixsvc_driver.live_curve import LiveCurve
+from suffixsvc_driver.layers import ContinuingLayer, Layer, PricedLayer
+from suffixsvc_driver.live_curve import GUESSED, LiveCurve
 from suffixsvc_driver.permitting import Permit, cut_forbidden
 from suffixsvc_driver.policy import RunningRate
 from suffixsvc_driver.sampling import Sampling
@@ -141,6 +141,7 @@ class _Layers:
         self, layers: Sequence[Layer], clock: Callable[[], float], vocab_size: int, permit: Permit | None
     ) -> None:
         self._layers = {layer.spec.name: layer for layer in layers}
+        self._priced = [layer for layer in layers if isinstance(layer, PricedLayer)]
         self._told = dict.fromkeys(self._layers, 0)
         self._complained: set[str] = set()
         self._clock = clock
@@ -154,6 +155,13 @@ class _Layers:
                 layer.begin(prompt, cost)
             except Exception as err:  # a layer can never hurt
                 self._complain(name, err)
+
+    def reprice(self, cost: VerifyCost) -> None:
+        for layer in self._priced:
+            try:
+                layer.reprice(cost)
+            except Exception as err:  # a layer can never hurt
+                self._complain(layer.spec.name, err)
 
     def ask(self, ask: AskLayer, written: list[int]) -> LayerAnswer | LayerFailed:
         name = ask.layer
@@ -192,12 +200,12 @@ class _Layers:
 
 
 def curve_for(target: TargetShape, curve: CostCurve | LiveCurve | None) -> CostCurve | LiveCurve:
-    """``curve``, or a guess where there is none.
+    """``curve``, or a guess that learns from the steps where there is none.
 
     Raises:
         InvalidConfigError: it is wider than the target's batches.
     """
-    curve = curve or CostCurve.guessed(target.max_width)
+    curve = curve or LiveCurve(CostCurve.guessed(target.max_width), GUESSED)
     known = curve.curve if isinstance(curve, LiveCurve) else curve
     if known.max_width > target.max_width:
         raise InvalidConfigError(
@@ -246,6 +254,7 @@ class Generation:
         self._steps: list[StepRecord] = []
         self._ask_seconds = 0.0
         self._replay = 0
+        self._priced_by: CostCurve | None = None  # what layers were told; None where they do not go by it
         self._reason = FinishReason.LENGTH
 
     @property
@@ -277,6 +286,7 @@ class Generation:
         began = self._clock()
         driver = self.driver
         gains = driver.config.policy is Policy.EXPECTED_GAIN
+        self._priced_by = driver.curve if gains else None
         cost: VerifyCost = driver.curve.effective() if gains else driver.config.first_match_cost
         self._layers.begin(prompt, cost)
         self._told = self._clock()
@@ -299,6 +309,10 @@ class Generation:
     def on(self, event: Event) -> Verify | Finish | Wait | Propose:
         """What to do next, once every layer that was to be asked has answered."""
         decision = self.driver.on(event)
+        curve = self.driver.curve
+        if isinstance(decision, AskLayer) and self._priced_by is not None and self._priced_by is not curve:
+            self._priced_by = curve
+            self._layers.reprice(curve.effective())
         while isinstance(decision, AskLayer):
             answer = self._layers.ask(decision, self._written)
             self._ask_seconds += answer.seconds

@@ -1,74 +1,268 @@
-"""A cost curve that goes on learning from real steps.
+"""What steps cost now, learned from every step that is taken.
 
-What was measured before the start holds for an idle machine. Another process, a warmer chip or a longer
-context change what a wide step costs in plain ones, and so does what a machine does between two steps. Each
-width keeps its last ratios and takes their median: a step that somebody else's work fell into changes
-nothing, three in a row do.
+A shared machine changes within the hour: another process takes a core or gives it back, memory becomes faster
+or slower, a text grows. What was measured before the start says what shape the costs have, not what they are.
+So the seconds of every width are an estimate with a covariance, and each step that is taken corrects all of
+them, as far as they have something in common with it: a Kalman filter (Kalman 1960; recursive least squares
+with a prior) on the logarithms of the seconds.
+
+What widths have in common is a roofline (Williams, Waterman and Patterson 2009): a step is bound by memory,
+which is read once however many tokens there are, or by arithmetic, of which each token has its own. A plain
+step is all memory, a wide one hardly. So the costs may be off in five ways, and each has a variance:
+
+    whole      all widths alike: a slower clock, a busy machine
+    memory     a width by the share that memory has in it
+    arithmetic a width by the rest
+    near       neighbours in width together: what the model above leaves out
+    own        a width by itself, most of all the plain step, which other code computes (a matrix times a
+               vector) than the rest
+
+A few plain steps say what a plain one takes, and half of the change is expected of the wide ones; the first
+wide one tells for all of them. A price is what a width is expected to cost, and a part of its standard
+deviation more: what nobody has seen lately is dearer than it probably is, until somebody tries it.
+
+Steps that other work fell into are told from a change by what comes next. The farther one lies off, the less
+it counts; but three in a row on the same side are no accident, and all is in doubt again.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections import deque
-from dataclasses import replace
+import math
 from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from suffixsvc_driver.curve import CostCurve
 
-__all__ = ["LiveCurve"]
+__all__ = ["GUESSED", "KEPT", "MEASURED", "LiveCurve"]
 
-#: plain steps of which the median is what one takes now
-_PLAIN: Final = 15
-#: ratios kept of each width, and how many of these the first measurement counts for
-_RATIOS: Final = 9
-_MEASURED: Final = 5
-#: a cost that moved by less is left as it is
+#: how far a curve may be off, in multiples of the standard deviations below: it was measured just now, some
+#: time ago, or was guessed from a few steps
+MEASURED: Final = 0.3
+KEPT: Final = 1.0
+GUESSED: Final = 2.0
+
+#: standard deviations of logarithms: 0.2 is 20 %
+_WHOLE: Final = 0.4
+_MEMORY: Final = 0.2
+_ARITHMETIC: Final = 0.2
+_NEAR: Final = 0.08
+_OWN: Final = 0.02
+_OWN_PLAIN: Final = 0.1
+#: of a step's seconds around their median, on a machine that does something else besides
+_SCATTER: Final = 0.05
+#: of a curve whose seconds nobody knows: anything
+_UNKNOWN: Final = 10.0
+#: how sharply a step is bound by the one or the other: memory's share in a width is (plain / cost) ** this
+_SHARPNESS: Final = 3.0
+#: widths over which "near" falls to a third, in octaves
+_OCTAVES: Final = 1.0
+#: the share of what was learned that is in doubt again after each step; and how many steps are done at once
+_FORGET: Final = 0.0008
+_TOGETHER: Final = 8
+#: a plain step is known well from this share of a step's variance on
+_SETTLED: Final = 0.5
+#: standard deviations from which on a step counts less, and how many such steps in a row are no accident
+_FAR: Final = 2.0
+_NO_ACCIDENT: Final = 3
+#: standard deviations by which a price is above what is expected
+_CARE: Final = 0.5
+#: a price that moved by less is left as it is; a step that moved its own by less is no reason to look
 _WORTH_CHANGING: Final = 0.03
+_WORTH_LOOKING: Final = 0.01
+#: plain steps' worth of time after which a plain one is due
+_PLAIN_DUE: Final = 200.0
+#: a draft is tried where what a step of this many tokens costs is in doubt by more, and not sooner than so
+#: many steps after the last one that was no plain one; and by which price a token of it must be worth it
+_TRIED_WIDTH: Final = 4
+_DOUBTFUL: Final = 0.15
+_TRY_AFTER: Final = 8
+_TRIED_PRICE: Final = 0.3
+#: widths that are each estimated alone; above, widths of a quarter of an octave share what they are off by
+_ALONE: Final = 32
+_PER_OCTAVE: Final = 4
+
+_Floats = npt.NDArray[np.float64]
 
 
 class LiveCurve:
     """Shared between the generations of one target. Not thread-safe.
 
     Args:
-        curve: measured before (see :mod:`suffixsvc_driver.cost`).
+        curve: measured or guessed before (see :mod:`suffixsvc_driver.cost`).
+        doubt: how far it may be off: :data:`MEASURED`, :data:`KEPT`, :data:`GUESSED`.
 
     Attributes:
-        curve: as it is now.
-        changes: how often a cost was corrected.
+        curve: prices to decide by, as they are now.
+        changes: how often they were corrected.
     """
 
-    def __init__(self, curve: CostCurve) -> None:
+    def __init__(self, curve: CostCurve, doubt: float = KEPT) -> None:
         self.curve = curve
         self.changes = 0
-        self._plain: deque[float] = deque(maxlen=_PLAIN)
-        self._unit = curve.seconds_per_step
-        self._ratios: dict[int, deque[float]] = {}
+        unit = curve.seconds_per_step
+        costs = np.maximum(np.array(curve.costs[1:]), 1e-6)
+        self._known: _Floats = np.log(costs * (unit or 1.0))
+        self._known_of: list[float] = self._known.tolist()
+        #: of each width, which estimate is its own
+        self._slot_of = [_slot(width) for width in range(1, curve.max_width + 1)]
+        self._slots = np.array(self._slot_of)
+        self._prior = _covariance(costs, self._slots)
+        self._doubt: _Floats = doubt * doubt * self._prior
+        if not unit:
+            self._doubt += _UNKNOWN**2
+        size = len(self._doubt)
+        #: by how much each is off, as a logarithm
+        self._off: _Floats = np.zeros(size)
+        self._gain: _Floats = np.empty(size)
+        self._learned: _Floats = np.empty((size, size))
+        self._seen = bool(unit)
+        self._shown = np.log(costs)
+        self._steps = 0
+        self._in_a_row = [0, 0]  # plain steps, and others, that lay far off; below 0 they were too quick
+        self._since_plain = 0.0
+        self._since_wide = 0
+        self._trial = CostCurve.linear(_TRIED_PRICE, min(_TRIED_WIDTH, curve.max_width))
+        self._wide_doubt = 0.0
+        #: whether a plain step is known as well as one step tells; then so many wait, with this sum
+        self._settled = False
+        self._pooled, self._pool = 0, 0.0
 
     @property
     def seconds_per_step(self) -> float:
         """What a plain step takes now; 0 while nobody knows."""
-        return self._unit
+        return math.exp(self._known_of[0] + float(self._off[0])) if self._seen else 0.0
+
+    @property
+    def plain_due(self) -> bool:
+        """Whether it is time for a plain step, lest nobody notices what one takes now: the others are priced
+        by it."""
+        return self._since_plain >= _PLAIN_DUE
+
+    @property
+    def trial(self) -> CostCurve | None:
+        """Prices by which to decide this once, where it is time to see what a step of some tokens costs now:
+        who never drafts because of a price never learns that it has fallen."""
+        due = self._since_wide >= _TRY_AFTER and self._wide_doubt > _DOUBTFUL
+        return self._trial if due else None
+
+    def expected(self) -> CostCurve:
+        """What steps are expected to cost now, nothing added for doubt: to forecast by, not to decide by."""
+        return self._curve_of(self._expected())
 
     def observe(self, width: int, seconds: float) -> None:
         """A step of ``width`` tokens, the newest one and those computed again included, took so long;
         0 seconds is no measurement, and so is a width that the curve does not know."""
-        if not 0.0 < seconds < float("inf") or not 1 <= width <= self.curve.max_width:
+        if not 0.0 < seconds < math.inf or not 1 <= width <= len(self._slot_of):
             return
-        if width == 1:
-            self._plain.append(seconds)
-            if len(self._plain) >= _MEASURED:
-                self._unit = statistics.median(self._plain)
-                known_unit = self.curve.seconds_per_step
-                if abs(self._unit - known_unit) > _WORTH_CHANGING * known_unit:
-                    # what questions cost in plain steps depends on it
-                    self.curve = replace(self.curve, seconds_per_step=self._unit)
+        self._since_plain = 0.0 if width == 1 else self._since_plain + self.curve.costs[width]
+        self._since_wide = self._since_wide + 1 if width == 1 else 0
+        slot = self._slot_of[width - 1]
+        surprise = math.log(seconds) - self._known_of[width - 1] - float(self._off[slot])
+        if width == 1 and self._settled and abs(surprise) <= _FAR * _SCATTER:
+            # nearly every step where little is drafted: learned from together, which is the same
+            self._in_a_row[0] = 0
+            self._pooled += 1
+            self._pool += surprise
+            if self._pooled == _TOGETHER:
+                self._empty_pool()
             return
-        if self._unit <= 0.0:
-            return
-        known = self.curve.costs[width]
-        ratios = self._ratios.setdefault(width, deque([known] * _MEASURED, maxlen=_RATIOS))
-        ratios.append(seconds / self._unit)
-        now = statistics.median(ratios)
-        if abs(now - known) > _WORTH_CHANGING * known:
-            self.curve = self.curve.with_cost(width, now)
+        if self._pooled:
+            known = float(self._off[slot])
+            self._empty_pool()
+            surprise -= float(self._off[slot]) - known
+        self._learn(slot, surprise, self._noise(slot, surprise), 1)
+
+    def _empty_pool(self) -> None:
+        steps, surprise = self._pooled, self._pool / self._pooled
+        self._pooled, self._pool = 0, 0.0
+        self._learn(0, surprise, _SCATTER**2 / steps, steps)
+
+    def _learn(self, slot: int, surprise: float, noise: float, steps: int) -> None:
+        """Correct what all widths are off by."""
+        row = self._doubt[slot]
+        gain = np.multiply(row, 1.0 / (float(row[slot]) + noise), out=self._gain)
+        self._doubt -= np.multiply(gain[:, None], row, out=self._learned)
+        gain *= surprise
+        self._off += gain
+        self._seen = True
+        self._steps += steps
+        if self._steps >= _TOGETHER:
+            self._doubt += self._steps * _FORGET * (self._prior - self._doubt)
+            self._steps = 0
+            self._settled = float(self._doubt[0, 0]) < _SETTLED * _SCATTER**2
+            self._look()
+        elif abs(float(gain[slot])) > _WORTH_LOOKING:
+            self._look()
+
+    def _noise(self, slot: int, surprise: float) -> float:
+        """The variance that a step is taken to have besides what is in doubt anyway."""
+        far = abs(surprise) / (_FAR * _SCATTER)
+        kind = min(slot, 1)
+        if far <= 1.0:
+            self._in_a_row[kind] = 0
+            return _SCATTER**2
+        if abs(surprise) <= _FAR * math.sqrt(float(self._doubt[slot, slot]) + _SCATTER**2):
+            self._in_a_row[kind] = 0  # not farther than was to be expected
+        else:
+            side = 1 if surprise > 0.0 else -1
+            before = self._in_a_row[kind]
+            self._in_a_row[kind] = before + side if before * side > 0 else side
+            if abs(self._in_a_row[kind]) >= _NO_ACCIDENT:
+                self._in_a_row[kind] = 0
+                self._settled = False
+                # whatever else it is, it may be all widths alike, by as much as this
+                self._doubt += self._prior + surprise**2
+                return _SCATTER**2
+        return (far * _SCATTER) ** 2
+
+    def _expected(self) -> _Floats:
+        """Of each width, the logarithm of what it costs in plain steps."""
+        now: _Floats = self._known + self._off[self._slots]
+        now -= now[0]
+        return now
+
+    def _look(self) -> None:
+        """Put out new prices where these are worth a change."""
+        doubt, plain = self._doubt, self._doubt[0]
+        apart = doubt.diagonal() - 2.0 * plain + plain[0]
+        deviations = np.sqrt(np.maximum(apart, 0.0))
+        self._wide_doubt = float(deviations[min(_TRIED_WIDTH, len(deviations)) - 1])
+        care = _CARE * deviations
+        now = self._expected() + care[self._slots]
+        unit, known = self.seconds_per_step, self.curve.seconds_per_step
+        if (
+            abs(unit - known) > _WORTH_CHANGING * known
+            or float(np.abs(now - self._shown).max()) > _WORTH_CHANGING
+        ):
+            self._shown = now
+            self.curve = self._curve_of(now)
             self.changes += 1
+
+    def _curve_of(self, logarithms: _Floats) -> CostCurve:
+        return CostCurve((0.0, 1.0, *np.exp(logarithms[1:]).tolist()), self.seconds_per_step)
+
+
+def _slot(width: int) -> int:
+    if width <= _ALONE:
+        return width - 1
+    return _ALONE + int(_PER_OCTAVE * math.log2((width - 1) / _ALONE))
+
+
+def _covariance(costs: _Floats, slots: npt.NDArray[np.int_]) -> _Floats:
+    """Of what the logarithms of a kept curve's seconds are off by: see above."""
+    first = np.unique(slots, return_index=True)[1]
+    memory = np.minimum(1.0, 1.0 / costs[first]) ** _SHARPNESS
+    arithmetic = 1.0 - memory
+    octave = np.log2(first + 1.0) / _OCTAVES
+    near = np.exp(-np.abs(np.subtract.outer(octave, octave)))
+    covariance: _Floats = (
+        _WHOLE**2
+        + _MEMORY**2 * np.outer(memory, memory)
+        + _ARITHMETIC**2 * np.outer(arithmetic, arithmetic)
+        + _NEAR**2 * near
+        + _OWN**2 * np.eye(len(first))
+    )
+    covariance[0, 0] += _OWN_PLAIN**2
+    return covariance

@@ -53,7 +53,8 @@ def generate(
         config: policy and its settings.
         layers: in the order in which they are asked, cheapest first.
         sampling: how tokens are chosen. Drafted tokens that its grammar forbids are never sent.
-        curve: the target's measured cost curve; without one a guess. A live one learns from the steps.
+        curve: what the target's steps cost. A live one learns from them, and so does the guess that is made
+            without one; give the same live one to all generations.
         trust: what earlier generations learned about these layers; it learns on.
         stop: ends the generation where it holds.
         content: says what kind of text token ids are, for controllers that go by it; asked now and then.

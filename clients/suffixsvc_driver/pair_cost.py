@@ -6,25 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import structlog
-
-from suffixsvc_driver.cost import (
-    Progress,
-    cost_folder,
-    kept_curve,
-    key_of,
-    measured_curve,
-    save_curve,
-    seconds_per_step,
-)
-from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.cost import Progress, live_curve, seconds_per_step
 from suffixsvc_driver.prospects import best_speedup, pays_from
 from suffixsvc_driver.targets.llama import LlamaTarget
 from suffixsvc_driver.targets.llama_context import ContextSettings
 
 __all__ = ["CURVE_WIDTH", "PairCost", "measure_pair", "measured_seconds_per_token"]
 
-_log = structlog.get_logger(__name__)
 #: the widest step measured, unless somebody says otherwise: curves are kept by it
 CURVE_WIDTH: Final = 64
 _CONTEXT_SIZE: Final = 1024
@@ -60,7 +48,8 @@ def measure_pair(
     rounds: int = 5,
     progress: Progress | None = None,
 ) -> PairCost:
-    """Measure both models, one after the other, or take what was measured before.
+    """Measure both models, one after the other. Of the target's curve only a few steps are taken where one is
+    kept; the draft model's token is always measured now: a ratio of what was measured on two days is none.
 
     Args:
         token_ratio: tokens of the draft model for a token of the target.
@@ -71,7 +60,7 @@ def measure_pair(
     """
     settings = ContextSettings(context_size=_CONTEXT_SIZE, threads=threads, max_width=CURVE_WIDTH)
     with LlamaTarget(target, settings) as large:
-        curve = measured_curve(large, rounds=rounds, progress=progress)
+        curve = live_curve(large, rounds=rounds, progress=progress).expected()
     seconds = measured_seconds_per_token(draft, threads)
     ratio = seconds * token_ratio / curve.seconds_per_step
     return PairCost(
@@ -84,26 +73,8 @@ def measure_pair(
     )
 
 
-def measured_seconds_per_token(
-    model: Path, threads: int, *, folder: Path | None = None, again: bool = False
-) -> float:
-    """What a plain step of a model takes, from disk or measured now and kept beside the curves, as one that
-    ends at width 1. A disk that cannot keep it is logged, no error.
-
-    Args:
-        folder: instead of :func:`~suffixsvc_driver.cost.cost_folder`.
-        again: measure even if it is there.
-    """
+def measured_seconds_per_token(model: Path, threads: int) -> float:
+    """What a plain step of a model takes now."""
     settings = ContextSettings(context_size=_CONTEXT_SIZE, threads=threads, max_width=1)
     with LlamaTarget(model, settings) as target:
-        kept = None if again else kept_curve(target, folder=folder)
-        if kept is not None:
-            return kept.seconds_per_step
-        seconds = seconds_per_step(target)
-        key = key_of(target)
-        path = (folder or cost_folder()) / key.file_name()
-        try:
-            save_curve(path, key, CostCurve((0.0, 1.0), seconds), {})
-        except OSError as err:
-            _log.warning("a cost was measured but cannot be kept", path=str(path), reason=str(err))
-        return seconds
+        return seconds_per_step(target)

@@ -139,7 +139,8 @@ def generate_many(
     Args:
         requests: taken one by one as lanes become free, so a generator may make the next ones of what came.
         config: of all of them.
-        curve: the target's measured cost curve, by the tokens of the whole batch; without one a guess.
+        curve: what the target's steps cost, by the tokens of the whole batch; without one a guess that
+            learns from them.
         trust: what is known about layers by name; shared, and learned on.
 
     Raises:

@@ -210,14 +210,37 @@ class Driver:
         self._phase = _Phase.ASKING
         self._next_layer = 0
         headroom = Headroom(self._limit(), self._room(), self._replay + self._beside, self._begin.replays)
+        curve = self._trial() or self.curve
         if self._trees:
-            self._draft = TreeDraft(self.curve, self._rate.value, headroom, self._begin.max_branches)
+            self._draft = TreeDraft(curve, self._rate.value, headroom, self._begin.max_branches)
         else:
-            self._draft = StepDraft(self.curve, self._rate.value, headroom)
+            self._draft = StepDraft(curve, self._rate.value, headroom)
         self._asking_cost = 0.0
         for layer in self._layers:
             layer.begin_step()
+        if self._wants_plain():
+            return self._go_plain()
         return self._ask_next()
+
+    def _learns(self) -> LiveCurve | None:
+        """A curve that a step could be taken for: in a shared batch nobody decides that alone."""
+        gains = self.config.policy is Policy.EXPECTED_GAIN
+        return self._live if gains and not self._begin.paced else None
+
+    def _trial(self) -> CostCurve | None:
+        live = self._learns()
+        return live.trial if live is not None and not self._replay else None
+
+    def _wants_plain(self) -> bool:
+        live = self._learns()
+        return live is not None and live.plain_due
+
+    def _go_plain(self) -> Decision:
+        for layer in self._layers:
+            self._draft.leave_alone(layer.spec.name, "a plain step is due, to see what one takes now")
+            layer.pass_over()
+        self._ask = None
+        return self._decide()
 
     # -- asking
 

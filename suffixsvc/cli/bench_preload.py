@@ -62,14 +62,14 @@ def _ask(
 ) -> list[LiveRow]:
     from suffixsvc_bench.preload_bench import run_live
     from suffixsvc_caches.tokenizers import require_fingerprint
-    from suffixsvc_driver.cost import measured_curve
+    from suffixsvc_driver.cost import live_curve
     from suffixsvc_driver.targets.llama import LlamaTarget
     from suffixsvc_driver.targets.llama_context import ContextSettings
 
     with LlamaTarget(model, ContextSettings(threads=threads)) as target:
         for recipe in recipes:
             require_fingerprint(target.model.vocabulary.fingerprint, recipe.tokenizer, str(model))
-        curve = measured_curve(target)
+        curve = live_curve(target)
         return [
             run_live(recipe, target, curve, calls[recipe.name][:questions], max_tokens) for recipe in recipes
         ]

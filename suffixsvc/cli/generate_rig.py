@@ -17,7 +17,7 @@ from suffixsvc_driver.gbnf import check_grammar
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.layers.suffix import SuffixLayer
-from suffixsvc_driver.live_curve import LiveCurve
+from suffixsvc_driver.live_curve import GUESSED, KEPT, MEASURED, LiveCurve
 from suffixsvc_driver.machine import usable_cores
 from suffixsvc_driver.model_class import model_class
 from suffixsvc_driver.settings_file import Settings
@@ -141,7 +141,7 @@ def set_up(options: Options, say: Say, stack: ExitStack) -> Rig:
     header = check_gguf(path)
     config = options.driver(settings.driver, model_class(header.weights, expert_counts(header)[0]))
     target = _target(path, header, settings, stack)
-    curve, measured = _curve(target, options, say)
+    curve, doubt = _curve(target, options, say)
     vocabulary = target.model.vocabulary
     memory = None
     if settings.suffix.enabled:
@@ -162,7 +162,8 @@ def set_up(options: Options, say: Say, stack: ExitStack) -> Rig:
                 context_size=target.context_size,
             )
         )
-    return Rig(target, settings, config, LiveCurve(curve), measured, Trust(), memory, draft, namespace)
+    live = LiveCurve(curve, doubt)
+    return Rig(target, settings, config, live, doubt != GUESSED, Trust(), memory, draft, namespace)
 
 
 def _target(path: Path, header: GgufHeader, settings: Settings, stack: ExitStack) -> LlamaTarget:
@@ -174,13 +175,13 @@ def _target(path: Path, header: GgufHeader, settings: Settings, stack: ExitStack
     return stack.enter_context(LlamaTarget(model, chosen))
 
 
-def _curve(target: LlamaTarget, options: Options, say: Say) -> tuple[CostCurve, bool]:
-    """What steps cost, and whether that was measured."""
+def _curve(target: LlamaTarget, options: Options, say: Say) -> tuple[CostCurve, float]:
+    """What steps cost, and how far that may be off. A kept curve is not checked first: its first steps do."""
     kept = kept_curve(target)
     if kept is not None:
-        return kept, True
+        return kept, KEPT
     if not options.measure:
-        return guessed_curve(target), False
+        return guessed_curve(target), GUESSED
     say("measuring what a step costs on this machine; it is kept for the next time")
     with progress_bar("measuring what a step costs") as bar:
-        return measured_curve(target, again=True, progress=bar), True
+        return measured_curve(target, again=True, progress=bar), MEASURED

@@ -54,7 +54,7 @@ def probe(
     says from which step time the service pays.
     """
     from suffixsvc_driver import models
-    from suffixsvc_driver.cost import measured_curve
+    from suffixsvc_driver.cost import live_curve
     from suffixsvc_driver.machine import look_at_machine, usable_cores
     from suffixsvc_driver.prospects import prospects
     from suffixsvc_driver.targets.llama import LlamaTarget
@@ -67,8 +67,8 @@ def probe(
     path, draft_path = models.resolve(model), models.resolve(draft) if draft else None
     settings = ContextSettings(context_size=1024, threads=threads, max_width=max_width)
     with LlamaTarget(path, settings) as target, progress_bar("measuring what a step costs") as bar:
-        curve = measured_curve(target, rounds=rounds, again=again, progress=bar)
-    asked = _ask(draft_path, threads, rounds, rpc=rpc, again=again)
+        curve = live_curve(target, rounds=rounds, again=again, progress=bar).expected()
+    asked = _ask(draft_path, threads, rounds, rpc=rpc)
     draft_cost = None if asked.draft_seconds is None else asked.draft_seconds / curve.seconds_per_step
     found = Probe(
         path.name,
@@ -88,7 +88,7 @@ def probe(
         found.show()
 
 
-def _ask(draft: Path | None, threads: int, rounds: int, *, rpc: bool, again: bool) -> Asked:
+def _ask(draft: Path | None, threads: int, rounds: int, *, rpc: bool) -> Asked:
     """Whatever of it does not start is said, and left out: the curve was measured already."""
     from suffixsvc_bench.rpc_bench.asking import measure_asking, measure_worker
     from suffixsvc_bench.stopping import stop_on_signals
@@ -115,5 +115,5 @@ def _ask(draft: Path | None, threads: int, rounds: int, *, rpc: bool, again: boo
             except ServiceError as error:
                 failures.append(str(error))
     if draft is not None and seconds is None:
-        seconds = measured_seconds_per_token(draft, threads, again=again)
+        seconds = measured_seconds_per_token(draft, threads)
     return Asked(cache, worker, seconds, tuple(failures))

@@ -11,6 +11,7 @@ from suffixsvc_bench.demo.pipeline import Call
 from suffixsvc_bench.demo.questions import FIRST_PASS
 from suffixsvc_driver.config import DriverConfig
 from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.live_curve import LiveCurve
 from suffixsvc_driver.targets.llama import LlamaTarget
 from suffixsvc_driver.targets.llama_context import ContextSettings
 from support.tiny_gguf import write_tiny_llama
@@ -23,7 +24,7 @@ def test_a_drafted_run_pays_for_its_session_and_a_plain_one_for_nothing(tmp_path
     settings = ContextSettings(context_size=2048, slots=2, threads=1, max_width=8)
     call = Call(agents.PLANNER, FIRST_PASS[0], 0, agents.plan_prompt(FIRST_PASS[0].text))
     with LlamaTarget(model, settings) as target, SuffixCache() as cache:
-        brain = Brain(target, CostCurve.linear(0.1, 8), cache.namespace("demo/tiny"))
+        brain = Brain(target, LiveCurve(CostCurve.linear(0.1, 8)), cache.namespace("demo/tiny"))
         drafted, plain = brain.drafted(call, DriverConfig()), brain.plain(call)
         assert cache.stats().outputs == 1
     assert drafted.extra_seconds > 0

@@ -106,18 +106,20 @@ def test_not_even_through_text(run: Run, target: Path, tmp_path: Path) -> None:
 
 
 def test_measured(run: Run, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once, and kept. What is measured is the machine's; what follows from it is not."""
+    """The target's curve is kept, and compared with a few steps from then on; a draft's token is measured
+    every time. What is measured is the machine's; what follows from it is not."""
     monkeypatch.setenv("SUFFIXSVC_HOME", str(tmp_path / "home"))
     draft = write_other(tmp_path / "draft.gguf")
     code, told, wrong = run(target, draft, "--measure", "--threads", 1, "--json")
     assert code == 1, wrong
-    cost = json.loads(told)["measured"]
-    assert cost["threads"] == 1
-    assert cost["cost_ratio"] == pytest.approx(cost["draft_seconds"] / cost["step_seconds"])
+    found = json.loads(told)["measured"]
+    assert found["threads"] == 1
+    assert found["cost_ratio"] == pytest.approx(found["draft_seconds"] / found["step_seconds"])
     kept = sorted((tmp_path / "home" / "cost").iterdir())
-    assert [path.name.split("-t1-")[0] for path in kept] == ["draft", "target"]
-    curve = CostCurve.from_json(json.loads(kept[1].read_text())["curve"])
-    assert cost["pays_from"] == pays_from(curve, token_cost=cost["cost_ratio"])
+    assert [path.name.split("-t1-")[0] for path in kept] == ["target"]
+    curve = CostCurve.from_seconds(json.loads(kept[0].read_text())["seconds"])
+    # measured just now: nothing to correct
+    assert found["pays_from"] == pays_from(curve, token_cost=found["cost_ratio"])
     code, told, _ = run(target, draft, "--measure", "--threads", 1)
     assert "Measured on 1 threads" in told
     assert sorted((tmp_path / "home" / "cost").iterdir()) == kept
@@ -129,9 +131,9 @@ def test_measured(run: Run, target: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert code == 0, wrong
     fits, alone = json.loads(told)
     assert (fits["name"], alone["name"]) == ("fits.gguf", "alone.gguf")
-    assert fits["pays_from"] == pays_from(curve, token_cost=fits["measured_ratio"])
+    assert fits["measured_ratio"] > 0
     assert (alone["reason"], alone["measured_ratio"]) == ("a vocabulary without weights", None)
-    assert len(list((tmp_path / "home" / "cost").iterdir())) == 3, "the target was not measured again"
+    assert sorted((tmp_path / "home" / "cost").iterdir()) == kept, "the target was not measured again"
     code, told, _ = run(target, folder / "alone.gguf", "--measure", "--json")
     assert json.loads(told)["measured"] is None
 

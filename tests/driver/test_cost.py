@@ -10,18 +10,23 @@ import pytest
 from structlog.testing import capture_logs
 from suffixsvc_driver import cost
 from suffixsvc_driver.cost import (
+    check_curve,
     guessed_curve,
     key_of,
-    load_curve,
+    live_curve,
     measure_curve,
     measured_curve,
     scatter,
 )
+from suffixsvc_driver.cost_file import cost_folder, load_curve, read_curve, save_curve
 from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.live_curve import KEPT, LiveCurve
 from suffixsvc_driver.loop import generate
 from suffixsvc_driver.targets.llama import LlamaTarget
 
 from suffixsvc.errors import InvalidCostError
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "cost"
 
 
 class Scripted:
@@ -61,6 +66,8 @@ def test_a_machine_that_slows_down_measures_the_same() -> None:
     assert seen[-1][0] == seen[-1][1] == len(seen)
     assert all(len(s) == 4 for s in samples.values())
     assert curve.seconds_per_step > 1
+    # seconds, as if the machine had been the same all the time
+    assert samples[16] == pytest.approx([4.0 * curve.seconds_per_step] * 4, rel=0.02)
 
 
 def test_measured_once_and_kept(
@@ -85,8 +92,13 @@ def test_measured_once_and_kept(
         ({"machine": {"host": "elsewhere", "cpu": "other", "cores": 96}}, "another machine"),
         ({"key": {**data["key"], "threads": 8}}, "something else"),
         ({"format": "suffixsvc-cost/0"}, "not a cost curve"),
-        ({"curve": {"costs": [0, 1, -1]}}, "width 2"),
-        ({"curve": 5}, "not a cost curve"),
+        ({"seconds": [0, 0.03, -1]}, "width 2"),
+        ({"seconds": [0]}, "a plain step"),
+        ({"seconds": 5}, "not a cost curve"),
+        ({"seconds": [0, "much"]}, "not a cost curve"),
+        ({"format": "suffixsvc-cost/1"}, "not a cost curve"),
+        ({"format": "suffixsvc-cost/1", "curve": {"costs": [0, 1, -1], "seconds_per_step": 1}}, "width 2"),
+        ({"format": "suffixsvc-cost/1", "curve": {"costs": [0, 1, 2]}}, "a plain step"),
     ):
         path.write_text(json.dumps({**data, **change}))
         with pytest.raises(InvalidCostError, match=reason):
@@ -138,24 +150,81 @@ def test_scatter_is_told_from_the_samples() -> None:
     assert scatter({}) == scatter({2: [1.5]}) == 0.0
 
 
+def test_a_kept_curve_is_read_whatever_version_it_is(tmp_path: Path) -> None:
+    """Version 1 kept plain steps and the seconds of one. Whoever updates does not measure again."""
+    for version in (1, 2):
+        path = GOLDEN / f"v{version}.json"
+        curve, key, machine = read_curve(path)
+        assert curve.seconds == pytest.approx((0.0, 0.0363, 0.057, 0.0868, 0.0868))
+        assert curve.costs[2] == pytest.approx(1.5702, rel=1e-4)
+        assert (key["model_name"], key["threads"]) == ("some.gguf", 2)
+        assert machine == {"host": "somewhere", "cpu": "some cpu", "cores": 2}
+
+
+def test_a_file_holds_seconds(tiny_target: LlamaTarget, tmp_path: Path) -> None:
+    curve = CostCurve.from_seconds([0.0, 0.0363, 0.057, 0.0868])
+    path, key = tmp_path / "c.json", key_of(tiny_target)
+    save_curve(path, key, curve, {2: [0.055, 0.057, 0.06]})
+    data = json.loads(path.read_text())
+    assert data["format"] == "suffixsvc-cost/2"
+    assert data["seconds"] == [0.0, 0.0363, 0.057, 0.0868]
+    assert data["samples"] == {"2": [0.055, 0.057, 0.06]}
+    assert load_curve(path, key) == curve
+
+
+class Changed(Scripted):
+    """What was measured on another day: a plain step took 1.4 s."""
+
+    def probe(self, width: int) -> None:
+        self.probes += 1
+        self.now += {1: 1.0, 2: 1.5, 4: 3.0, 8: 3.2, 16: 4.0}.get(width, 3.0)
+
+
+def test_a_kept_curve_is_compared_with_a_few_steps_before_somebody_works_long_with_it() -> None:
+    """A demo or a benchmark runs for an hour: two dozens of steps at its start are nothing beside that, and
+    nothing has to be sent at a wrong price to find out that it is wrong."""
+    target = Changed()
+    kept = CostCurve.from_seconds([0.0, 1.4, *[1.5] * 1, *[3.0] * 5, *[3.2] * 4, *[4.0] * 5])
+    live = LiveCurve(kept, KEPT)
+    check_curve(target, live, clock=lambda: target.now)
+    assert target.probes == 4 * 5
+    assert target.kept == 0
+    now = live.expected()
+    assert now.seconds_per_step == pytest.approx(1.0, rel=0.03)
+    for width, seconds in ((2, 1.5), (4, 3.0), (8, 3.2), (16, 4.0)):
+        assert now.costs[width] == pytest.approx(seconds, rel=0.06)
+    # no width of these was tried
+    assert now.costs[6] == pytest.approx(3.0, rel=0.1)
+
+
+def test_who_works_long_finds_what_is_kept_or_measures_it(
+    tiny_target: LlamaTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = live_curve(tiny_target, rounds=1, folder=tmp_path)
+    (path,) = tmp_path.iterdir()
+    assert first.curve == load_curve(path, key_of(tiny_target))
+    monkeypatch.setattr(cost, "measure_curve", lambda *_, **__: pytest.fail("measured again"))
+    wrong = CostCurve.from_seconds([1000.0 * each for each in first.curve.seconds])
+    save_curve(path, key_of(tiny_target), wrong, {})
+    again = live_curve(tiny_target, folder=tmp_path)
+    assert again.seconds_per_step < 0.2 * wrong.seconds_per_step, "a few steps told that it is not so"
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_what_a_busy_machine_says_takes_the_place_of_nothing_better(
     tiny_target: LlamaTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
 ) -> None:
     """It is measured twice; a quiet second time is as good as ever."""
     steady, disturbed = (
-        CostCurve.from_samples(
-            {1: 1.0, **{w: sorted(s)[1] for w, s in samples.items()}}, seconds_per_step=unit
-        )
+        CostCurve.from_seconds([0.0, unit, *(unit * sorted(s)[1] for s in samples.values())])
         for samples, unit in ((QUIET, 0.03), (BUSY, 0.5))
     )
     said = [(disturbed, BUSY)] * 2
     monkeypatch.setattr(cost, "measure_curve", lambda *_, **__: said.pop(0))
-    monkeypatch.setattr(cost, "seconds_per_step", lambda *_: 0.5)
     if kept:
-        cost.save_curve(tmp_path / key_of(tiny_target).file_name(), key_of(tiny_target), steady, QUIET)
+        save_curve(tmp_path / key_of(tiny_target).file_name(), key_of(tiny_target), steady, QUIET)
     with capture_logs() as logged:
-        assert measured_curve(tiny_target, folder=tmp_path, drift=1.25) == (steady if kept else disturbed)
+        assert measured_curve(tiny_target, folder=tmp_path, again=kept) == (steady if kept else disturbed)
     assert said == []
     assert "busy machine" in logged[0]["event"]
     said = [(disturbed, BUSY), (steady, QUIET)]
@@ -175,4 +244,4 @@ def test_the_key_names_what_matters(tiny_target: LlamaTarget, tmp_path: Path) ->
     other.write_bytes(data)
     with LlamaTarget(other, tiny_target.settings) as target:
         assert key_of(target).model != key.model
-    assert cost.cost_folder().name == "cost"
+    assert cost_folder().name == "cost"

@@ -43,6 +43,11 @@ def test_a_width_nobody_measured_is_no_bargain() -> None:
     assert curve.padded_width(2, 100) == 2
     assert curve.effective().tolist() == pytest.approx([0, 1, 1.9, 2.5, 2.5, *[5] * 8])
     assert CostCurve.from_json(curve.to_json()) == curve
+    assert curve.seconds[:5] == pytest.approx((0, 0.03, 0.057, 0.075, 0.075))
+    assert CostCurve.from_seconds(curve.seconds).costs == pytest.approx(curve.costs)
+    for wrong in ([], [0.0], [0.0, 0.0], [0.0, float("nan")], [0.0, 0.03, -1.0], [0.0, 0.03, float("inf")]):
+        with pytest.raises(InvalidCostError):
+            CostCurve.from_seconds(wrong)
     with pytest.raises(InvalidCostError):
         CostCurve.from_samples({2: 1.0})
     for wrong in ({}, {"costs": "abc"}, {"costs": [0, True]}, {"costs": [0, 1], "seconds_per_step": "1"}):

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from suffixsvc_driver.cost import key_of
+from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.model_class import ModelClass, model_class
 from suffixsvc_driver.sampling import Sampling
 from suffixsvc_driver.targets.experts import expert_counts
@@ -75,7 +77,7 @@ def _run_on(
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     wanted = replace(options.rig, experts=experts)
     rig = Rig(wanted, folder, stack, lambda done, total: tell("measuring what steps cost", 0.0))
-    measured.curve = measured.curve or rig.curve.curve.to_json()
+    measured.curve = measured.curve or rig.curve.expected().to_json()
     writer = Speculator(rig.target, rig.curve)
 
     def write(job: Job) -> Sequence[int]:
@@ -130,20 +132,25 @@ class _Run:
         first = sampling.temperature == options.temperatures[0] and rig.options.experts == options.experts[0]
         if first:
             measured.settings = {setting.name: setting for setting in settings}
-        curve = rig.curve.curve
-        plain = PlainVariant(curve, sampling)
+        curve = rig.curve.expected()
+        plain = PlainVariant(curve, sampling, witness=rig.curve)
         ways = [
-            DriverVariant(s, curve, rig.target, rig.namespace, rig.draft_model, rig.content) for s in settings
+            DriverVariant(s, curve, rig.target, rig.namespace, rig.draft_model, rig.content, rig.curve)
+            for s in settings
         ]
         targets = rig.targets(len(ways) + 1)
         each = options.rounds * (len(ways) + len(peers) + 1)
         answers, done = sum(len(w.jobs) for w in self.workloads) * each, 0
         for workload in self.workloads:
             name = self._name(workload, sampling)
+            seen: list[tuple[float, ...]] = []
 
-            def on_answer(variant: str, job: str, name: str = name) -> None:
+            def on_answer(
+                variant: str, job: str, name: str = name, seen: list[tuple[float, ...]] = seen
+            ) -> None:
                 nonlocal done
                 self.tell(f"{name}: {job}, {variant}", min(1.0, done / answers))
+                seen.append(rig.curve.expected().seconds)
                 done += job != "what it remembers"
 
             prefill = SharedPrefill(targets)
@@ -160,7 +167,9 @@ class _Run:
             measured.rows += [row_of(name, variant, found) for variant, found in pairs.items()]
             ours, *others = pairs
             measured.against[name] = {other: against(pairs[ours], pairs[other]) for other in others}
-            measured.forecasts[name] = self._forecast(workload, pairs[ours])
+            during = CostCurve.from_seconds(np.mean([*seen, rig.curve.expected().seconds], axis=0).tolist())
+            measured.forecast_curves[name] = during.to_json()
+            measured.forecasts[name] = self._forecast(workload, pairs[ours], during)
             self.keep(measured)
 
     def price(self, prices: Prices) -> None:
@@ -195,14 +204,18 @@ class _Run:
         model = self.rig.model
         return model_class(model.parameters, expert_counts(model.header)[0])
 
-    def _forecast(self, workload: Workload, pairs: Sequence[Pair]) -> float:
+    def _forecast(self, workload: Workload, pairs: Sequence[Pair], curve: CostCurve) -> float:
         """Of the texts that this way wrote: where two tokens are as good as equal a batch of another width
-        may choose the other one, and behind it stands another text than plain decoding's, with other luck."""
+        may choose the other one, and behind it stands another text than plain decoding's, with other luck.
+
+        Args:
+            curve: what steps took on average while they were written, all ways' steps together.
+        """
         jobs, rounds = workload.jobs, []
         for at in range(0, len(pairs), len(jobs)):
             answered = zip(jobs, pairs[at : at + len(jobs)], strict=True)
             rounds.append([Written(job, pair.outcome.token_ids) for job, pair in answered])
-        return forecast_speedup(rounds, workload.warming, self.rig.curve.curve)
+        return forecast_speedup(rounds, workload.warming, curve)
 
 
 def _as_written(workload: Workload, pairs: Sequence[Pair]) -> list[Written]:

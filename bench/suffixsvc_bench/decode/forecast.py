@@ -1,7 +1,8 @@
-"""What the replay says that the same calls would give: drafts priced by the measured curve, nothing else.
+"""What the replay says that the same calls would give: drafts priced by what steps took, nothing else.
 
 A live run can only fall short of it by what the replay leaves out: asking the service, the driver's own
-time, steps that cost other than the curve says, and text that flips at a near-tie.
+time, prices that it believed and that were not so, and text that flips at a near-tie. So the curve is that of
+the run itself, as all its steps together show it, not the one that was measured before.
 """
 
 from __future__ import annotations

@@ -21,10 +21,11 @@ class Measured:
         rows: one for each workload and way.
         forecasts: by workload: what the replay of the same calls says, see
             :mod:`suffixsvc_bench.decode.forecast`.
+        forecast_curves: by workload: what they are made with, the costs of all ways' steps while it was run.
         pairs: by workload and way, every single pair.
         against: by workload and other way: the first way's speed over it.
         priced: at supplied prices, by their name.
-        curve: of the first target.
+        curve: of the first target, when the run began.
         settings: what was compared at the first temperature on the first target, by name.
         compared: the pairs of that: by workload and way.
         failed: by workload and way of somebody else's: why it was left out.
@@ -38,6 +39,7 @@ class Measured:
     options: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
     forecasts: dict[str, float] = field(default_factory=dict)
+    forecast_curves: dict[str, dict[str, Any]] = field(default_factory=dict)
     pairs: dict[str, dict[str, list[Pair]]] = field(default_factory=dict)
     against: dict[str, dict[str, Ratio]] = field(default_factory=dict)
     priced: dict[str, list[PricedRow]] = field(default_factory=dict)
@@ -57,6 +59,7 @@ class Measured:
             "options": self.options,
             "rows": [row.as_dict() for row in self.rows],
             "forecasts": self.forecasts,
+            "forecast_curves": self.forecast_curves,
             "against": {w: {n: asdict(r) for n, r in ways.items()} for w, ways in self.against.items()},
             "failed": self.failed,
             "prices": self.prices,

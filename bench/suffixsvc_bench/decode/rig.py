@@ -10,10 +10,9 @@ from typing import Final
 
 from suffixsvc_client import ClientConfig, SuffixClient
 from suffixsvc_driver.content import ContentType, content_type
-from suffixsvc_driver.cost import measured_curve
+from suffixsvc_driver.cost import live_curve
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
-from suffixsvc_driver.live_curve import LiveCurve
 from suffixsvc_driver.targets.llama import LlamaTarget
 from suffixsvc_driver.targets.llama_context import ContextSettings
 from suffixsvc_driver.targets.llama_model import LlamaModel
@@ -28,8 +27,6 @@ __all__ = ["Rig", "RigOptions"]
 SLOTS: Final = 4
 #: a step of the service may cost at most a decode step of the target, within these bounds
 STEP_TIMEOUT: Final = (0.005, 0.05)
-#: a kept curve is measured again where a plain step now takes so many times what it took then, or less
-DRIFT: Final = 1.25
 #: how long a draft is waited for where time is only added up
 PATIENCE_SECONDS: Final = 60.0
 
@@ -80,8 +77,8 @@ class Rig:
         )
         self.target = stack.enter_context(LlamaTarget(self.model, self._settings))
         self._targets = [self.target]
-        curve = measured_curve(self.target, progress=measuring, again=options.again, drift=DRIFT)
-        self.curve = LiveCurve(curve)
+        self.curve = live_curve(self.target, progress=measuring, again=options.again)
+        curve = self.curve.expected()
         self.fingerprint = self.model.vocabulary.fingerprint
         self.draft_seconds = 0.0
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from suffixsvc_bench.tables import Grid
 
 __all__ = ["against_grid", "decode_grid", "forecast_grid", "left_out", "priced_grid"]
+
+#: whose costs stand beside a forecast
+_WIDTHS: Final = (2, 4, 8, 16)
 
 
 def decode_grid(measured: Mapping[str, Any]) -> Grid:
@@ -48,14 +51,22 @@ def decode_grid(measured: Mapping[str, Any]) -> Grid:
 
 
 def forecast_grid(measured: Mapping[str, Any]) -> Grid:
-    """The default way beside what the replay of the same calls says."""
-    grid = Grid(("workload", "measured", "forecast by replay", "measured / forecast"))
+    """The default way beside what the replay of the same calls says, and the costs that it says that by: runs
+    from before these were kept have none."""
+    curves = measured.get("forecast_curves", {})
+    heads = ("workload", "measured", "forecast by replay", "measured / forecast")
+    grid = Grid((*heads, "at costs of 2, 4, 8, 16 tokens") if curves else heads)
     for workload, forecast in measured["forecasts"].items():
         row = next((r for r in measured["rows"] if r["workload"] == workload), None)
         if row is not None and forecast:
             value = row["speedup"]["value"]
-            grid.rows.append([workload, f"{value:.2f}", f"{forecast:.2f}", f"{value / forecast:.2f}"])
+            cells = [workload, f"{value:.2f}", f"{forecast:.2f}", f"{value / forecast:.2f}"]
+            grid.rows.append([*cells, _costs(curves[workload]["costs"])] if curves else cells)
     return grid
+
+
+def _costs(costs: Sequence[float]) -> str:
+    return ", ".join(f"{costs[width]:.2f}" for width in _WIDTHS if width < len(costs))
 
 
 def left_out(measured: Mapping[str, Any]) -> list[str]:

@@ -12,8 +12,8 @@ from suffixsvc_driver.config import Controller, DriverConfig, LayerKind, Policy
 from suffixsvc_driver.content import ContentType
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.layers import Layer
-from suffixsvc_driver.live_curve import LiveCurve
-from suffixsvc_driver.loop import Result
+from suffixsvc_driver.live_curve import MEASURED, LiveCurve
+from suffixsvc_driver.loop import Result, StepRecord
 from suffixsvc_driver.sampling import Sampling
 from suffixsvc_driver.targets import Target, TargetShape
 
@@ -82,12 +82,19 @@ class Setting:
 
 
 class PlainVariant:
-    """The model alone."""
+    """The model alone.
 
-    def __init__(self, curve: CostCurve, sampling: Sampling, name: str = PLAIN) -> None:
+    Args:
+        witness: see :class:`DriverVariant`.
+    """
+
+    def __init__(
+        self, curve: CostCurve, sampling: Sampling, name: str = PLAIN, witness: LiveCurve | None = None
+    ) -> None:
         self.name = name
-        self._curve = LiveCurve(curve)
+        self._curve = LiveCurve(curve, MEASURED)
         self._sampling = sampling
+        self._witness = witness
 
     def begin(self, workload: str, warming: Sequence[Written], turn: int) -> None:
         pass
@@ -96,9 +103,8 @@ class PlainVariant:
         """See :class:`Stepwise`."""
         watch = Stopwatch()
         speculator = Speculator(target, self._curve, clock=watch)
-        return _outcomes(
-            timed(speculator.writing(job.prompt_ids, job.max_tokens, sampling=self._sampling), watch)
-        )
+        steps = speculator.writing(job.prompt_ids, job.max_tokens, sampling=self._sampling)
+        return _outcomes(timed(steps, watch), self._witness)
 
 
 class DriverVariant:
@@ -109,6 +115,8 @@ class DriverVariant:
         namespace: opens a memory of this name.
         draft_model: makes a layer that drafts with a model; None where there is none.
         content: what kind of text token ids are.
+        witness: learns what every step of a run takes, whosever it is: what the run is judged by must not be
+            what the driver believed.
     """
 
     def __init__(
@@ -119,10 +127,12 @@ class DriverVariant:
         namespace: Callable[[str], BackendNamespace],
         draft_model: Callable[[], Layer] | None = None,
         content: Callable[[Sequence[int]], ContentType] | None = None,
+        witness: LiveCurve | None = None,
     ) -> None:
         self.name = setting.name
         self.setting = setting
-        self._measured, self._curve = curve, LiveCurve(curve)
+        self._measured, self._curve = curve, LiveCurve(curve, MEASURED)
+        self._witness = witness
         self._shape, self._open = shape, namespace
         self._draft_model = draft_model if LayerKind.DRAFT_MODEL in setting.layers else None
         self._content = content if setting.config.controller is Controller.CONTENT else None
@@ -148,7 +158,7 @@ class DriverVariant:
         steps = speculator.drafting(
             job.prompt_ids, job.max_tokens, self.setting.config, labels, sampling=self.setting.sampling
         )
-        return _outcomes(timed(steps, watch))
+        return _outcomes(timed(steps, watch), self._witness)
 
     def _speculator(
         self,
@@ -228,11 +238,14 @@ def _path(name: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in name)
 
 
-def _outcomes(steps: Speaking) -> Answering:
+def _outcomes(steps: Speaking, witness: LiveCurve | None) -> Answering:
     """How many tokens each step wrote, and what came out."""
     try:
         while True:
-            yield len(next(steps).emitted)
+            step: StepRecord = next(steps)
+            if witness is not None:
+                witness.observe(len(step.token_ids) + step.replayed, step.target_seconds)
+            yield len(step.emitted)
     except StopIteration as finished:
         return _outcome(finished.value)
     finally:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from suffixsvc_driver.config import DriverConfig
-from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.live_curve import LiveCurve
 from suffixsvc_driver.loop import Result, StepRecord
@@ -46,7 +45,7 @@ class Brain:
 
     Args:
         target: the model.
-        curve: what its steps cost by width, measured; learned on from the steps.
+        curve: what its steps cost by width; learns on from the steps.
         namespace: of the service; None answers without memory.
         draft_model: makes the third layer of an agent; None where there is no draft worker.
         on_step: called after every step of the model.
@@ -55,13 +54,13 @@ class Brain:
     def __init__(
         self,
         target: LlamaTarget,
-        curve: CostCurve,
+        curve: LiveCurve,
         namespace: BackendNamespace | None = None,
         draft_model: Callable[[], Layer] | None = None,
         on_step: Callable[[StepRecord], None] | None = None,
     ) -> None:
         self.target, self.curve = target, curve
-        self.speculator = Speculator(target, LiveCurve(curve), namespace, draft_model, on_step=on_step)
+        self.speculator = Speculator(target, curve, namespace, draft_model, on_step=on_step)
 
     def drafted(self, call: Call, config: DriverConfig, *, commit: bool = True) -> Answer:
         """Answer a call with every layer on. See :meth:`Speculator.drafted`."""

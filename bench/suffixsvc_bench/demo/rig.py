@@ -10,10 +10,11 @@ from typing import Final
 
 from rich.console import Console
 from suffixsvc_client import ClientConfig, ServiceStats, SuffixClient
-from suffixsvc_driver.cost import measured_curve
+from suffixsvc_driver.cost import live_curve
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.draft_model import DraftModelLayer
+from suffixsvc_driver.live_curve import LiveCurve
 from suffixsvc_driver.targets.llama import LlamaTarget
 from suffixsvc_driver.targets.llama_context import ContextSettings
 from suffixsvc_driver.workers.client import DraftWorkerClient
@@ -32,8 +33,6 @@ SLOTS: Final = 6
 MAX_WIDTH: Final = 32
 #: a step of the service may cost at most a decode step of the target, within these bounds
 STEP_TIMEOUT: Final = (0.005, 0.05)
-#: a kept curve is measured again where a plain step now takes so many times what it took then, or less
-DRIFT: Final = 1.5
 #: how often each width is measured; the driver's default takes twice as long
 ROUNDS: Final = 3
 UP_AGAIN_SECONDS: Final = 30.0
@@ -57,18 +56,18 @@ class Rig:
         self._console, self._stack = console, stack
         settings = ContextSettings(context_size=context, slots=SLOTS, threads=threads, max_width=MAX_WIDTH)
         target = stack.enter_context(LlamaTarget(chosen.target, settings))
-        curve = self._curve(target)
+        live = self._curve(target)
 
         self._children = stack.enter_context(Children(folder))
         self._address = f"unix:{folder / 'service.sock'}"
         self.service = self.start_service()
         console.print(f"the service: process {self.service.pid}, a unix socket, an LMDB store")
         low, high = STEP_TIMEOUT
-        patience = min(high, max(low, curve.seconds_per_step))
+        patience = min(high, max(low, live.seconds_per_step))
         self.client = stack.enter_context(SuffixClient(self._address, ClientConfig(step_timeout_s=patience)))
         self.fingerprint = target.model.vocabulary.fingerprint
         self._namespace = self.client.namespace(f"demo/{chosen.name}", self.fingerprint)
-        self.brain = Brain(target, curve, self._namespace, self._draft_model(target, curve))
+        self.brain = Brain(target, live, self._namespace, self._draft_model(target, live.expected()))
 
     def start_service(self) -> Child:
         """Start the service on its folder, whatever is in it; returns once it answers."""
@@ -90,20 +89,21 @@ class Rig:
         """How many tokens of a remembered answer the service drafts right, once the client found it again."""
         return drafted_within(UP_AGAIN_SECONDS, self._namespace, prompt, answer)
 
-    def _curve(self, target: LlamaTarget) -> CostCurve:
+    def _curve(self, target: LlamaTarget) -> LiveCurve:
         with show.progress(self._console) as bar:
             task = bar.add_task("measuring what a step costs (kept on disk)", total=None, visible=False)
 
             def on_progress(done: int, total: int) -> None:
                 bar.update(task, completed=done, total=total, visible=True)
 
-            curve = measured_curve(target, rounds=ROUNDS, progress=on_progress, drift=DRIFT)
+            live = live_curve(target, rounds=ROUNDS, progress=on_progress)
+        curve = live.expected()
         widths = ", ".join(f"{w}: {curve.costs[w]:.1f}" for w in (2, 4, 8, 16, 32) if w <= curve.max_width)
         self._console.print(
             f"the model: {curve.seconds_per_step * 1e3:.0f} ms for a step of one token; "
             f"a step of more tokens costs, in such steps: {widths}"
         )
-        return curve
+        return live
 
     def _draft_model(self, target: LlamaTarget, curve: CostCurve) -> Callable[[], Layer] | None:
         if self._chosen.draft is None:

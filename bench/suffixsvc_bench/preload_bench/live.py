@@ -12,6 +12,7 @@ from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.layers import Layer
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.layers.suffix import SuffixLayer
+from suffixsvc_driver.live_curve import LiveCurve
 from suffixsvc_driver.loop import Result, generate
 from suffixsvc_driver.targets.llama import LlamaTarget
 from suffixsvc_driver.trust import Trust
@@ -55,7 +56,7 @@ class _Way:
         self.seconds: list[float] = []
         self.steps = 0
 
-    def ask(self, target: LlamaTarget, curve: CostCurve, call: Call, max_tokens: int) -> Result:
+    def ask(self, target: LlamaTarget, curve: CostCurve | LiveCurve, call: Call, max_tokens: int) -> Result:
         if self._namespace is None:
             result = generate(target, call.prompt, max_tokens=max_tokens, curve=curve)
         else:
@@ -73,7 +74,7 @@ class _Way:
 def run_live(
     recipe: Recipe,
     target: LlamaTarget,
-    curve: CostCurve,
+    curve: CostCurve | LiveCurve,
     calls: Sequence[Call],
     max_tokens: int,
     on_call: Callable[[], None] = lambda: None,

@@ -15,7 +15,7 @@ _WEIGHTS: Final = ".weights"
 
 
 def read_curve(path: Path) -> list[float]:
-    """A cost curve: JSON, a list, or a list below "curve", "costs" or "cost".
+    """A cost curve: JSON, a list, a list below "curve", "costs" or "cost", or the seconds of a driver's file.
 
     Raises:
         InvalidCostError: there is none.
@@ -25,7 +25,9 @@ def read_curve(path: Path) -> list[float]:
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidCostError(f"cannot read the cost curve {path}", got=str(error)) from None
     curve = data
-    for key in ("curve", "costs", "cost"):  # the driver's own files hold {"curve": {"costs": [...]}}
+    if isinstance(data, dict) and "seconds" in data:  # the driver's own files
+        curve = _in_plain_steps(data["seconds"], path)
+    for key in ("curve", "costs", "cost"):  # its files of before held {"curve": {"costs": [...]}}
         curve = curve.get(key, curve) if isinstance(curve, dict) else curve
     if isinstance(curve, dict):
         raise InvalidCostError(
@@ -40,6 +42,19 @@ def read_curve(path: Path) -> list[float]:
     if not isinstance(curve, list):
         raise InvalidCostError(f"{path} holds no curve", expected="a list of numbers", got=repr(curve)[:80])
     return [float(x) for x in curve]
+
+
+def _in_plain_steps(seconds: object, path: Path) -> list[float]:
+    """Entry 1 is what a plain step takes."""
+    try:
+        values = [float(each) for each in seconds]  # type: ignore[attr-defined]  # what is no list raises
+        return [each / values[1] for each in values]
+    except (TypeError, ValueError, IndexError, ZeroDivisionError):
+        raise InvalidCostError(
+            f"{path} holds no curve",
+            expected="seconds of every width, those of 1 above 0",
+            got=str(seconds)[:80],
+        ) from None
 
 
 def weights_of(folder: Path, name: str) -> Path:

@@ -9,7 +9,7 @@ from suffixsvc.types import Draft, VerifyCost
 from suffixsvc_driver.config import LayerSpec
 from suffixsvc_driver.events import Feedback
 
-__all__ = ["ContinuingLayer", "Layer"]
+__all__ = ["ContinuingLayer", "Layer", "PricedLayer"]
 
 
 class Layer(Protocol):
@@ -33,6 +33,14 @@ class Layer(Protocol):
 
     def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
         """The generation is over; these tokens were not told yet."""
+
+
+@runtime_checkable
+class PricedLayer(Layer, Protocol):
+    """A layer that goes by what the target's steps cost."""
+
+    def reprice(self, cost: VerifyCost) -> None:
+        """They cost this from now on, not what :meth:`Layer.begin` said."""
 
 
 @runtime_checkable

@@ -31,6 +31,9 @@ class PromptLookupLayer:
 
     def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
         self._lookup = PromptLookup(prompt_ids)
+        self.reprice(cost)
+
+    def reprice(self, cost: VerifyCost) -> None:
         if np.ndim(cost) == 0:
             self._curve = self._price = float(cost)  # type: ignore[arg-type]  # a number, as it has no dimension
         else:

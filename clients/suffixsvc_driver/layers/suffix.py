@@ -49,6 +49,9 @@ class SuffixLayer:
         self._told = len(prompt_ids)
         self._pending = []
 
+    def reprice(self, cost: VerifyCost) -> None:
+        self._cost = cost
+
     def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:
         if self._cost is None:
             return Draft.empty()
