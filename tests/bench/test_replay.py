@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from suffixsvc_bench.replay import Call, ReplayOptions, read_calls, replay
+from suffixsvc_bench.replay import Call, ReplayOptions, logs, read_calls, replay
 from suffixsvc_bench.replay.run import accepted_path
 
 from suffixsvc.errors import InvalidInputError
@@ -121,6 +121,21 @@ def test_the_projects_own_recording_shows_what_memory_is_worth() -> None:
     assert rates["layers"]["suffix"]["tokens_accepted"] > 0.1
     assert rates["layers"]["prompt"]["tokens_accepted"] > 0.1
     assert rates["priced_speedup"] > 1.5
+
+
+def test_a_line_without_end_is_refused_before_it_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few kilobytes of gzip were read as one line of any length."""
+    monkeypatch.setattr(logs, "_MAX_LINE_CHARACTERS", 1000)
+    path = tmp_path / "long.jsonl.gz"
+    call = '{"response_token_ids": [1]}\n'
+    with gzip.open(path, "wt") as file:
+        file.write(call + '{"response": "' + "x" * 1_000_000)
+    calls = read_calls(path, None)
+    assert next(calls).response.tolist() == [1]
+    with pytest.raises(InvalidInputError, match=r"long\.jsonl\.gz, line 2: the line is too long.*1,000"):
+        next(calls)
 
 
 def test_a_missing_or_torn_log_is_named(tmp_path: Path) -> None:

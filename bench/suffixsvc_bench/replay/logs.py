@@ -28,6 +28,8 @@ Encode = Callable[[str], TokenArray]
 
 #: what a directory is searched for
 _PATTERNS: Final = ("*.jsonl", "*.jsonl.gz")
+#: no more of a line is held in memory: the longest prompts of today are a few MB
+_MAX_LINE_CHARACTERS: Final = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
     number = 0
     try:
         with _open(path) as lines:
-            for line in lines:
+            while line := lines.readline(_MAX_LINE_CHARACTERS + 1):
                 number += 1
                 if not line.strip():
                     continue
@@ -131,6 +133,10 @@ def _open(path: Path) -> TextIO:
 
 
 def _record(line: str) -> dict[str, Any]:
+    if len(line) > _MAX_LINE_CHARACTERS:
+        raise InvalidInputError(
+            "the line is too long", expected=f"at most {_MAX_LINE_CHARACTERS:,} characters", got="more"
+        )
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:

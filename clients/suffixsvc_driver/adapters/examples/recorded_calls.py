@@ -74,9 +74,9 @@ def read_calls(path: Path) -> list[Call]:
         InvalidInputError: there is no such file, or it holds no call with token ids.
     """
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        records = [json.loads(line) for line in raw.splitlines()]
-    except (OSError, ValueError) as error:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+            records = [json.loads(line) for line in lines]
+    except (OSError, EOFError, ValueError, RecursionError) as error:
         raise InvalidInputError(
             f"cannot read the log {path}",
             expected="JSON lines with prompt_token_ids and response_token_ids",
