@@ -99,7 +99,7 @@ def _tokens(size: str) -> int:
 
 def _print(results: dict[str, Any]) -> None:
     from rich.console import Console
-    from suffixsvc_bench.index_bench.tables import index_grids, removal_line, restart_grid
+    from suffixsvc_bench.index_bench.tables import holds_grid, index_grids, removal_line, restart_grid
     from suffixsvc_bench.provenance import Provenance
     from suffixsvc_bench.tables import print_grid
 
@@ -107,6 +107,7 @@ def _print(results: dict[str, Any]) -> None:
     for name, grid in index_grids(results):
         print_grid(console, grid)
         console.print(removal_line(results["texts"][name]), soft_wrap=True)
+        print_grid(console, holds_grid(results["texts"][name]))
     if results["restart"] is not None:
         print_grid(console, restart_grid(results["restart"]))
     where = Provenance(**results["provenance"])

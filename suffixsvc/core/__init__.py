@@ -25,6 +25,8 @@ try:
         Session,
         StepCounters,
         Stepper,
+        longest_holds,
+        reset_holds,
         step_batch,
     )
 except ImportError as error:  # pragma: no cover - only in a broken installation
@@ -50,8 +52,10 @@ __all__ = [
     "StepStatus",
     "Stepper",
     "draft_from",
+    "longest_holds",
     "new_learner",
     "pack_weights",
+    "reset_holds",
     "step_batch",
 ]
 

@@ -78,6 +78,10 @@ def test_a_log_comes_again_under_other_ids_with_its_repetition_kept() -> None:
 def test_all_figures_are_there_and_agree_with_each_other() -> None:
     shares: list[float] = []
     results = run_index_bench(SMALL, lambda _, share: shares.append(share))
+    for text in results["texts"].values():
+        assert {"add an output", "discard the session", "settle them"} <= {at["job"] for at in text["holds"]}
+        assert {"index", "segment", "learner"} <= {at["lock"] for at in text["holds"]}
+        assert all(at["work"] <= 2_048 + 128 + 32_768 for at in text["holds"])
     assert json.loads(json.dumps(results)) == results
     assert shares == sorted(shares)
     assert set(results["texts"]) == set(KINDS)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from suffixsvc_bench.html_page import figure, write_page
 from suffixsvc_bench.index_bench.charts import index_charts
-from suffixsvc_bench.index_bench.tables import index_grids, removal_line, restart_grid
+from suffixsvc_bench.index_bench.tables import holds_grid, index_grids, removal_line, restart_grid
 from suffixsvc_bench.provenance import Provenance
 from suffixsvc_bench.tables import html_grid
 
@@ -40,6 +40,7 @@ def write_index_report(path: Path, results: Mapping[str, Any]) -> None:
     body = [_INTRODUCTION]
     for name, grid in index_grids(results):
         body.append(html_grid(grid) + f"<p>{html.escape(removal_line(results['texts'][name]))}</p>")
+        body.append(html_grid(holds_grid(results["texts"][name])))
     if results["restart"] is not None:
         body.append(html_grid(restart_grid(results["restart"])))
     body += map(figure, index_charts(results))

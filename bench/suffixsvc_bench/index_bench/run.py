@@ -11,6 +11,7 @@ from typing import Any, Final
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.types import TokenArray
 from suffixsvc_bench.index_bench import measure
+from suffixsvc_bench.index_bench.holds import measure_holds
 from suffixsvc_bench.index_bench.peer import ArcticTree
 from suffixsvc_bench.index_bench.restart import measure_restarts
 from suffixsvc_bench.index_bench.texts import KINDS, from_log, stream
@@ -74,8 +75,9 @@ def run_index_bench(options: IndexBenchOptions, progress: Progress | None = None
     """Everything measured, as JSON-able data: {"provenance", "options", "texts": {kind: {...}}, "restart"}.
 
     Each text has "sizes": a measurement per size, "growth": cumulated points of tokens, seconds and bytes,
-    and "removal": what is left of the smallest size while all of it is removed. Times of ours and of the
-    peer's come from the same run, in turns of 100 outputs.
+    "removal": what is left of the smallest size while all of it is removed, and "holds": the longest holds of
+    the locks that steps wait for, at that size. Times of ours and of the peer's come from the same run, in
+    turns of 100 outputs.
     """
     where = provenance()
     python = find_python() if options.peer else None
@@ -158,8 +160,11 @@ class _Text:
                 peer.close()
         bytes_empty = measure.Filled().bytes
         ours.close()
-        self._tell("removing all", 0.99)
-        return {"sizes": sizes, "growth": self._growth, "removal": self._remove_all(bytes_empty)}
+        self._tell("removing all", 0.97)
+        removal = self._remove_all(bytes_empty)
+        self._tell("holding locks", 0.99)
+        holds = measure_holds(self._outputs, options.sizes[0], options.folder)
+        return {"sizes": sizes, "growth": self._growth, "removal": removal, "holds": holds}
 
     def _fill(self, ours: measure.Filled, peer: ArcticTree | None, size: int) -> dict[str, Any]:
         """Add outputs until the index holds ``size`` tokens; what this part cost."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from suffixsvc_bench.tables import Grid
 
-__all__ = ["index_grids", "removal_line", "restart_grid"]
+__all__ = ["holds_grid", "index_grids", "removal_line", "restart_grid"]
 
 
 def index_grids(results: Mapping[str, Any]) -> list[tuple[str, Grid]]:
@@ -28,6 +28,13 @@ def removal_line(text: Mapping[str, Any]) -> str:
         f"Removing {all_['tokens']} tokens, the oldest first: half of them leave "
         f"{half['bytes'] / all_['bytes']:.0%} of the bytes, all leave {end['of_empty']:.2f} x an empty index."
     )
+
+
+def holds_grid(text: Mapping[str, Any]) -> Grid:
+    """The longest holds of the locks that steps wait for, by what is done."""
+    grid = Grid(["longest holds", "lock", "ms of the holder", "work"])
+    grid.rows += [[at["job"], at["lock"], f"{at['ms']:.2f}", f"{at['work']}"] for at in text["holds"]]
+    return grid
 
 
 def restart_grid(restart: Mapping[str, Any]) -> Grid:
