@@ -6,7 +6,7 @@
  *
  * Kinds:  1  data written          (nothing is written)
  *         2  synced                (the sync is done, and still reported as failed)
- *         4  written through a descriptor that syncs by itself, as a commit's meta page is: nothing is written
+ *         4  written through a descriptor that syncs by itself, as meta pages are (nothing is written)
  *         8  the same, but written before it is reported as failed
  */
 #define _GNU_SOURCE
