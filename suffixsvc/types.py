@@ -96,6 +96,12 @@ class Draft:
         return _EMPTY
 
     @staticmethod
+    def unanswered() -> Draft:
+        """The draft that stands for an answer that did not arrive: empty, and told from :meth:`empty` by
+        identity."""
+        return _UNANSWERED
+
+    @staticmethod
     def chain(
         token_ids: TokenIds,
         probs: Sequence[float] | FloatArray,
@@ -115,6 +121,13 @@ class Draft:
 
 
 _EMPTY = Draft(
+    np.empty(0, np.int32),
+    np.empty(0, np.int32),
+    np.empty(0, np.float32),
+    np.empty(0, np.uint8),
+    np.empty(0, np.int32),
+)
+_UNANSWERED = Draft(
     np.empty(0, np.int32),
     np.empty(0, np.int32),
     np.empty(0, np.float32),

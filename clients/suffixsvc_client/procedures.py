@@ -125,8 +125,9 @@ class Procedures:
     # ------------------------------------------------------------------------------------------- stepping
 
     def steps(self, accepted: Sequence[tuple[SessionState, StepArgs]]) -> Procedure[list[Draft]]:
-        """One step of each session, in one message; a draft for each, empty where anything went wrong."""
-        drafts = [Draft.empty()] * len(accepted)
+        """One step of each session, in one message; a draft for each, :meth:`Draft.unanswered` where
+        anything went wrong."""
+        drafts = [Draft.unanswered()] * len(accepted)
         asked: list[_Asked] = []
         message = pb.StreamRequest()
         batch = message.steps

@@ -65,7 +65,7 @@ class LayerCounts:
     asked: int = 0
     answered: int = 0  #: answers with at least one token
     offered: int = 0  #: tokens in those answers
-    failures: int = 0  #: exceptions, counted as empty drafts
+    failures: int = 0  #: exceptions and answers that did not come, counted as empty drafts
     junk: int = 0  #: answers of which something had to be cut off
     forbidden: int = 0  #: tokens that a grammar forbids or that hung on such, cut off before all else
     seconds: float = 0.0

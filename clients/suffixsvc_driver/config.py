@@ -113,7 +113,8 @@ class DriverConfig:
         k_window_steps: first-match: acceptance is watched over this many steps.
         k_raise_above, k_lower_below: acceptance rates at which K changes.
         rate_decay: how fast the running rate (tokens per plain step's cost) forgets, per step.
-        probe_every_steps: a layer that is not worth its price is asked again after so many steps.
+        probe_every_steps: a layer that is not worth its price is asked again after so many steps; a cheap one
+            sooner (:mod:`suffixsvc_driver.asking`).
 
     Raises:
         InvalidConfigError: no such policy, a number of tokens or steps below 1, K's bounds out of order, an

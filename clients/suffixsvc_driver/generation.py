@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from suffixsvc.errors import InvalidConfigError
-from suffixsvc.types import DraftSource, VerifyCost
+from suffixsvc.types import Draft, DraftSource, VerifyCost
 from suffixsvc_driver.accounting import Stats
 from suffixsvc_driver.chooser import Chooser
 from suffixsvc_driver.config import DriverConfig, Policy
@@ -177,6 +177,8 @@ class _Layers:
             else:
                 draft = layer.draft(new, ask.budget, ask.verified)
             seconds = self._clock() - before
+            if draft is Draft.unanswered():
+                return LayerFailed(name, "no answer in time", seconds)
             if self._permit is not None:
                 permit = _behind(ask.after, self._permit)
                 draft, cut = cut_forbidden(draft, ask.budget, self._vocab_size, permit)

@@ -76,9 +76,9 @@ class LayerState:
         """A question was answered; 0 seconds is no measurement."""
         self.asking.measure(seconds)
 
-    def learn(self, at_hand: float, added: float) -> None:
-        """A question added so many tokens to the draft at hand."""
-        self.asking.learn(self.dry_steps, at_hand, added)
+    def learn(self, added: float, price: float) -> None:
+        """A question of this price, in tokens, added so many to the draft at hand."""
+        self.asking.learn(self.dry_steps, added, price)
         self.dry_steps = 0 if added > 0.0 else self.dry_steps + 1
 
     def pass_over(self) -> None:
@@ -119,7 +119,7 @@ class DraftModelState(LayerState):
                 self.token_seconds += _COST_STEP * (each - self.token_seconds)
         self._behind = 0
 
-    def learn(self, at_hand: float, added: float) -> None:
+    def learn(self, added: float, price: float) -> None:
         """Nothing: see :meth:`Trust.acceptance`."""
 
     def pass_over(self) -> None:

@@ -87,7 +87,7 @@ class Questions:
             draft.leave_alone(layer.spec.name, _why_no_budget(limit, headroom.room))
             return None
         # no question is worth more than a draft of which every token is right
-        worth = float(budget) if due else layer.asking.worth(layer.dry_steps, draft.gain)
+        worth = float(budget) if due else layer.asking.worth(layer.dry_steps)
         price = draft.rate * in_steps(layer.asking.seconds, curve)
         if worth > price:
             return budget

@@ -57,6 +57,8 @@ _SOURCE_OF: Final = {
     LayerKind.SUFFIX: DraftSource.NAMESPACE,
     LayerKind.DRAFT_MODEL: DraftSource.DRAFT_MODEL,
 }
+#: layers that draft from text, the session's own included
+_TEXT_LAYERS: Final = (LayerKind.PROMPT_LOOKUP, LayerKind.SUFFIX)
 _NONE: Final = int(DraftSource.NONE)
 _PLAIN: Final = Verify()
 _NOT_BEGUN: Final = Begin(prompt_length=1, max_tokens=1, context_size=1, vocab_size=1)
@@ -77,7 +79,8 @@ class Driver:
     Args:
         config: see :class:`DriverConfig`.
         curve: what the target's steps cost; a live one goes on learning from them.
-        layers: in the order in which they are asked, cheapest first.
+        layers: in the order in which they are asked, cheapest first; under expected gain prompt lookup comes
+            after the suffix layers, which know its text.
         trust: learned tables to go on with; a new one when absent.
         rate: tokens per unit cost so far, shared by generations that run in the same batches.
     """
@@ -101,7 +104,8 @@ class Driver:
         for name in names:
             self.stats.layer(name)
         self._layers = [
-            layer_state(spec, self.trust.asking(spec.name, spec.seconds_per_ask)) for spec in layers
+            layer_state(spec, self.trust.asking(spec.name, spec.seconds_per_ask))
+            for spec in _in_turn(layers, config.policy)
         ]
         self._questions = Questions(config, self.trust)
         self._rate = rate if rate is not None else RunningRate(config.rate_decay)
@@ -111,6 +115,7 @@ class Driver:
         self._written = 0
         self._next_layer = 0
         self._ask: AskLayer | None = None
+        self._text_searched = False  # a layer that knows the session's own text has answered in this step
         self._verify = _PLAIN
         self._replay = 0
         self._beside = 0  # tokens of other generations in the batch
@@ -216,6 +221,7 @@ class Driver:
         else:
             self._draft = StepDraft(curve, self._rate.value, headroom)
         self._asking_cost = 0.0
+        self._text_searched = False
         for layer in self._layers:
             layer.begin_step()
         if self._wants_plain():
@@ -261,6 +267,10 @@ class Driver:
         while self._next_layer < len(self._layers):
             layer = self._layers[self._next_layer]
             self._next_layer += 1
+            if self._text_searched and layer.spec.kind is LayerKind.PROMPT_LOOKUP:
+                self._draft.leave_alone(layer.spec.name, "the suffix layer has answered, and knows its text")
+                layer.pass_over()
+                continue
             ask = self._questions.ask(
                 layer,
                 self._draft,
@@ -287,6 +297,7 @@ class Driver:
         counts.seconds += seconds
         self._asking_cost += in_steps(seconds, self.curve)
         at_hand = self._draft.gain
+        gains = self.config.policy is Policy.EXPECTED_GAIN
         if isinstance(event, LayerFailed):
             counts.failures += 1
             layer.measure(0, seconds)
@@ -301,9 +312,16 @@ class Driver:
             counts.offered += len(answer)
             layer.measure(len(answer), seconds)
             self._consider(layer, answer, budget)
+            self._text_searched |= gains and layer.spec.kind is LayerKind.SUFFIX
         # first-match does not weigh gains; and what makes a tree less believed has added nothing to it
-        if self.config.policy is Policy.EXPECTED_GAIN:
-            layer.learn(at_hand, max(0.0, self._draft.gain - at_hand))
+        if gains:
+            price = self._draft.rate * in_steps(layer.asking.seconds, self.curve)
+            added = max(0.0, self._draft.gain - at_hand)
+            layer.learn(added, price)
+            if added > 0.0 and layer.spec.kind in _TEXT_LAYERS:
+                for other in self._layers:  # what one of them finds, the others would have found
+                    if other.spec.kind in _TEXT_LAYERS:
+                        other.dry_steps = 0
         return self._ask_next()
 
     def _consider(self, layer: LayerState, answer: CleanDraft, budget: int) -> None:
@@ -407,3 +425,13 @@ class Driver:
         if self._context_left() < 1:
             return FinishReason.CONTEXT
         return None
+
+
+def _in_turn(layers: Sequence[LayerSpec], policy: Policy) -> Sequence[LayerSpec]:
+    """Layers as they are asked. Under expected gain prompt lookup is what is left where no suffix layer
+    answers, so it comes after them; first-match keeps the order it is given."""
+    last = max((i for i, spec in enumerate(layers) if spec.kind is LayerKind.SUFFIX), default=-1)
+    if policy is not Policy.EXPECTED_GAIN or last < 0:
+        return layers
+    lookups = [spec for spec in layers[:last] if spec.kind is LayerKind.PROMPT_LOOKUP]
+    return [*(spec for spec in layers[: last + 1] if spec not in lookups), *lookups, *layers[last + 1 :]]

@@ -20,7 +20,7 @@ from suffixsvc_driver.events import (
     decision_to_json,
 )
 from suffixsvc_driver.state import Driver
-from support.replica import GPU, LOOKUP, MODEL, SUFFIX, TWO_CORES, Replica, begin, chain, oracle, text
+from support.replica import GPU, MODEL, OTHER, SUFFIX, TWO_CORES, Replica, begin, chain, oracle, text
 
 from suffixsvc.types import Draft, DraftSource
 
@@ -150,11 +150,11 @@ def test_two_that_are_sure_of_different_tokens_are_both_in_doubt() -> None:
 
 
 def test_another_layers_draft_is_sent_where_the_model_speaks_against_the_best() -> None:
-    """Suffix was best, the model writes what prompt lookup had, and nothing more."""
-    driver = Driver(DriverConfig(), GPU, [LOOKUP, SUFFIX, CHECKS])
+    """Suffix was best, the model writes what another memory had, and nothing more."""
+    driver = Driver(DriverConfig(), GPU, [OTHER, SUFFIX, CHECKS])
     assert isinstance(driver.on(begin(50)), AskLayer)
     lookup = Draft.chain([20, 21, 22, 23], [0.7, 0.9, 0.9, 0.9], DraftSource.PROMPT_LOOKUP)
-    assert isinstance(driver.on(LayerAnswer("lookup", lookup)), AskLayer)
+    assert isinstance(driver.on(LayerAnswer("other", lookup)), AskLayer)
     suffix = Draft.chain([7, 8, 9, 10, 11, 12], [0.75, 0.9, 0.9, 0.9, 0.9, 0.9], DraftSource.NAMESPACE)
     ask = driver.on(LayerAnswer("suffix", suffix))
     assert isinstance(ask, AskLayer)
@@ -162,7 +162,7 @@ def test_another_layers_draft_is_sent_where_the_model_speaks_against_the_best() 
     sent = driver.on(LayerAnswer("model", Draft.chain([20], [0.97], DraftSource.DRAFT_MODEL)))
     assert isinstance(sent, Verify)
     assert sent.token_ids == (20, 21, 22, 23)
-    assert sent.layer == "lookup"
+    assert sent.layer == "other"
     assert sent.probs[0] > counted(0.9)
 
 

@@ -10,7 +10,7 @@ from suffixsvc_driver.events import (
 )
 from suffixsvc_driver.state import Driver
 from suffixsvc_driver.trust import Trust
-from support.replica import GPU, LOOKUP, MODEL, SUFFIX, TWO_CORES, Replica, begin, chain, oracle, text
+from support.replica import GPU, MODEL, OTHER, SUFFIX, TWO_CORES, Replica, begin, chain, oracle, text
 
 from suffixsvc.types import Draft
 
@@ -66,7 +66,7 @@ def asks_in(replica: Replica, layer: str) -> list[int]:
 def test_a_layer_that_adds_nothing_is_asked_now_and_then() -> None:
     """A question costs 0.1 of a step. The layer is always right, but the one before it is too."""
     truth = text(2000)
-    driver = Driver(DriverConfig(probe_every_steps=32), GPU, [LOOKUP, SUFFIX])
+    driver = Driver(DriverConfig(probe_every_steps=32), GPU, [OTHER, SUFFIX])
 
     def answer(ask: AskLayer, written: list[int]) -> Draft:
         return chain(truth[len(written) :][:2], 0.95)
@@ -74,7 +74,7 @@ def test_a_layer_that_adds_nothing_is_asked_now_and_then() -> None:
     replica = Replica(driver, truth, answer, seconds=0.003)
     replica.run(begin(1900))
     steps = driver.stats.steps
-    assert driver.stats.layer("lookup").asked >= steps - 1  # the last token needs no draft
+    assert driver.stats.layer("other").asked >= steps - 1  # the last token needs no draft
     assert 0.02 * steps < driver.stats.layer("suffix").asked < 0.5 * steps
 
 

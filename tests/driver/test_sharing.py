@@ -37,7 +37,19 @@ from suffixsvc_driver.sharing import share_out
 from suffixsvc_driver.state import Driver
 from suffixsvc_driver.targets.slots import Placement, SlotCache
 from support.layers import tree
-from support.replica import EOG, GPU, LOOKUP, MODEL, SUFFIX, TWO_CORES, Replica, begin, chain, oracle, text
+from support.replica import (
+    EOG,
+    GPU,
+    MODEL,
+    OTHER,
+    SUFFIX,
+    TWO_CORES,
+    Replica,
+    begin,
+    chain,
+    oracle,
+    text,
+)
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.types import Draft, DraftSource
@@ -150,7 +162,7 @@ def golden_case(start: Begin) -> Paced:
 
     def answer(ask: AskLayer, written: list[int]) -> Draft | None:
         step, ahead = len(written), truth[len(written) + len(ask.after) :]
-        if ask.layer == "lookup":
+        if ask.layer == "other":
             return chain(ahead[:3], 0.7, DraftSource.PROMPT_LOOKUP)
         if ask.layer == "suffix" and step % 3 == 1 and ask.budget > 3:
             return tree([9, *ahead[:2], 8], [-1, -1, 1, 1], [0.5, 0.4, 0.9, 0.1])
@@ -159,7 +171,7 @@ def golden_case(start: Begin) -> Paced:
         return chain(ahead[: min(ask.budget, 4)], 0.8, DraftSource.DRAFT_MODEL)
 
     curve = TWO_CORES if start.max_branches == 1 else GPU
-    driver = Driver(DriverConfig(), curve, [LOOKUP, SUFFIX, MODEL])
+    driver = Driver(DriverConfig(), curve, [OTHER, SUFFIX, MODEL])
     paced = Paced(driver, truth, answer, seconds=0.0005, others=[0, 1, 3, 11])
     if start.max_tokens:
         paced.play(start)
@@ -231,10 +243,10 @@ def test_first_match_is_not_weighed() -> None:
 def test_what_does_not_pay_alone_is_proposed_nevertheless() -> None:
     """Others may carry the batch over a step of the curve."""
     curve = CostCurve((0, 1.0, 1.1, *[6.0] * 14), 0.03)
-    driver = Driver(DriverConfig(), curve, [LOOKUP, SUFFIX])
+    driver = Driver(DriverConfig(), curve, [OTHER, SUFFIX])
     driver.on(replace(begin(50), paced=True))
     driver.on(Next(1, 14))
-    driver.on(LayerAnswer("lookup", chain([1, 2], 0.3)))
+    driver.on(LayerAnswer("other", chain([1, 2], 0.3)))
     decision = driver.on(LayerAnswer("suffix", chain([3, 4], 0.9)))
     assert isinstance(decision, Propose)
     counted_on = 0.9 / 1.1  # half the odds

@@ -31,6 +31,7 @@ from support.replica import (
     GPU,
     LOOKUP,
     MODEL,
+    OTHER,
     SUFFIX,
     TWO_CORES,
     VOCAB,
@@ -250,12 +251,12 @@ def test_the_better_of_two_layers_is_sent() -> None:
         right = oracle(truth)(ask, written)
         return right if ask.layer == "suffix" else chain([1, 1, 1, 1], 0.2, DraftSource.PROMPT_LOOKUP)
 
-    replica = Replica(Driver(DriverConfig(), GPU, [LOOKUP, SUFFIX]), truth, answer)
+    replica = Replica(Driver(DriverConfig(), GPU, [OTHER, SUFFIX]), truth, answer)
     replica.run(begin(100))
     stats = replica.driver.stats
     assert stats.layer("suffix").sent.accepted > 60
-    assert stats.layer("lookup").sent.drafted == 0
-    assert stats.layer("lookup").answered == stats.steps
+    assert stats.layer("other").sent.drafted == 0
+    assert stats.layer("other").answered == stats.steps
 
 
 def test_first_match_takes_the_first_layer_with_three_tokens() -> None:

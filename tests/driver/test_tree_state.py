@@ -35,6 +35,7 @@ from support.replica import (
     GPU,
     LOOKUP,
     MODEL,
+    OTHER,
     SUFFIX,
     TWO_CORES,
     VOCAB,
@@ -58,14 +59,14 @@ def branching(start: Begin, leaves: int = 4) -> Begin:
 
 
 def forked(truth: list[int]) -> Answer:
-    """Prompt lookup knows the truth for two tokens and goes on wrong every other time, the suffix index has a
-    tree in which the truth is the less probable branch, the draft model knows a little."""
+    """Another memory knows the truth for two tokens and goes on wrong every other time, the suffix index has
+    a tree in which the truth is the less probable branch, the draft model knows a little."""
 
     def answer(ask: AskLayer, written: list[int]) -> Draft | None:
         step = len(written)
         at = step + len(ask.after)
         ahead = truth[at:]
-        if ask.layer == "lookup":
+        if ask.layer == "other":
             wrong = [3, 3] if step % 2 else []
             return chain([*ahead[:2], *wrong][: ask.budget], 0.9, DraftSource.PROMPT_LOOKUP)
         if ask.layer == "suffix":
@@ -83,7 +84,7 @@ def forked(truth: list[int]) -> Answer:
 
 def golden_case() -> tuple[Driver, list[int], Answer, Begin]:
     truth = [*text(70, seed=3), EOG, 1, 2, 3]
-    layers = [LOOKUP, SUFFIX, replace(MODEL, continues=True)]
+    layers = [OTHER, SUFFIX, replace(MODEL, continues=True)]
     return Driver(DriverConfig(), GPU, layers), truth, forked(truth), branching(begin(80))
 
 
@@ -113,7 +114,7 @@ def test_golden_trace() -> None:
 def first_verify(
     answers: dict[str, Draft], start: Begin, curve: CostCurve = GPU, driver: Driver | None = None
 ) -> Verify:
-    specs = {"lookup": LOOKUP, "suffix": SUFFIX, "model": MODEL}
+    specs = {"other": OTHER, "suffix": SUFFIX, "model": MODEL}
     driver = driver or Driver(DriverConfig(), curve, [specs[name] for name in answers])
     decision = driver.on(start)
     while isinstance(decision, AskLayer):
@@ -125,14 +126,14 @@ def first_verify(
 def test_what_two_layers_say_becomes_one_tree() -> None:
     """The same beginning once, then both ends; each token is its layer's, where both had it the one's that
     believed it more."""
-    answers = {"lookup": chain([5, 6, 7], 0.6, DraftSource.PROMPT_LOOKUP), "suffix": chain([5, 6, 8], 0.9)}
+    answers = {"other": chain([5, 6, 7], 0.6, DraftSource.PROMPT_LOOKUP), "suffix": chain([5, 6, 8], 0.9)}
     sent = first_verify(answers, branching(begin()))
     assert sent.token_ids == (5, 6, 8, 7)
     assert sent.parents == (-1, 0, 1, 1)
-    assert sent.layers == ("suffix", "suffix", "suffix", "lookup")
+    assert sent.layers == ("suffix", "suffix", "suffix", "other")
     assert sent.sources == (2, 2, 2, 5)
     assert sent.probs == pytest.approx((0.9, 0.9, 0.6, 0.4)), "siblings share one certainty"
-    assert [c.layer for c in sent.considered] == ["lookup", "suffix"]
+    assert [c.layer for c in sent.considered] == ["other", "suffix"]
     assert sent.considered[1].length == 4
     # without branches: the better one alone, as ever
     assert first_verify(answers, begin()).token_ids == (5, 6, 8)
@@ -148,7 +149,7 @@ def test_the_most_probable_path_comes_first() -> None:
 
 def test_a_chain_is_sent_where_it_is_best() -> None:
     steep = CostCurve.linear(0.5, 16, seconds_per_step=0.03)
-    answers = {"lookup": chain([5, 6, 7], 0.6, DraftSource.PROMPT_LOOKUP), "suffix": chain([5, 6, 8], 0.95)}
+    answers = {"other": chain([5, 6, 7], 0.6, DraftSource.PROMPT_LOOKUP), "suffix": chain([5, 6, 8], 0.95)}
     sent = first_verify(answers, branching(begin()), steep)
     assert (sent.token_ids, sent.parents) == ((5, 6, 8), ())
     assert sent.layers == ()
@@ -166,10 +167,10 @@ def test_what_is_taken_beside_the_best_path_is_paid_twice() -> None:
 
 def test_two_layers_one_chain() -> None:
     """One layer goes on where the other ends: no branch, and still each token is its own layer's."""
-    answers = {"lookup": chain([5, 6], 0.9, DraftSource.PROMPT_LOOKUP), "suffix": chain([5, 6, 8, 9], 0.8)}
+    answers = {"other": chain([5, 6], 0.9, DraftSource.PROMPT_LOOKUP), "suffix": chain([5, 6, 8, 9], 0.8)}
     sent = first_verify(answers, branching(begin()))
     assert (sent.token_ids, sent.parents) == ((5, 6, 8, 9), ())
-    assert sent.layers == ("lookup", "lookup", "suffix", "suffix")
+    assert sent.layers == ("other", "other", "suffix", "suffix")
 
 
 @pytest.mark.parametrize("leaves", [2, 3, 4])
@@ -266,7 +267,7 @@ def test_two_true_branches_beat_the_better_chain() -> None:
 
     mats = []
     for leaves in (1, 2):
-        replica = Replica(Driver(DriverConfig(), GPU, [LOOKUP, SUFFIX]), truth, answer)
+        replica = Replica(Driver(DriverConfig(), GPU, [OTHER, SUFFIX]), truth, answer)
         replica.run(branching(begin(500), leaves))
         assert replica.written == truth[:500]
         mats.append(replica.driver.stats.mat)

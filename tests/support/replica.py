@@ -30,6 +30,7 @@ TWO_CORES = CostCurve((0, 1, 1.9, 2.3, 2.7, 3.5, 4.2, 5.0, 5.8, 7.0, 7.6, 7.6, 7
 GPU = CostCurve.linear(0.01, 64, seconds_per_step=0.03)
 LOOKUP = LayerSpec("lookup", LayerKind.PROMPT_LOOKUP)
 SUFFIX = LayerSpec("suffix", LayerKind.SUFFIX)
+OTHER = LayerSpec("other", LayerKind.SUFFIX)  # another memory beside it
 MODEL = LayerSpec("model", LayerKind.DRAFT_MODEL, seconds_per_token=0.002)
 
 Answer = Callable[[AskLayer, list[int]], Draft | None]

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
+
+import numpy as np
 
 from suffixsvc.types import Draft, VerifyCost
 from suffixsvc_driver.config import LayerSpec
 from suffixsvc_driver.events import Feedback
 
-__all__ = ["ContinuingLayer", "Layer", "PricedLayer"]
+__all__ = ["ContinuingLayer", "Layer", "PricedLayer", "drafting_price"]
+
+#: The share of a drafted token's cost by which a layer cuts its own drafts. The driver cuts by the whole cost
+#: and by probabilities that it has corrected by what came of them: where a prompt is copied, tokens of 0.93
+#: are right in 99 of 100 cases. A token that the layer does not offer is not corrected, and teaches nothing.
+#: (At the costs of two cores 0.35 gained 4 % over 1 on recorded calls of agents and on edits; 0.25 and 0.5
+#: gained as much within 0.6 %, and 0.25 lost 1 % where a token costs 0.2.)
+_SHARE_OF_PRICE: Final = 0.35
 
 
 class Layer(Protocol):
@@ -65,3 +74,11 @@ class ContinuingLayer(Layer, Protocol):
             suggested: what other layers believe to follow that. The draft is the layer's own, and the same
                 without; it may come sooner where the two agree (``spec.checks``).
         """
+
+
+def drafting_price(cost: VerifyCost) -> VerifyCost:
+    """The cost by which a layer cuts its own drafts: a share of the target's curve. A float is the policy's
+    own price and stays as it is."""
+    if np.ndim(cost) == 0:
+        return float(cost)  # type: ignore[arg-type]  # a number, as it has no dimension
+    return 1.0 + _SHARE_OF_PRICE * (np.asarray(cost, np.float32) - 1.0)

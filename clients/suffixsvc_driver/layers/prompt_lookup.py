@@ -11,13 +11,12 @@ from suffixsvc.core import PromptLookup
 from suffixsvc.types import Draft, FloatArray, VerifyCost
 from suffixsvc_driver.config import LayerKind, LayerSpec
 from suffixsvc_driver.events import Feedback
+from suffixsvc_driver.layers import drafting_price
 
 __all__ = ["PromptLookupLayer"]
 
-
-#: The driver cuts by the curve itself, with what it learned about this layer, and may believe it more
-#: than it believes itself. At a quarter of the price the layer cuts what no such trust could save.
-_SHARE_OF_PRICE: Final = 0.25
+#: tokens that a question after a pause learns from; of more, the earlier ones are only text
+_LEARNED_AT_MOST: Final = 256
 
 
 class PromptLookupLayer:
@@ -27,25 +26,24 @@ class PromptLookupLayer:
         self.spec = LayerSpec(name, LayerKind.PROMPT_LOOKUP, max_draft_tokens=max_draft_tokens)
         self._lookup: PromptLookup | None = None
         self._curve: float | FloatArray = 0.0
-        self._price: float | FloatArray = 0.0
+        self._price: VerifyCost = 0.0
 
     def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
         self._lookup = PromptLookup(prompt_ids)
         self.reprice(cost)
 
     def reprice(self, cost: VerifyCost) -> None:
-        if np.ndim(cost) == 0:
-            self._curve = self._price = float(cost)  # type: ignore[arg-type]  # a number, as it has no dimension
-        else:
-            self._curve = np.asarray(cost, np.float32)
-            self._price = 1.0 + _SHARE_OF_PRICE * (self._curve - 1.0)
+        self._curve = float(cost) if np.ndim(cost) == 0 else np.asarray(cost, np.float32)  # type: ignore[arg-type]  # a number, as it has no dimension
+        self._price = drafting_price(cost)
 
     def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:
         if self._lookup is None:
             return Draft.empty()
         if new_token_ids:
             width = 1 if verified is None else verified.width
-            self._lookup.append(new_token_ids, self._cost_of(width), width)
+            if len(new_token_ids) > _LEARNED_AT_MOST:
+                self._lookup.append_context(new_token_ids[:-_LEARNED_AT_MOST])
+            self._lookup.append(new_token_ids[-_LEARNED_AT_MOST:], self._cost_of(width), width)
         return self._lookup.draft(budget, self._price) if budget else Draft.empty()
 
     def _cost_of(self, width: int) -> float:

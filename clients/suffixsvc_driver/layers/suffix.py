@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from suffixsvc.types import BackendSession, Draft, VerifyCost
 from suffixsvc_driver.config import LayerKind, LayerSpec
 from suffixsvc_driver.events import Feedback
+from suffixsvc_driver.layers import drafting_price
 
 __all__ = ["SuffixLayer"]
 
@@ -45,12 +46,12 @@ class SuffixLayer:
         self._pending: list[int] = []
 
     def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
-        self._cost = cost
+        self.reprice(cost)
         self._told = len(prompt_ids)
         self._pending = []
 
     def reprice(self, cost: VerifyCost) -> None:
-        self._cost = cost
+        self._cost = drafting_price(cost)
 
     def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:
         if self._cost is None:
