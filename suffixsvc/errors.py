@@ -16,6 +16,7 @@
     │   ├── SessionClosedError
     │   └── StepSequenceError                 a step's sequence number went backwards
     ├── UnknownNamespaceError
+    ├── NamespaceInUseError                   it has live sessions and cannot be deleted
     ├── UnknownOutputError
     ├── TokenizerMismatchError
     ├── LimitExceededError                    sessions, prompt length, message size
@@ -70,6 +71,7 @@ __all__ = [
     "ModelCorruptError",
     "ModelError",
     "ModelNotFoundError",
+    "NamespaceInUseError",
     "ProtocolError",
     "SegmentCancelledError",
     "SegmentCorruptError",
@@ -131,6 +133,7 @@ class ErrorCode(enum.IntEnum):
     VOCABULARY_MISMATCH = 30
     MISSING_EXTRA = 31
     INTERNAL = 32
+    NAMESPACE_IN_USE = 33
 
 
 class SuffixError(Exception):
@@ -242,6 +245,10 @@ class StepSequenceError(SessionError):
 
 class UnknownNamespaceError(SuffixError):
     """No such namespace."""
+
+
+class NamespaceInUseError(SuffixError):
+    """The namespace has live sessions."""
 
 
 class UnknownOutputError(SuffixError):
@@ -374,6 +381,7 @@ STATUS: Final[dict[type[SuffixError], tuple[ErrorCode, str]]] = {
     SessionClosedError: (ErrorCode.SESSION_CLOSED, "FAILED_PRECONDITION"),
     StepSequenceError: (ErrorCode.STEP_SEQUENCE, "ABORTED"),
     UnknownNamespaceError: (ErrorCode.UNKNOWN_NAMESPACE, "NOT_FOUND"),
+    NamespaceInUseError: (ErrorCode.NAMESPACE_IN_USE, "FAILED_PRECONDITION"),
     UnknownOutputError: (ErrorCode.UNKNOWN_OUTPUT, "NOT_FOUND"),
     TokenizerMismatchError: (ErrorCode.TOKENIZER_MISMATCH, "FAILED_PRECONDITION"),
     LimitExceededError: (ErrorCode.LIMIT_EXCEEDED, "RESOURCE_EXHAUSTED"),

@@ -318,8 +318,7 @@ class Store(Protocol):
         """Call ``listener`` after every commit that deleted occurrences, with these.
 
         On the store's thread, in the order of the commits, before the calls return that the commit was for.
-        It must be short and must not wait for the store. At most one; it replaces the one before. What
-        :meth:`delete_namespace` deletes may be left out.
+        It must be short and must not wait for the store. At most one; it replaces the one before.
         """
 
     def barrier(self) -> None:

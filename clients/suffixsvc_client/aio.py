@@ -80,6 +80,11 @@ class AsyncSuffixClient:
         """The namespaces below a prefix; see :meth:`SuffixClient.namespaces`."""
         return questions.namespaces(await self.run(self._procedures.ask(questions.list_namespaces(prefix))))
 
+    async def delete_namespace(self, path: str, *, force: bool = False) -> int:
+        """Delete a namespace; see :meth:`SuffixClient.delete_namespace`."""
+        reply = await self.run(self._procedures.ask(questions.delete_namespace(path, force)))
+        return int(reply.outputs)
+
     async def stats(self) -> ServiceStats:
         """Sums over all namespaces; see :meth:`SuffixClient.stats`."""
         return questions.stats(await self.run(self._procedures.ask(questions.get_stats(""))))

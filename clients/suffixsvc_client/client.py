@@ -113,6 +113,21 @@ class SuffixClient:
         """
         return questions.namespaces(self.run(self._procedures.ask(questions.list_namespaces(prefix))))
 
+    def delete_namespace(self, path: str, *, force: bool = False) -> int:
+        """Delete a namespace with everything in it; how many outputs it had.
+
+        Args:
+            force: also with live sessions: what they wrote is discarded.
+
+        Raises:
+            UnknownNamespaceError: it is not there. NamespaceInUseError: it has live sessions.
+            InvalidInputError: ``path`` is no path, or every session reads it by default.
+            StoreError: some of it may be left, which nothing can read; call it again. ServiceError: no answer
+            within ``ClientConfig.call_timeout_s``; it may be deleted.
+        """
+        reply = self.run(self._procedures.ask(questions.delete_namespace(path, force)))
+        return int(reply.outputs)
+
     def stats(self) -> ServiceStats:
         """What the service holds and has done since it started, summed over all namespaces.
 

@@ -43,6 +43,7 @@ APPEND: Final = Method("AppendContext", pb.AppendContextRequest, pb.AppendContex
 CLOSE: Final = Method("CloseSession", pb.CloseSessionRequest, pb.CloseSessionReply)
 ADD_OUTPUTS: Final = Method("AddOutputs", pb.AddOutputsRequest, pb.AddOutputsReply)
 EXPORT: Final = Method("ExportNgrams", pb.ExportNgramsRequest, pb.ExportNgramsReply)
+DELETE_NAMESPACE: Final = Method("DeleteNamespace", pb.DeleteNamespaceRequest, pb.DeleteNamespaceReply)
 FORGET: Final = Method("Forget", pb.ForgetRequest, pb.ForgetReply)
 NAMESPACES: Final = Method("ListNamespaces", pb.ListNamespacesRequest, pb.ListNamespacesReply)
 STATS: Final = Method("GetStats", pb.GetStatsRequest, pb.GetStatsReply)

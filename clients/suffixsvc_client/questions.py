@@ -14,7 +14,7 @@ from suffixsvc.errors import InvalidInputError, InvalidTokensError, SuffixError,
 from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, TokenIds
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.values import as_token_array
-from suffixsvc_client.effects import FORGET, NAMESPACES, SERVER_INFO, STATS, Method
+from suffixsvc_client.effects import DELETE_NAMESPACE, FORGET, NAMESPACES, SERVER_INFO, STATS, Method
 
 __all__ = ["Question", "ServerInfo", "ServiceStats"]
 
@@ -105,6 +105,11 @@ def forget(namespace: str, output_id: OutputId) -> Question:
     if isinstance(output_id, bool) or not isinstance(output_id, int) or not 0 <= output_id < 1 << 64:
         raise InvalidInputError("output_id is no output id", expected="an int >= 0", got=repr(output_id)[:80])
     return FORGET, pb.ForgetRequest(namespace=namespace, output_id=output_id)
+
+
+def delete_namespace(path: str, force: bool) -> Question:
+    request = pb.DeleteNamespaceRequest(namespace=validate_namespace(path), force=force)
+    return DELETE_NAMESPACE, request
 
 
 def namespaces(reply: pb.ListNamespacesReply) -> list[NamespaceRecord]:

@@ -151,6 +151,7 @@ _HANDLER_OF = {
     "AddOutputs": "add_outputs",
     "ExportNgrams": "export_ngrams",
     "Forget": "forget",
+    "DeleteNamespace": "delete_namespace",
     "ListNamespaces": "list_namespaces",
     "GetStats": "get_stats",
     "GetServerInfo": "get_server_info",

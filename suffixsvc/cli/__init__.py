@@ -85,6 +85,9 @@ VERBS: Final[dict[str, Verb]] = {
     "compact": Verb(
         "suffixsvc.cli.compact", "compact", "Seal and merge a data folder, so that it opens at once."
     ),
+    "namespaces": Verb(
+        "suffixsvc.cli.namespaces", "app", "List and delete the namespaces of a service or a folder."
+    ),
     "models": Verb("suffixsvc.cli.models", "app", "List, download and locate the models used here."),
     "version": Verb("suffixsvc.cli.version", "version", "Print the version."),
 }

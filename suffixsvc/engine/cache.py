@@ -16,8 +16,10 @@ from suffixsvc import store as stores
 from suffixsvc.background import TaskStats
 from suffixsvc.config import MAX_READS, Limits, validate_default_reads, validate_namespace
 from suffixsvc.core import new_learner
+from suffixsvc.engine import segment_files
 from suffixsvc.engine.catalog import Catalog
 from suffixsvc.engine.checker import check_hot, check_segments
+from suffixsvc.engine.indexes import Indexes
 from suffixsvc.engine.lifetime import Lifetime
 from suffixsvc.engine.maintenance import Maintenance
 from suffixsvc.engine.namespace import Namespace
@@ -107,7 +109,7 @@ class SuffixCache:
         self._counting = threading.Lock()  # of sessions
         self._abandoned: Abandoned = deque()
         self._default_reads: tuple[str, ...] = ()
-        self._indexes: dict[str, NamespaceIndex] = {}
+        self._indexes = Indexes()
         self._store = _open_store(path, self._limits, crash_hook)
         try:
             self._outputs = Outputs(
@@ -152,8 +154,7 @@ class SuffixCache:
         """
         validate_namespace(path)
         with self._lifetime.while_open():
-            record = self._catalog.bind(path, tokenizer)
-            return Namespace(self, record, self._catalog.index_of(path))
+            return Namespace(self, self._catalog.bind(path, tokenizer))
 
     def has_namespace(self, path: str) -> bool:
         """Whether there is a namespace at ``path``; it is not created."""
@@ -163,6 +164,39 @@ class SuffixCache:
         """All namespaces, ordered by path."""
         with self._lifetime.while_open():
             return self._catalog.records()
+
+    def delete_namespace(self, path: str, *, force: bool = False) -> int:
+        """Delete a namespace with its outputs, segments, notes and learned tables; returns how many outputs.
+
+        Another one of the same path may be created afterwards, with another tokenizer. Handles and sessions
+        of the one that was deleted write nothing any more.
+
+        Args:
+            force: also where sessions are live: what they wrote is discarded, they can be stepped and closed.
+
+        Raises:
+            UnknownNamespaceError: it is not there. NamespaceInUseError: it has live sessions.
+            InvalidNamespaceError: every session reads it by default.
+            StoreError: some of it may be left, which nothing can read; delete it again, or open the folder
+            again.
+        """
+        self._require_writable(validate_namespace(path))
+        with self._quiet(), self._lifetime.while_open():
+            self._reap_abandoned()
+            index = self._catalog.begin_delete(path, force=force)
+            outputs = 0
+            if index.stored:
+                try:
+                    outputs = self._store.delete_namespace(path)
+                finally:
+                    self._outputs.settle()
+                files = [Path(each.segment.path) for each in index.sealed()]
+                index.detach([each.record.name for each in index.sealed()])
+                for file in files:
+                    segment_files.remove(file)
+            self._catalog.end_delete(index)
+            self._room.drop(path)
+            return outputs
 
     def _add_outputs(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> list[OutputId]:
         """See ``Namespace.add_outputs``."""
@@ -199,7 +233,7 @@ class SuffixCache:
         waited for nothing. The service does it twice a minute.
         """
         with self._lifetime.while_open():
-            indexes = list(self._indexes.values())
+            indexes = self._indexes.stored()
         evicted = self._room.evict(indexes)
         self._room.save(indexes, self._store.clock.now() if now is None else now)
         return evicted
@@ -294,7 +328,7 @@ class SuffixCache:
             self._reap_abandoned()
             store = self._store.stats()
             sums = dict.fromkeys(NamespaceStats.__dataclass_fields__, 0)
-            for index in list(self._indexes.values()):
+            for index in self._indexes.values():
                 for name, value in asdict(index.stats()).items():
                     sums[name] += value
             sums["limit_bytes"] = self._room.whole
@@ -331,7 +365,7 @@ class SuffixCache:
             self._outputs.settle()
             self._store.check()
             folder = self._store.segment_folder
-            for index in list(self._indexes.values()):
+            for index in self._indexes.stored():
                 index.check()
                 check_hot(index, self._store)
                 if folder is not None:
@@ -347,7 +381,7 @@ class SuffixCache:
             try:
                 self._reap_abandoned()
                 self._catalog.keep_learned()
-                self._room.save(self._indexes.values())
+                self._room.save([index for index in self._indexes.stored() if not index.deleted])
             finally:
                 self._store.close()
 
@@ -366,13 +400,13 @@ class SuffixCache:
 
     def _open_session(
         self,
-        record: NamespaceRecord,
+        index: NamespaceIndex,
         prompt: TokenArray,
         output: TokenArray,
         labels: Labels,
         reads: Sequence[str],
     ) -> Session:
-        self._require_writable(record.path)
+        self._require_writable(index.path)
         with self._lifetime.while_open():
             self._reap_abandoned()
             if isinstance(reads, (str, bytes)) or not isinstance(reads, Sequence):
@@ -385,8 +419,7 @@ class SuffixCache:
                     expected=f"at most {MAX_READS} beside its own",
                     got=len(reads),
                 )
-            others = [self._catalog.readable(path, record) for path in self._with_defaults(reads, record)]
-            index = self._catalog.index_of(record.path)
+            others = [self._catalog.readable(path, index) for path in self._with_defaults(reads, index)]
             self._take_place()
             release = None
             try:
@@ -421,10 +454,10 @@ class SuffixCache:
                 )
             self._sessions += 1
 
-    def _with_defaults(self, reads: Sequence[str], record: NamespaceRecord) -> list[str]:
+    def _with_defaults(self, reads: Sequence[str], index: NamespaceIndex) -> list[str]:
         """The namespaces a session drafts from beside its own: those it names, then the default ones."""
-        usable = self._catalog.of_tokenizer(self._default_reads, record.tokenizer)
-        others = [path for path in usable if path != record.path]
+        usable = self._catalog.of_tokenizer(self._default_reads, index.tokenizer)
+        others = [path for path in usable if path != index.path]
         return list(dict.fromkeys([*reads, *others]))[:MAX_READS]
 
     def _reap_abandoned(self) -> None:

@@ -8,16 +8,20 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from suffixsvc.config import Limits, validate_namespace
+from suffixsvc.engine.indexes import Indexes, record_of, unknown_namespace
 from suffixsvc.engine.room import Room
 from suffixsvc.engine.sealing import Sealer
 from suffixsvc.errors import (
     LimitExceededError,
+    NamespaceInUseError,
+    StoreError,
     StoreFullError,
     TokenizerMismatchError,
     UnknownNamespaceError,
 )
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.policies import UNLIMITED
+from suffixsvc.store.validation import check_namespace
 from suffixsvc.types import NamespaceRecord, Store
 
 __all__ = ["Catalog"]
@@ -29,12 +33,15 @@ _LEARNER_STATE = "learner"
 
 
 class Catalog:
-    """Namespaces come and stay. Thread-safe; its lock is not held over a call of the store.
+    """Namespaces come, are written to, and go. Thread-safe; its lock is not held over a call of the store.
+
+    A namespace is stored with its first output, in the same transaction. Until then it is there as long as it
+    is used (:class:`Indexes`), and binds its tokenizer no longer than that.
 
     Args:
         store: where the records are kept, and what was learned.
         room: knows what each namespace may hold.
-        indexes: of the cache by path; only this adds to it.
+        indexes: of the cache; only this adds to it.
         limits: how many namespaces there may be.
         starting_weights: what new namespaces start from, see ``suffixsvc.core.new_learner``.
     """
@@ -43,7 +50,7 @@ class Catalog:
         self,
         store: Store,
         room: Room,
-        indexes: dict[str, NamespaceIndex],
+        indexes: Indexes,
         limits: Limits,
         starting_weights: bytes | None,
     ) -> None:
@@ -53,104 +60,160 @@ class Catalog:
         self._limits = limits
         self._starting_weights = starting_weights
         self._lock = threading.Lock()
-        self._records: dict[str, NamespaceRecord] = {}
-        self._coming = 0  # being created
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._indexes)
 
     def __contains__(self, path: str) -> bool:
-        return path in self._records
+        return self._indexes.get(path) is not None
 
     def records(self) -> list[NamespaceRecord]:
         """All of them, ordered by path."""
-        with self._lock:
-            return sorted(self._records.values(), key=lambda record: record.path)
+        return [record_of(index) for index in sorted(self._indexes.values(), key=lambda index: index.path)]
 
-    def bind(self, path: str, tokenizer: str | None) -> NamespaceRecord:
-        """The record of a valid path, created on first use; a tokenizer given once stays.
+    def bind(self, path: str, tokenizer: str | None) -> NamespaceIndex:
+        """The namespace of a valid path, created on first use; a tokenizer given once stays.
 
         Raises:
-            LimitExceededError, TokenizerMismatchError.
+            LimitExceededError, TokenizerMismatchError. StoreError: it is being deleted.
         """
-        with self._lock:
-            record = self._records.get(path)
-            if record is not None and (not tokenizer or record.tokenizer == tokenizer):
-                return record
-            if record is None and len(self._records) + self._coming >= self._limits.max_namespaces:
-                raise LimitExceededError(
-                    "too many namespaces",
-                    expected=f"at most {self._limits.max_namespaces} (Limits.max_namespaces)",
-                    remedy="Write related outputs into one namespace, or raise the limit.",
-                )
-            coming = record is None
-            self._coming += coming
-        try:
-            record = self._store.add_namespace(NamespaceRecord(path, tokenizer or ""))  # no lock is held
-            with self._lock:
-                known = self._records.get(path)
-                if known is None or not known.tokenizer:
-                    self._records[path] = record
-                return self._records[path]
-        finally:
-            with self._lock:
-                self._coming -= coming
-
-    def index_of(self, path: str) -> NamespaceIndex:
-        """The index of a namespace that there is."""
+        check_namespace(NamespaceRecord(path, tokenizer or ""))
         with self._lock:
             index = self._indexes.get(path)
             if index is None:
-                limit = self._room.limit_of(path)
-                index = self._indexes[path] = NamespaceIndex(
-                    path,
-                    self._starting_weights,
-                    now_us=self._store.clock.now_us,
-                    ledger=self._room.new_ledger(path),
-                    limit_bytes=limit if limit < UNLIMITED else 0,
+                self._require_place()
+                index = self._create(path)
+            if index.deleted:
+                raise StoreError(
+                    f"namespace {path} is being deleted",
+                    expected="a namespace that is there, or a path that is free",
+                    remedy="Try again when it is gone; delete it again if its deletion failed.",
                 )
-            return index
+            if tokenizer and index.tokenizer and index.tokenizer != tokenizer:
+                raise TokenizerMismatchError(
+                    f"namespace {path} holds tokens of another tokenizer",
+                    expected=index.tokenizer,
+                    got=tokenizer,
+                    remedy="Use another namespace for this model.",
+                )
+            bound = not tokenizer or index.tokenizer == tokenizer
+            index.tokenizer = tokenizer or index.tokenizer
+            stored = index.stored
+        if not bound and stored:
+            self._store.add_namespace(NamespaceRecord(path, tokenizer or ""))
+        return index
+
+    def _require_place(self) -> None:
+        if len(self._indexes) >= self._limits.max_namespaces:
+            raise LimitExceededError(
+                "too many namespaces",
+                expected=f"at most {self._limits.max_namespaces} (Limits.max_namespaces)",
+                remedy="Write related outputs into one namespace, delete namespaces, or raise the limit.",
+            )
+
+    def _create(self, path: str) -> NamespaceIndex:
+        limit = self._room.limit_of(path)
+        index = NamespaceIndex(
+            path,
+            self._starting_weights,
+            now_us=self._store.clock.now_us,
+            ledger=self._room.new_ledger(path),
+            limit_bytes=limit if limit < UNLIMITED else 0,
+        )
+        if index.ledger is not None:
+            index.ledger.complete = True  # nothing was written before
+        self._indexes.use(index)
+        return index
+
+    def index_of(self, path: str) -> NamespaceIndex:
+        """The index of a namespace that there is. UnknownNamespaceError."""
+        index = self._indexes.get(validate_namespace(path))
+        if index is None:
+            raise unknown_namespace(path)
+        return index
 
     def chosen(self, namespace: str | None) -> list[NamespaceIndex]:
-        """The index of one namespace, or of all, ordered by path. UnknownNamespaceError: it is not there."""
+        """The index of one namespace, or of all that the log holds, ordered by path.
+
+        Raises:
+            UnknownNamespaceError: it is not there.
+        """
         if namespace is None:
-            with self._lock:
-                return [self._indexes[path] for path in sorted(self._indexes)]
-        if validate_namespace(namespace) not in self._records:
-            raise UnknownNamespaceError(
-                f"no namespace {namespace!r}", remedy="Create it by writing to it first."
-            )
-        return [self.index_of(namespace)]
+            return sorted(self._indexes.stored(), key=lambda index: index.path)
+        index = self.index_of(namespace)
+        return [index] if index.stored else []
 
     def of_tokenizer(self, paths: Sequence[str], tokenizer: str) -> list[str]:
         """Those of the namespaces that are of a tokenizer; none where it is not known."""
-        records = [self._records.get(path) for path in paths]
+        indexes = [self._indexes.get(path) for path in paths]
         return [
-            each.path for each in records if each is not None and tokenizer and each.tokenizer == tokenizer
+            index.path
+            for index in indexes
+            if index is not None and tokenizer and index.tokenizer == tokenizer
         ]
 
-    def readable(self, path: str, reader: NamespaceRecord) -> NamespaceIndex:
+    def store(self, index: NamespaceIndex) -> None:
+        """Have the store hold a namespace, though nothing was written to it. Durable when it returns."""
+        create = self._indexes.begin_write(index)
+        kept = False
+        try:
+            for record in create:
+                self._store.add_namespace(record)
+            kept = True
+        finally:
+            self._indexes.end_write(index, kept=kept)
+
+    # ------------------------------------------------------------------------------------------- deleting
+
+    def begin_delete(self, path: str, *, force: bool) -> NamespaceIndex:
+        """Nothing is written to the namespace, and no session opened in it, from the return of this call.
+
+        Args:
+            force: also where sessions are live.
+
+        Raises:
+            UnknownNamespaceError, NamespaceInUseError.
+        """
+        with self._lock:
+            index = self.index_of(path)
+            if not force and not index.deleted and (sessions := index.live_sessions):
+                raise NamespaceInUseError(
+                    f"namespace {path} must have no live sessions to be deleted",
+                    expected="0 live sessions",
+                    got=sessions,
+                    remedy="Close them, or delete it with force: what they wrote is then discarded.",
+                )
+            index.deleted = True
+        self._indexes.wait_for_writes(index)
+        index.discard_live()
+        return index
+
+    def end_delete(self, index: NamespaceIndex) -> None:
+        """The store holds nothing of it any more."""
+        self._indexes.drop(index)
+
+    def readable(self, path: str, reader: NamespaceIndex) -> NamespaceIndex:
         """What sessions of another namespace may draft from.
 
         Raises:
             UnknownNamespaceError, TokenizerMismatchError.
         """
-        record = self._records.get(validate_namespace(path))
-        if record is None:
+        index = self._indexes.get(validate_namespace(path))
+        if index is None or index.deleted:
             raise UnknownNamespaceError(
                 f"no namespace {path!r} to read from",
                 expected="an existing namespace",
                 got=repr(path),
                 remedy="Create it by writing to it first.",
             )
-        if record.tokenizer and reader.tokenizer and record.tokenizer != reader.tokenizer:
+        if index.tokenizer and reader.tokenizer and index.tokenizer != reader.tokenizer:
             raise TokenizerMismatchError(
                 f"namespace {path!r} holds tokens of another tokenizer",
                 expected=reader.tokenizer,
-                got=record.tokenizer,
+                got=index.tokenizer,
                 remedy="Read only namespaces of the same tokenizer.",
             )
-        return self.index_of(path)
+        return index
 
     # ------------------------------------------------------------------------------------------ a restart
 
@@ -161,12 +224,16 @@ class Catalog:
             progress: called with (outputs so far, outputs in all).
         """
         for record in self._store.namespaces():
-            self._records[record.path] = record
+            index = self._create(record.path)
+            index.tokenizer, index.stored = record.tokenizer, True
+            if index.ledger is not None:
+                index.ledger.complete = False
+            self._indexes.keep(index)
             learned = self._store.get_state(record.path, _LEARNER_STATE)
             if learned is not None:
                 # Tables of another version are left alone: they are derived, and learned anew.
-                self.index_of(record.path).learner.load(learned)
-        sealer.sweep(self._records)
+                index.learner.load(learned)
+        sealer.sweep(index.path for index in self._indexes.stored())
         total = self._store.stats().outputs
         done = 0
 
@@ -176,16 +243,16 @@ class Catalog:
             if progress is not None and outputs:
                 progress(done, total)
 
-        for path in self._records:
-            sealer.open(self.index_of(path), note)
-            self._room.refresh(self.index_of(path))
+        for index in self._indexes.stored():
+            sealer.open(index, note)
+            self._room.refresh(index)
 
     def keep_learned(self) -> None:
         """Leave the learned tables to the next process."""
-        for path, index in list(self._indexes.items()):
-            if not index.learner.changed:
+        for index in self._indexes.stored():
+            if index.deleted or not index.learner.changed:
                 continue
             try:
-                self._store.put_state(path, _LEARNER_STATE, index.learner.save())
+                self._store.put_state(index.path, _LEARNER_STATE, index.learner.save())
             except StoreFullError as error:  # derived and learned anew: no reason to fail a close
-                log.warning("what was learned could not be kept", namespace=path, error=str(error))
+                log.warning("what was learned could not be kept", namespace=index.path, error=str(error))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
@@ -19,6 +19,7 @@ import structlog
 
 from suffixsvc.background import PeriodicTask, TaskStats
 from suffixsvc.core.segments import keep_guarding
+from suffixsvc.engine.indexes import Indexes
 from suffixsvc.engine.sealing import Sealer
 from suffixsvc.engine.tiering import MOST_SEGMENTS
 from suffixsvc.errors import SegmentCancelledError, StoreClosedError, StoreFullError, SuffixError
@@ -56,7 +57,7 @@ class Maintenance:
     def __init__(
         self,
         sealer: Sealer,
-        indexes: Mapping[str, NamespaceIndex],
+        indexes: Indexes,
         batch_tokens: int,
         settle: Callable[[], object],
         *,
@@ -113,7 +114,7 @@ class Maintenance:
         """Do what there is to do, once."""
         self._settle()
         keep_guarding()
-        indexes = list(self._indexes.values())
+        indexes = [index for index in self._indexes.stored() if not index.deleted]
         for index in indexes:
             self._tend(index)
         self._seal_the_largest(indexes)

@@ -15,7 +15,7 @@ from suffixsvc.engine.ngrams import count_ngrams
 from suffixsvc.index import NamespaceIndex, NamespaceStats, Session
 from suffixsvc.lookup_records import RecordFile
 from suffixsvc.policies import Policy
-from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, TokenArray, TokenIds
+from suffixsvc.types import Labels, NewOutput, OutputId, TokenArray, TokenIds
 from suffixsvc.values import as_token_array
 
 if TYPE_CHECKING:
@@ -33,20 +33,19 @@ MAX_OUTPUT_ID: Final = 2**63 - 1
 class Namespace:
     """Outputs that may be drafted from together: one model's tokens, one circle of readers."""
 
-    def __init__(self, cache: SuffixCache, record: NamespaceRecord, index: NamespaceIndex) -> None:
+    def __init__(self, cache: SuffixCache, index: NamespaceIndex) -> None:
         self._cache = cache
-        self._record = record
         self._index = index
 
     @property
     def path(self) -> str:
         """Segments joined by "/"."""
-        return self._record.path
+        return self._index.path
 
     @property
     def tokenizer(self) -> str:
         """Fingerprint of the tokenizer, empty while none was given."""
-        return self._record.tokenizer
+        return self._index.tokenizer
 
     def open_session(
         self,
@@ -69,7 +68,7 @@ class Namespace:
             TokenizerMismatchError (a namespace in ``reads`` has another tokenizer), LimitExceededError.
         """
         return self._cache._open_session(
-            self._record,
+            self._index,
             as_token_array(prompt_token_ids, "prompt_token_ids"),
             as_token_array([] if output_token_ids is None else output_token_ids, "output_token_ids"),
             validate_labels(labels),
@@ -112,15 +111,20 @@ class Namespace:
 
     def clear(self) -> int:
         """Delete every output that is here now from log and index; how many those were."""
+        if not self._index.stored:
+            return 0
         ids = self._cache._store.output_ids(self.path, 0, MAX_OUTPUT_ID)
         return self._cache._outputs.forget_many(self.path, ids)
 
     def note(self, name: str) -> bytes | None:
         """What :meth:`put_note` kept under a name, or None."""
+        if not self._index.stored:
+            return None
         return self._cache._store.get_state(self.path, _NOTE + name)
 
     def put_note(self, name: str, value: bytes) -> None:
         """Keep a few bytes with this namespace, for whoever fills it. Durable when it returns."""
+        self._cache._catalog.store(self._index)
         self._cache._store.put_state(self.path, _NOTE + name, value)
 
     def ngrams(self, n: int) -> tuple[TokenArray, npt.NDArray[np.uint64]]:
@@ -149,7 +153,7 @@ class Namespace:
             InvalidInputError: no such n-grams. StoreError: the log, or the disk of the folder.
             ServiceUnavailableError: it was cancelled.
         """
-        outputs = self._cache._store.scan(self.path)
+        outputs = self._cache._store.scan(self.path) if self._index.stored else iter(())
         return export_ngrams(outputs, wanted, folder, context_tokens=context_tokens, job=job)
 
     @property

@@ -12,13 +12,14 @@ and ``Store.set_deletion_listener``).
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 import structlog
 
 from suffixsvc.clock import Due
 from suffixsvc.config import Limits
+from suffixsvc.engine.indexes import Indexes
 from suffixsvc.engine.lifetime import Lifetime
 from suffixsvc.engine.room import Room, predicted_bytes
 from suffixsvc.engine.sealing import Hook
@@ -53,7 +54,7 @@ class Outputs:
     def __init__(
         self,
         store: Store,
-        indexes: Mapping[str, NamespaceIndex],
+        indexes: Indexes,
         lifetime: Lifetime,
         limits: Limits,
         policies: Policies,
@@ -80,16 +81,23 @@ class Outputs:
     def commit(self, index: NamespaceIndex, output: NewOutput, decided: Decided) -> Future[list[OutputId]]:
         """Log what a session wrote; the future holds its id once it is durable. See ``index.Commit``."""
         release = self.room.admit(index, [output], live=True)
+        try:
+            with self._lifetime.while_open():
+                create = self._indexes.begin_write(index)
+        except BaseException:
+            release()
+            raise
 
         def done(ids: list[OutputId] | None) -> None:
             # one that is in the log already is in the index as well: this text of it goes
             decided(None if ids is None or repeated_in(ids) else ids[0])
+            self._indexes.end_write(index, kept=ids is not None)
             release()
 
         try:
-            with self._lifetime.while_open():
-                return self._store.append([output], decided=done)
+            return self._store.append([output], create, done)
         except BaseException:
+            self._indexes.end_write(index, kept=False)
             release()
             raise
 
@@ -117,6 +125,7 @@ class Outputs:
         return ids
 
     def _log(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> list[OutputId]:
+        create = self._indexes.begin_write(index)
         writers: list[int] = []
         kept = 0
         # what was kept of a large load before it failed, the store deletes like any other output
@@ -126,6 +135,7 @@ class Outputs:
         def decided(ids: list[OutputId] | None) -> None:
             nonlocal kept
             if ids is None:
+                self._indexes.end_write(index, kept=kept > 0)
                 pending.failed()
                 return
             repeated = set(repeated_in(ids))
@@ -137,13 +147,15 @@ class Outputs:
                     index.kept(outputs[at], writers[at], output_id)
             kept += len(ids)
             if kept == len(outputs):
+                self._indexes.end_write(index, kept=True)
                 index.end_write()
 
         try:
             for output in outputs:
                 writers.append(index.insert(output))
-            future = uninterrupted(lambda: self._store.append(outputs, decided=decided))
+            future = uninterrupted(lambda: self._store.append(outputs, create, decided))
         except BaseException:
+            self._indexes.end_write(index, kept=False)
             pending.failed()
             pending.leave()
             raise
@@ -189,7 +201,7 @@ class Outputs:
         while gone := self._expire_some(now):
             outputs += gone
         with self._lifetime.while_open():
-            return outputs + self.room.expire(list(self._indexes.values()), due)
+            return outputs + self.room.expire(self._indexes.stored(), due)
 
     def _expire_some(self, now: float | None) -> int:
         with self._lifetime.while_open():

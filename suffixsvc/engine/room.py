@@ -15,12 +15,13 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import structlog
 
 from suffixsvc.clock import Due
+from suffixsvc.engine.indexes import Indexes
 from suffixsvc.errors import InvalidConfigError, LimitExceededError, StoreFullError
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.index.eviction import Cost, Ledger
@@ -75,7 +76,7 @@ class Room:
         policies: Policies,
         max_cache_bytes: int,
         store: Store,
-        indexes: Mapping[str, NamespaceIndex],
+        indexes: Indexes,
         forget: weakref.WeakMethod[Callable[[str, Sequence[OutputId]], int]],
         hook: Callable[[str], None] | None = None,
     ) -> None:
@@ -132,7 +133,7 @@ class Room:
 
     def live_bytes(self) -> int:
         """Memory of the live sessions of all namespaces."""
-        return sum(index.session_bytes for index in list(self._indexes.values()))
+        return sum(index.session_bytes for index in self._indexes.values())
 
     def _live_beyond_share(self, coming: int = 0) -> int:
         """What live sessions, and what comes of them, take of the limit that outputs may fill otherwise."""
@@ -326,6 +327,11 @@ class Room:
         if not passed and due.earlier_us < due.now_us:
             passed = ledger.due(due.now_us - ttl_us, BATCH_OUTPUTS, after=self._opened_at)
         return passed
+
+    def drop(self, path: str) -> None:
+        """A namespace holds nothing any more."""
+        with self._lock:
+            self._total -= self._held.pop(path, 0)
 
     def refresh(self, index: NamespaceIndex) -> None:
         """Look again at what a namespace holds."""

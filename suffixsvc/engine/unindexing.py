@@ -9,8 +9,9 @@ No lock is held over either: texts of different outputs leave side by side, and 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
+from suffixsvc.engine.indexes import Indexes
 from suffixsvc.errors import SuffixError
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.types import NewOutput, OutputId, StoredOutput
@@ -26,9 +27,7 @@ class Unindexer:
         refresh: called with an index that has become smaller.
     """
 
-    def __init__(
-        self, indexes: Mapping[str, NamespaceIndex], refresh: Callable[[NamespaceIndex], None]
-    ) -> None:
+    def __init__(self, indexes: Indexes, refresh: Callable[[NamespaceIndex], None]) -> None:
         self._indexes = indexes
         self._refresh = refresh
         self._lock = threading.Lock()
@@ -43,7 +42,7 @@ class Unindexer:
         for path, outputs in by_namespace.items():
             index = self._indexes.get(path)
             if index is None:
-                continue  # the namespace is being deleted
+                continue  # of a namespace that was deleted before this process
             removals = {s.output_id: _Removal(index, s.output) for s in index.forget(outputs)}
             with self._lock:
                 self._removals |= removals

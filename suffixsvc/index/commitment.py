@@ -50,7 +50,9 @@ class Commitment:
         self._copied = False
         #: the live text is the output's
         self._handed_over = False
-        self._retracted = self._released = False
+        self._released = False
+        #: the live text is in the index no more, and will not be
+        self.retracted = False
 
     def begin(self, output: NewOutput) -> None:
         """Hand an output to the store; :attr:`made` stays None where the limits refuse it.
@@ -116,14 +118,19 @@ class Commitment:
 
     def retract(self) -> None:
         """Take the live text out of the index. Idempotent."""
-        if self._retracted:
+        if self.retracted:
             return
         self._namespace.begin_write()
         try:
-            self._retracted = True
+            self.retracted = True
             self._native.retract()
         finally:
             self._namespace.end_write()
+
+    def discard(self) -> None:
+        """The same, unless the log holds it. Any thread, while no write is in flight."""
+        if not self._handed_over:
+            self.retract()
 
     def _take_out(self, output: NewOutput) -> None:
         """Nothing was kept of an output."""
@@ -138,7 +145,7 @@ class Commitment:
 
     def live_positions(self) -> int:
         """Positions that the live text takes in the index, and no output in the log stands for."""
-        if self._retracted or self._handed_over:
+        if self.retracted or self._handed_over:
             return 0
         runs = self._native.output_runs()
         return sum(last - max(0, first - PROMPT_TAIL_TOKENS) for first, last in runs)

@@ -76,6 +76,9 @@ class LiveText(Protocol):
     def live_positions(self) -> int:
         """Positions that it takes in the namespace's index, and no output in the log stands for."""
 
+    def discard(self) -> None:
+        """Take it out of the index, for good, unless it is an output's that the log holds."""
+
     def held_bytes(self) -> int:
         """Its memory."""
 
@@ -127,6 +130,11 @@ class NamespaceIndex:
         limit_bytes: int = 0,
     ) -> None:
         self.path = path
+        # The engine's catalog keeps these:
+        self.tokenizer = ""  #: its fingerprint; empty while none was given
+        self.stored = False  #: the log knows the namespace
+        self.deleted = False  #: it is being deleted, or was
+        self.writes = 0  #: in flight
         self._now_us = now_us
         #: who was drafted from; None where nothing is ever evicted
         self.ledger = ledger
@@ -270,6 +278,17 @@ class NamespaceIndex:
             self._changes += 1
 
     # ----------------------------------------------------------------------------------- sealed segments
+
+    @property
+    def live_sessions(self) -> int:
+        return len(self._live)
+
+    def discard_live(self) -> None:
+        """Take back what live sessions wrote, for good: closing them keeps nothing."""
+        with self._lock:
+            live = list(self._live)
+        for text in live:
+            text.discard()
 
     @property
     def session_bytes(self) -> int:

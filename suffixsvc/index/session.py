@@ -73,6 +73,7 @@ class Session:
         admit: Admit = lambda tokens: None,
     ) -> None:
         self._namespace = namespace
+        self._read = list(reads)  # they are there as long as they are read
         self._reads = [r.index for r in reads]
         self._labels = dict(labels)
         self._limits = limits
@@ -80,7 +81,6 @@ class Session:
         self._admit = admit
         self._lock = threading.Lock()
         self._closed = False
-        self._retracted = False
         self._output_id: OutputId | None = None
         self._terms = TermsMemo(limits.max_draft_tokens)
         writer = next_writer()
@@ -237,7 +237,6 @@ class Session:
         by itself only, and closing keeps nothing. Idempotent."""
         with self._lock:
             self._require_open()
-            self._retracted = True
             self._commitment.retract()
 
     def sit(self, seat: core.Seat, verify_cost: VerifyCost) -> None:
@@ -282,7 +281,9 @@ class Session:
 
     def _close(self, commit: bool, *, incomplete: bool, wait: bool, session_id: str) -> OutputId | None:
         if self._commitment.made is None:
-            written = self._output(incomplete, session_id) if commit and not self._retracted else None
+            written = (
+                self._output(incomplete, session_id) if commit and not self._commitment.retracted else None
+            )
             if written is not None:
                 uninterrupted(lambda: self._commitment.begin(written))
         made = self._commitment.made

@@ -196,6 +196,10 @@ class Handlers:
         self._cache.namespace(request.namespace).forget(request.output_id)
         return pb.ForgetReply()
 
+    def delete_namespace(self, request: pb.DeleteNamespaceRequest) -> pb.DeleteNamespaceReply:
+        outputs = self._cache.delete_namespace(request.namespace, force=request.force)
+        return pb.DeleteNamespaceReply(outputs=outputs)
+
     # ----------------------------------------------------------------------------------------- questions
 
     def list_namespaces(self, request: pb.ListNamespacesRequest) -> pb.ListNamespacesReply:

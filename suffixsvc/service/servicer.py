@@ -119,6 +119,11 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
     def Forget(self, request: pb.ForgetRequest, context: grpc.ServicerContext) -> pb.ForgetReply:  # noqa: N802 - gRPC's method name
         return self._handlers.forget(request)
 
+    def DeleteNamespace(  # noqa: N802 - gRPC's method name
+        self, request: pb.DeleteNamespaceRequest, context: grpc.ServicerContext
+    ) -> pb.DeleteNamespaceReply:
+        return self._handlers.delete_namespace(request)
+
     def ListNamespaces(  # noqa: N802 - gRPC's method name
         self, request: pb.ListNamespacesRequest, context: grpc.ServicerContext
     ) -> pb.ListNamespacesReply:

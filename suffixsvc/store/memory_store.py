@@ -143,8 +143,7 @@ class MemoryStore:
             self._require_namespace(path)
             self._manifests.pop(path, None)
             rows = [row for row in self._rows.values() if row.stored.output.namespace == path]
-            for row in rows:
-                self._delete_row(row)
+            self._delete(rows)
             self._tombstones.pop(path, None)
             for key in [key for key in self._states if key[0] == path]:
                 self._bytes -= len(self._states.pop(key))

@@ -330,6 +330,20 @@ class ForgetReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class DeleteNamespaceRequest(_message.Message):
+    __slots__ = ("namespace", "force")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    force: bool
+    def __init__(self, namespace: _Optional[str] = ..., force: bool = ...) -> None: ...
+
+class DeleteNamespaceReply(_message.Message):
+    __slots__ = ("outputs",)
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    outputs: int
+    def __init__(self, outputs: _Optional[int] = ...) -> None: ...
+
 class ListNamespacesRequest(_message.Message):
     __slots__ = ("prefix",)
     PREFIX_FIELD_NUMBER: _ClassVar[int]

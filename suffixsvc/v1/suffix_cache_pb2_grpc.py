@@ -58,6 +58,11 @@ class SuffixCacheStub(object):
                 request_serializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.ForgetRequest.SerializeToString,
                 response_deserializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.ForgetReply.FromString,
                 )
+        self.DeleteNamespace = channel.unary_unary(
+                '/suffixsvc.v1.SuffixCache/DeleteNamespace',
+                request_serializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.DeleteNamespaceRequest.SerializeToString,
+                response_deserializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.DeleteNamespaceReply.FromString,
+                )
         self.ListNamespaces = channel.unary_unary(
                 '/suffixsvc.v1.SuffixCache/ListNamespaces',
                 request_serializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.ListNamespacesRequest.SerializeToString,
@@ -155,6 +160,15 @@ class SuffixCacheServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteNamespace(self, request, context):
+        """Deletes a namespace and everything in it; the path is free for another one afterwards. Others that read it
+        draft from it no longer. NOT_FOUND: no such namespace. FAILED_PRECONDITION: it has live sessions.
+        INVALID_ARGUMENT: every session reads it by default. RESOURCE_EXHAUSTED, INTERNAL: the disk; call it again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListNamespaces(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -216,6 +230,11 @@ def add_SuffixCacheServicer_to_server(servicer, server):
                     servicer.Forget,
                     request_deserializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.ForgetRequest.FromString,
                     response_serializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.ForgetReply.SerializeToString,
+            ),
+            'DeleteNamespace': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteNamespace,
+                    request_deserializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.DeleteNamespaceRequest.FromString,
+                    response_serializer=suffixsvc_dot_v1_dot_suffix__cache__pb2.DeleteNamespaceReply.SerializeToString,
             ),
             'ListNamespaces': grpc.unary_unary_rpc_method_handler(
                     servicer.ListNamespaces,
@@ -379,6 +398,23 @@ class SuffixCache(object):
         return grpc.experimental.unary_unary(request, target, '/suffixsvc.v1.SuffixCache/Forget',
             suffixsvc_dot_v1_dot_suffix__cache__pb2.ForgetRequest.SerializeToString,
             suffixsvc_dot_v1_dot_suffix__cache__pb2.ForgetReply.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def DeleteNamespace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/suffixsvc.v1.SuffixCache/DeleteNamespace',
+            suffixsvc_dot_v1_dot_suffix__cache__pb2.DeleteNamespaceRequest.SerializeToString,
+            suffixsvc_dot_v1_dot_suffix__cache__pb2.DeleteNamespaceReply.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -96,6 +96,15 @@ class SuffixCacheStub:
     ]
     """NOT_FOUND: no such namespace or output."""
 
+    DeleteNamespace: grpc.UnaryUnaryMultiCallable[
+        suffixsvc.v1.suffix_cache_pb2.DeleteNamespaceRequest,
+        suffixsvc.v1.suffix_cache_pb2.DeleteNamespaceReply,
+    ]
+    """Deletes a namespace and everything in it; the path is free for another one afterwards. Others that read it
+    draft from it no longer. NOT_FOUND: no such namespace. FAILED_PRECONDITION: it has live sessions.
+    INVALID_ARGUMENT: every session reads it by default. RESOURCE_EXHAUSTED, INTERNAL: the disk; call it again.
+    """
+
     ListNamespaces: grpc.UnaryUnaryMultiCallable[
         suffixsvc.v1.suffix_cache_pb2.ListNamespacesRequest,
         suffixsvc.v1.suffix_cache_pb2.ListNamespacesReply,
@@ -189,6 +198,15 @@ class SuffixCacheAsyncStub:
         suffixsvc.v1.suffix_cache_pb2.ForgetReply,
     ]
     """NOT_FOUND: no such namespace or output."""
+
+    DeleteNamespace: grpc.aio.UnaryUnaryMultiCallable[
+        suffixsvc.v1.suffix_cache_pb2.DeleteNamespaceRequest,
+        suffixsvc.v1.suffix_cache_pb2.DeleteNamespaceReply,
+    ]
+    """Deletes a namespace and everything in it; the path is free for another one afterwards. Others that read it
+    draft from it no longer. NOT_FOUND: no such namespace. FAILED_PRECONDITION: it has live sessions.
+    INVALID_ARGUMENT: every session reads it by default. RESOURCE_EXHAUSTED, INTERNAL: the disk; call it again.
+    """
 
     ListNamespaces: grpc.aio.UnaryUnaryMultiCallable[
         suffixsvc.v1.suffix_cache_pb2.ListNamespacesRequest,
@@ -299,6 +317,17 @@ class SuffixCacheServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[suffixsvc.v1.suffix_cache_pb2.ForgetReply, collections.abc.Awaitable[suffixsvc.v1.suffix_cache_pb2.ForgetReply]]:
         """NOT_FOUND: no such namespace or output."""
+
+    @abc.abstractmethod
+    def DeleteNamespace(
+        self,
+        request: suffixsvc.v1.suffix_cache_pb2.DeleteNamespaceRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[suffixsvc.v1.suffix_cache_pb2.DeleteNamespaceReply, collections.abc.Awaitable[suffixsvc.v1.suffix_cache_pb2.DeleteNamespaceReply]]:
+        """Deletes a namespace and everything in it; the path is free for another one afterwards. Others that read it
+        draft from it no longer. NOT_FOUND: no such namespace. FAILED_PRECONDITION: it has live sessions.
+        INVALID_ARGUMENT: every session reads it by default. RESOURCE_EXHAUSTED, INTERNAL: the disk; call it again.
+        """
 
     @abc.abstractmethod
     def ListNamespaces(

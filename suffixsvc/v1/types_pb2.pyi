@@ -40,6 +40,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_VOCABULARY_MISMATCH: _ClassVar[ErrorCode]
     ERROR_CODE_MISSING_EXTRA: _ClassVar[ErrorCode]
     ERROR_CODE_INTERNAL: _ClassVar[ErrorCode]
+    ERROR_CODE_NAMESPACE_IN_USE: _ClassVar[ErrorCode]
 
 class DraftSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -82,6 +83,7 @@ ERROR_CODE_MODEL_CORRUPT: ErrorCode
 ERROR_CODE_VOCABULARY_MISMATCH: ErrorCode
 ERROR_CODE_MISSING_EXTRA: ErrorCode
 ERROR_CODE_INTERNAL: ErrorCode
+ERROR_CODE_NAMESPACE_IN_USE: ErrorCode
 DRAFT_SOURCE_NONE: DraftSource
 DRAFT_SOURCE_SESSION: DraftSource
 DRAFT_SOURCE_NAMESPACE: DraftSource

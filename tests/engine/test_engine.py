@@ -170,14 +170,16 @@ def test_a_session_reads_a_bounded_number_of_namespaces(cache: SuffixCache) -> N
 
 
 def test_tokenizer_fingerprints_bind_a_namespace(cache: SuffixCache) -> None:
-    cache.namespace("acme/m", tokenizer="xxh3:1")
+    bound = cache.namespace("acme/m", tokenizer="xxh3:1")
     cache.namespace("acme/m")
     cache.namespace("acme/m", tokenizer="xxh3:1")
+    assert bound.tokenizer == "xxh3:1"
     with pytest.raises(TokenizerMismatchError) as caught:
         cache.namespace("acme/m", tokenizer="xxh3:2")
     assert "xxh3:1" in str(caught.value)
     assert "xxh3:2" in str(caught.value)
-    cache.namespace("acme/other", tokenizer="xxh3:2")
+    other = cache.namespace("acme/other", tokenizer="xxh3:2")
+    assert other.stats().outputs == 0
     with pytest.raises(TokenizerMismatchError):
         cache.namespace("acme/m", tokenizer="xxh3:1").open_session([1], reads=["acme/other"])
 
@@ -376,19 +378,21 @@ class SlowStore:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.waiting: list[tuple[Future[list[int]], Sequence[NewOutput], Any]] = []
+        self.waiting: list[tuple[Future[list[int]], Sequence[NewOutput], Any, Any]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def append(self, outputs: Sequence[NewOutput], decided: Any = None) -> Future[list[int]]:
+    def append(
+        self, outputs: Sequence[NewOutput], create: Any = (), decided: Any = None
+    ) -> Future[list[int]]:
         future: Future[list[int]] = InterruptedOnce()
-        self.waiting.append((future, outputs, decided))
+        self.waiting.append((future, outputs, create, decided))
         return future
 
     def finish(self) -> None:
-        for future, outputs, decided in self.waiting:
-            future.set_result(self._store.append(outputs, decided=decided).result())
+        for future, outputs, create, decided in self.waiting:
+            future.set_result(self._store.append(outputs, create, decided).result())
         self.waiting.clear()
 
 
@@ -460,8 +464,8 @@ def test_a_path_that_is_none_is_refused(path: object) -> None:
 
 def test_namespaces_are_bounded() -> None:
     with SuffixCache(limits=Limits(max_namespaces=2)) as cache:
-        cache.namespace("a")
-        cache.namespace("b")
+        cache.namespace("a").add_output([1])
+        cache.namespace("b").add_output([1])
         cache.namespace("a")
         with pytest.raises(LimitExceededError, match="max_namespaces"):
             cache.namespace("c")

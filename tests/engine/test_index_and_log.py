@@ -224,7 +224,7 @@ def test_everybody_at_once_leaves_index_and_log_agreed(tmp_path: Path, place: st
 
     works = [session, session, bulk, forget, forget, tidy, lambda dice: cache.check()]
     for where in (NS, f"{NS}/ttl", "free"):
-        cache.namespace(where)
+        cache.namespace(where).put_note("here", b"")
     run([lambda n=n, once=once: repeat(n, once) for n, once in enumerate(works)])  # type: ignore[misc]  # as above
     assert not failed, failed
     cache._store.barrier()

@@ -45,7 +45,7 @@ class SealingMachine(RuleBasedStateMachine):
         self.kept: dict[int, NewOutput] = {}
         self.cache = open_cache(self.folder, MODEL_LIMITS)
         for path in PATHS:
-            self.cache.namespace(path)
+            self.cache.namespace(path).put_note("here", b"")  # also where nothing was written
 
     @rule(path=st.sampled_from(PATHS), count=st.integers(1, 6))
     def add(self, path: str, count: int) -> None:

@@ -51,7 +51,7 @@ def index_is_log(cache: SuffixCache) -> None:
     """Every index holds exactly what a new one would that is built from the log."""
     cache.check()
     with SuffixCache() as other:
-        for record in cache.namespaces():
+        for record in cache._store.namespaces():
             kept = [stored.output for stored in cache._store.scan(record.path)]
             namespace = other.namespace(record.path)
             if kept:

@@ -50,7 +50,7 @@ class LimitsMachine(RuleBasedStateMachine):
         limits = Limits(max_cache_bytes=WHOLE, seal_tokens=500)
         self.cache = SuffixCache(data, limits=limits, policies=POLICIES, background=False)
         for path in PATHS:
-            self.cache.namespace(path)
+            self.cache.namespace(path).put_note("here", b"")  # also where nothing was written
         self.note()
 
     def teardown(self) -> None:

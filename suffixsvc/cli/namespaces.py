@@ -1,0 +1,91 @@
+"""``suffixsvc namespaces``: list and delete the namespaces of a service or a data folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from suffixsvc_client import SuffixClient
+
+    from suffixsvc import SuffixCache
+
+__all__ = ["app"]
+
+app = typer.Typer(help="List and delete namespaces.", no_args_is_help=True)
+
+Server = Annotated[str | None, typer.Option(help="Address of a running service: unix:PATH or HOST:PORT.")]
+Data = Annotated[Path | None, typer.Option(help="Or a data folder that no process has open.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+@app.command("list")
+def list_namespaces(
+    prefix: Annotated[str, typer.Argument(help="Only this path and what is below it.")] = "",
+    server: Server = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """List namespaces and the fingerprints of their tokenizers."""
+    with _backend(server, data) as backend:
+        records = [
+            record
+            for record in backend.namespaces()
+            if not prefix or record.path == prefix or record.path.startswith(prefix + "/")
+        ]
+    if as_json:
+        typer.echo(json.dumps([{"path": each.path, "tokenizer": each.tokenizer} for each in records]))
+        return
+    for record in records:
+        typer.echo(f"{record.path}\t{record.tokenizer or '-'}")
+
+
+@app.command()
+def delete(
+    path: Annotated[str, typer.Argument(help="Path of the namespace.")],
+    server: Server = None,
+    data: Data = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also with live sessions: what they wrote is discarded.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a namespace with its outputs, segments, notes and learned tables.
+
+    Namespaces below it stay. The path is free afterwards, for another tokenizer as well.
+
+        suffixsvc namespaces delete acme/old-model --server unix:./suffixsvc.sock
+    """
+    with _backend(server, data) as backend:
+        outputs = backend.delete_namespace(path, force=force)
+    plain = json.dumps({"namespace": path, "outputs": outputs})
+    typer.echo(plain if as_json else f"{outputs:,} outputs deleted")
+
+
+@contextmanager
+def _backend(server: str | None, data: Path | None) -> Iterator[SuffixClient | SuffixCache]:
+    from suffixsvc.errors import InvalidConfigError
+
+    if (server is None) == (data is None):
+        raise InvalidConfigError(
+            "one of --server and --data must be given", got="both" if server is not None else "none"
+        )
+    if server is not None:
+        from suffixsvc_client import SuffixClient
+
+        with SuffixClient(server) as client:
+            yield client
+        return
+    from suffixsvc import SuffixCache
+
+    if data is None or not (data / "data.mdb").is_file():
+        raise InvalidConfigError(
+            "--data must be a data folder", expected="a folder with a data.mdb", got=str(data)
+        )
+    with SuffixCache(data, background=False) as cache:
+        yield cache

@@ -1,0 +1,33 @@
+"""``suffixsvc namespaces``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from suffixsvc import SuffixCache
+
+
+def suffixsvc(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "suffixsvc.cli", "namespaces", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_namespaces_of_a_folder_are_listed_and_deleted(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    with SuffixCache(folder) as cache:
+        for path in ("a", "a/b", "ab"):
+            cache.namespace(path, "t").add_output([1, 2, 3])
+    listed = suffixsvc("list", "a", "--data", str(folder), "--json")
+    assert [each["path"] for each in json.loads(listed.stdout)] == ["a", "a/b"]
+    deleted = suffixsvc("delete", "a", "--data", str(folder))
+    assert (deleted.returncode, deleted.stdout) == (0, "1 outputs deleted\n")
+    again = suffixsvc("delete", "a", "--data", str(folder))
+    assert again.returncode == 2
+    assert "no namespace 'a'" in again.stderr
+    assert suffixsvc("list", "--data", str(folder)).stdout == "a/b\tt\nab\tt\n"
+    neither = suffixsvc("list")
+    assert neither.returncode == 2
+    assert "one of --server and --data must be given" in neither.stderr
