@@ -87,6 +87,10 @@ class ServiceStats:
     #: writes fail at this moment; the service drafts all the same
     store_failing: bool = False
     background_tasks: tuple[BackgroundTask, ...] = ()
+    #: times that the store was opened again after an I/O error
+    store_reopened: int = 0
+    #: exceptions in the store's thread that nothing foresaw; each is in the service's log
+    store_defects: int = 0
 
 
 def list_namespaces(prefix: str) -> Question:

@@ -52,6 +52,8 @@ class CacheStats(NamespaceStats):
     last_lsn: int
     #: left of the time in which outputs stay that are due only because of the time since the last process
     expiry_grace_seconds: float
+    store_reopened: int  #: times that the store was opened again after an I/O error
+    store_defects: int  #: exceptions in the store's thread that nothing foresaw; each is in the log
 
 
 def _open_store(path: str | Path | None, limits: Limits, hook: Hook | None) -> Store:
@@ -337,6 +339,8 @@ class SuffixCache:
                 store_bytes=store.bytes_used,
                 last_lsn=store.last_lsn,
                 expiry_grace_seconds=store.expiry_grace_seconds,
+                store_reopened=store.reopened,
+                store_defects=store.defects,
                 **sums,
             )
 

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from suffixsvc import wire
-from suffixsvc.background import PeriodicTask
+from suffixsvc.background import TaskStats
 from suffixsvc.config import MAX_READS, PROMPT_TAIL_TOKENS, Limits, validate_labels, validate_namespace
 from suffixsvc.errors import InvalidInputError, InvalidTokensError, LimitExceededError
 from suffixsvc.lookup_records import RecordFile
@@ -266,10 +266,9 @@ def stats_to_proto(stats: CacheStats | NamespaceStats) -> pb.GetStatsReply:
     return pb.GetStatsReply(**values)
 
 
-def task_to_proto(task: PeriodicTask) -> pb.BackgroundTask:
-    stats = task.stats()
+def task_to_proto(name: str, stats: TaskStats) -> pb.BackgroundTask:
     return pb.BackgroundTask(
-        name=task.name,
+        name=name,
         runs=stats.runs,
         failures=stats.failures,
         failures_in_a_row=stats.failures_in_a_row,

@@ -222,7 +222,8 @@ class Handlers:
         reply.unkept_sessions = len(self.sessions.unkept)
         reply.lost_sessions = self.sessions.unkept.lost
         reply.store_failing = self._cache.durability() is not None
-        reply.background_tasks.extend(converters.task_to_proto(task) for task in self.background_tasks)
+        tasks = {task.name: task.stats() for task in self.background_tasks} | self._cache.background_tasks()
+        reply.background_tasks.extend(converters.task_to_proto(*task) for task in tasks.items())
         return reply
 
     def get_server_info(self, _request: pb.GetServerInfoRequest) -> pb.GetServerInfoReply:
