@@ -215,7 +215,11 @@ void one_namespace(std::uint32_t seed, int rounds) {
             step(session, random);
             if (i == 6) session.append_context(wide_text(random));
         }
-        if (random() % 3 == 0) return session.retract();
+        if (random() % 3 == 0) {
+            session.retract();
+            return session.end();
+        }
+        if (random() % 2) session.end();
         for (const auto& [first, last] : session.output_runs()) {
             const std::size_t tail = first > kTail ? first - kTail : 0;
             keep_one(session.text(tail, last), first - tail);
@@ -231,6 +235,32 @@ void one_namespace(std::uint32_t seed, int rounds) {
         const auto [text, uncounted] = take_one(random, 8);
         if (text.empty()) return;
         if (!shared->remove(text, uncounted)) fail("remove", "a text is not found");
+    };
+    // Those that take the mutex in turns while others write.
+    const auto long_job = [&](std::mt19937& random) {
+        switch (random() % 16) {
+            case 0:
+                shared->settle();
+                break;
+            case 1: {
+                Text tokens;
+                std::vector<std::uint64_t> counts;
+                shared->ngrams(1 + random() % 3, tokens, counts);
+                break;
+            }
+            case 2:
+                shared->collect();
+                (void)shared->session_bytes();
+                break;
+            case 3: {  // several at once, and longer than a piece
+                const Text text(kMostText + random() % 100, static_cast<Token>(random() % 3));
+                shared->add_in_turns(text, 0, writers++);
+                if (!shared->remove(text, 0)) fail("remove", "a long text is not found");
+                break;
+            }
+            default:
+                break;
+        }
     };
     std::vector<std::thread> threads;
     for (std::uint32_t k = 0; k < 8; ++k) {
@@ -255,6 +285,7 @@ void one_namespace(std::uint32_t seed, int rounds) {
                 for (int i = 0; i < 30 && working > 0; ++i) {
                     step(onlooker, random);
                     look_up(*shared, lasting, random);
+                    long_job(random);
                 }
             }
         });
