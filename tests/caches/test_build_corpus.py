@@ -112,9 +112,9 @@ def test_a_namespace_that_holds_something_is_left_alone(log: Path, calls: list[C
 
 def test_a_namespace_of_another_tokenizer_is_left_alone(log: Path, tmp_path: Path) -> None:
     with SuffixCache(tmp_path / "data") as cache:
-        cache.namespace(NS, tokenizer="xxh3:fedcba9876543210")
+        cache.namespace(NS, tokenizer="xxh3:fedcba9876543210").add_output([1, 2, 3])
     with pytest.raises(TokenizerMismatchError):
-        build(spec_of(log, tmp_path, CorpusTarget(NS, tmp_path / "data")))
+        build(spec_of(log, tmp_path, CorpusTarget(NS, tmp_path / "data", add=True)))
 
 
 def test_a_folder_in_use_and_a_full_disk_cost_no_count(log: Path, calls: list[Call], tmp_path: Path) -> None:

@@ -67,7 +67,9 @@ def _server(static: LookupTable | None, calls: Sequence[Call]) -> Forecast:
 
 def _ours(recipe: Recipe | None, tokenizer: str, calls: Sequence[Call], cost: float) -> Replay:
     with SuffixCache() as cache:
-        cache.namespace(_COLD, tokenizer=tokenizer)
+        bound = cache.namespace(_COLD, tokenizer=tokenizer)  # to its tokenizer as long as this is held
         if recipe is not None:
             cache.read_by_default(preload(cache, [str(recipe.folder)]))
-        return replay(calls, ReplayOptions(verify_cost=cost), cache=cache)
+        replayed = replay(calls, ReplayOptions(verify_cost=cost), cache=cache)
+        assert bound.tokenizer == tokenizer
+        return replayed
