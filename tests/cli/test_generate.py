@@ -170,8 +170,8 @@ def test_json_tells_everything(generate: Generating, cycle: Path, kept_costs: No
     assert stats["accepted"] == sum(source != "none" for source in told["sources"])
     assert told["expected_speedup"] == pytest.approx(30 / stats["cost"])
     first = steps[0]
-    assert [seen["layer"] for seen in first["considered"]] == ["prompt-lookup", "suffix"]
-    assert first["layer"] == "prompt-lookup"
+    assert [seen["layer"] for seen in first["considered"]] == ["suffix", "prompt-lookup"]
+    assert first["layer"] == "suffix"
     assert first["considered"][0]["token_ids"][: len(first["drafted"])] == first["drafted"]
 
 
