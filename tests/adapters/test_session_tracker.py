@@ -13,6 +13,7 @@ import structlog
 from suffixsvc_driver.adapters import Asked, SessionTracker, TrackerConfig
 from suffixsvc_driver.adapters.closing import SessionCloser
 from support.serving import eventually
+from support.stored import stored_outputs
 from support.tracker_oracle import TrackerOracle, WatchedNamespace
 
 from suffixsvc import SuffixCache
@@ -36,8 +37,7 @@ def watched(cache: SuffixCache) -> WatchedNamespace:
 
 def outputs(cache: SuffixCache) -> list[list[int]]:
     """Everything that was kept, in the order of their commits."""
-    rows = cache._store.scan()  # of all namespaces: one that nothing was written to is not there
-    return [row.output.token_ids.tolist() for row in rows if row.output.namespace == "tests"]
+    return [stored.output.token_ids.tolist() for stored in stored_outputs(cache, "tests")]
 
 
 # ------------------------------------------------------------------------------------------- property tests

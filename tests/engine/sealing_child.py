@@ -21,6 +21,7 @@ from random import Random
 from typing import Any
 
 from sealing_testing import NS, open_cache, output
+from support.stored import stored_outputs
 from support.victims import killer, say
 
 from suffixsvc import Limits, SuffixCache
@@ -45,7 +46,7 @@ def live(order: dict[str, Any]) -> None:
     )
     namespace = cache.namespace(NS)
     random = Random(order["seed"])
-    mine = [stored.output_id for stored in cache._store.scan(NS)]
+    mine = [stored.output_id for stored in stored_outputs(cache, NS)]
     for round_ in count():
         seed = order["seed"] * 100_000 + 10 * round_
         number = random.randrange(1, 5)

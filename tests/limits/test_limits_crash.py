@@ -13,6 +13,7 @@ import pytest
 from limits_child import NS, POINTS, POLICIES
 from limits_testing import index_is_log, text
 from support.forking import ForkServer
+from support.stored import stored_outputs
 
 from suffixsvc import SuffixCache
 
@@ -62,9 +63,7 @@ class Truth:
     def compare(self, folder: Path) -> None:
         """Open what the victim left, and hold it against every promise."""
         with SuffixCache(folder, policies=POLICIES) as cache:
-            for path in (NS, "calm"):  # a victim may have died before it had made them
-                cache.namespace(path)
-            rows = {stored.output_id: stored.output for stored in cache._store.scan(NS)}
+            rows = {stored.output_id: stored.output for stored in stored_outputs(cache, NS)}
             back = rows.keys() & self.gone
             assert not back, f"evicted and back: {sorted(back)}"
             lost = self.promised.keys() - rows.keys() - self.gone - self.chosen
@@ -84,9 +83,9 @@ class Truth:
             cache.evict()
             assert cache.namespace(NS).stats().held_bytes <= 120 << 10
             if self.calm:
-                assert self.calm <= {stored.output_id for stored in cache._store.scan("calm")}
+                assert self.calm <= {stored.output_id for stored in stored_outputs(cache, "calm")}
             index_is_log(cache)
-            left = {stored.output_id for stored in cache._store.scan(NS)}
+            left = {stored.output_id for stored in stored_outputs(cache, NS)}
             self.gone |= rows.keys() - left
             self.promised = {i: seed for i, seed in self.promised.items() if i in left}
 

@@ -1,0 +1,13 @@
+"""What the log holds of a namespace, which is nothing before its first output."""
+
+from __future__ import annotations
+
+from suffixsvc import SuffixCache
+from suffixsvc.types import StoredOutput
+
+__all__ = ["stored_outputs"]
+
+
+def stored_outputs(cache: SuffixCache, namespace: str) -> list[StoredOutput]:
+    """The rows, in the order of the log; none where the store does not know the namespace."""
+    return [stored for stored in cache._store.scan() if stored.output.namespace == namespace]
