@@ -40,8 +40,7 @@ class LayerState:
 
     def label(self, trust: Trust, emitted: tuple[int, ...]) -> None:
         """Learn from what the target wrote what the answer was worth, sent or not. Of a tree every token
-        whose
-        parents came: of siblings one is right at most."""
+        whose parents came: of siblings one is right at most."""
         answer, name, start = self.answer, self.spec.name, len(self.after)
         if not answer.token_ids or emitted[:start] != self.after:
             return  # what it went on behind did not come

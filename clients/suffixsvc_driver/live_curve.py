@@ -28,6 +28,7 @@ it counts; but three in a row on the same side are no accident, and all is in do
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -144,8 +145,10 @@ class LiveCurve:
     def trial(self) -> CostCurve | None:
         """Prices by which to decide this once, where it is time to see what a step of some tokens costs now:
         who never drafts because of a price never learns that it has fallen."""
-        due = self._since_wide >= _TRY_AFTER and self._wide_doubt > _DOUBTFUL
-        return self._trial if due else None
+        if self._since_wide < _TRY_AFTER or self._wide_doubt <= _DOUBTFUL:
+            return None
+        # with the unit: questions are priced in plain steps by it, and a trial makes none of them free
+        return replace(self._trial, seconds_per_step=self.curve.seconds_per_step)
 
     def expected(self) -> CostCurve:
         """What steps are expected to cost now, nothing added for doubt: to forecast by, not to decide by."""
@@ -212,8 +215,11 @@ class LiveCurve:
             if abs(self._in_a_row[kind]) >= _NO_ACCIDENT:
                 self._in_a_row[kind] = 0
                 self._settled = False
-                # whatever else it is, it may be all widths alike, by as much as this
-                self._doubt += self._prior + surprise**2
+                # The shape is in doubt as at the start, no more however often this happens; and it may be all
+                # widths alike, by as much as this.
+                if self._doubt.trace() < self._prior.trace():
+                    self._doubt = self._prior.copy()
+                self._doubt += surprise**2
                 return _SCATTER**2
         return (far * _SCATTER) ** 2
 

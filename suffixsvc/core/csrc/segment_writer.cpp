@@ -50,6 +50,7 @@ SegmentWriter::~SegmentWriter() {
 }
 
 void SegmentWriter::unmap() {
+    guard_.end();  // first: another mapping may take the addresses
     if (mapped_) ::munmap(mapped_, mapped_bytes_);
     mapped_ = nullptr;
 }
