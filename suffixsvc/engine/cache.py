@@ -385,7 +385,7 @@ class SuffixCache:
             try:
                 self._reap_abandoned()
                 self._catalog.keep_learned()
-                self._room.save([index for index in self._indexes.stored() if not index.deleted])
+                self._room.save(self._indexes.stored())
             finally:
                 self._store.close()
 

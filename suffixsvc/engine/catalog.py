@@ -250,7 +250,7 @@ class Catalog:
     def keep_learned(self) -> None:
         """Leave the learned tables to the next process."""
         for index in self._indexes.stored():
-            if index.deleted or not index.learner.changed:
+            if not index.learner.changed:
                 continue
             try:
                 self._store.put_state(index.path, _LEARNER_STATE, index.learner.save())

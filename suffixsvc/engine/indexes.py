@@ -38,9 +38,9 @@ class Indexes:
             return [*self._kept.values(), *self._used.values()]
 
     def stored(self) -> list[NamespaceIndex]:
-        """Those of namespaces that the log holds."""
+        """Those of namespaces that the log holds; of one that is being deleted the store knows nothing."""
         with self._lock:
-            return [index for index in self._kept.values() if index.stored]
+            return [index for index in self._kept.values() if index.stored and not index.deleted]
 
     def use(self, index: NamespaceIndex) -> None:
         """It is there as long as something else holds it."""

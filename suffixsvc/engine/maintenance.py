@@ -114,7 +114,7 @@ class Maintenance:
         """Do what there is to do, once."""
         self._settle()
         keep_guarding()
-        indexes = [index for index in self._indexes.stored() if not index.deleted]
+        indexes = self._indexes.stored()
         for index in indexes:
             self._tend(index)
         self._seal_the_largest(indexes)

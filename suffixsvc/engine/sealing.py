@@ -32,7 +32,6 @@ from suffixsvc.errors import (
     SegmentCorruptError,
     StoreClosedError,
     StoreError,
-    StoreFullError,
     SuffixError,
 )
 from suffixsvc.index import NamespaceIndex, Sealed
@@ -122,16 +121,16 @@ class Sealer:
         return segment
 
     def _discard(self, path: str, damaged: Sequence[tuple[SegmentRecord, StoreError]]) -> None:
-        """Out of the manifest, and off the disk what is ours. On a full disk it stays in the manifest for
-        now, and nothing of the namespace can be sealed."""
+        """Out of the manifest, and off the disk what is ours. Where the store cannot write, it stays in the
+        manifest for now, and nothing of the namespace can be sealed."""
         damaged = [*self._undropped.pop(path, ()), *damaged]
         if not damaged:
             return
         try:
             self._store.drop_segments(path, [record.name for record, _ in damaged])
-        except StoreFullError as full:
+        except StoreError as error:  # full, or an I/O error that may pass
             self._undropped[path] = damaged
-            log.warning("a damaged segment stays in the manifest", namespace=path, error=str(full))
+            log.warning("a damaged segment stays in the manifest", namespace=path, error=str(error))
             return
         self._hook("repair-dropped")
         for record, why in damaged:

@@ -228,3 +228,27 @@ def test_writers_beside_deletions_keep_index_and_log_agreed(cache: SuffixCache) 
     cache.check()
     assert cache.stats().outputs == cache._store.stats().outputs
     assert cache.stats().sessions == 0
+
+
+def test_a_deletion_that_failed_half_way_stops_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store knew a namespace no more whose deletion an I/O error had interrupted, the engine still listed
+    it: eviction, expiry, sealing and check of all namespaces ended at it with UnknownNamespaceError."""
+
+    def fails(number: int) -> int:
+        raise StoreError("injected", got=number)
+
+    with SuffixCache(tmp_path / "d", background=False) as cache:
+        for path in ("a", "b"):
+            cache.namespace(path).add_output(TEXT)
+        with monkeypatch.context() as broken:
+            broken.setattr(cache._store, "_delete_rest", fails)
+            with pytest.raises(StoreError, match="injected"):
+                cache.delete_namespace("a")
+        assert cache.evict() == cache.expire() == 0
+        assert cache.seal() == 1
+        cache.check()
+        cache.delete_namespace("a")
+        assert paths(cache) == ["b"]
+        cache.check()

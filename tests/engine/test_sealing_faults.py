@@ -162,6 +162,38 @@ def test_damage_found_in_use_is_repaired_from_the_log(tmp_path: Path) -> None:
         assert cache.stats().hot_tokens == 18_000
 
 
+def test_an_io_error_while_damage_is_repaired_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segment had left the index when the store failed to drop it from the manifest, and only a full disk
+    was expected there: its outputs were drafted from no more, could not be forgotten, and no later look
+    brought them back."""
+    folder = tmp_path / "d"
+    limits = Limits(seal_tokens=40_000)
+    with open_cache(folder, limits) as cache:
+        fill(cache, 30, 2_000)
+        cache.compact()
+    with open_cache(folder, limits) as cache:
+        (sealed,) = cache._catalog.index_of(NS).sealed()
+        path = Path(sealed.segment.path)
+        with path.open("r+b") as file:  # in place: the map sees it
+            file.seek(path.stat().st_size // 2)
+            file.write(b"\xff" * 4096)
+        with pytest.raises(SegmentCorruptError):
+            cache.check()
+
+        def fails(*_: object) -> None:
+            raise StoreError("injected")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(cache._store, "drop_segments", fails)
+            cache._maintenance.look()  # type: ignore[union-attr]  # a cache with a folder has it
+        assert cache.stats().outputs == 30
+        cache.seal()
+        assert path.name not in files(folder)
+        all_there(cache, 30)
+
+
 def test_damage_found_while_merging_is_repaired(tmp_path: Path) -> None:
     folder = tmp_path / "d"
     limits = Limits(seal_tokens=20_000)

@@ -75,7 +75,8 @@ bool is_ours(std::uintptr_t address) {
     for (Range* range = ranges.load(std::memory_order_acquire); range != nullptr; range = range->next) {
         const std::uintptr_t begin = range->begin.load(std::memory_order_acquire);
         const std::uintptr_t end = range->end.load(std::memory_order_acquire);
-        if (begin != 0 && address >= begin && address < end && replace(*range, begin, end, address)) return true;
+        if (begin != 0 && address >= begin && address < end && replace(*range, begin, end, address))
+            return true;
     }
     return false;
 }
