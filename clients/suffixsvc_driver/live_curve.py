@@ -19,7 +19,7 @@ step is all memory, a wide one hardly. So the costs may be off in five ways, and
 
 A few plain steps say what a plain one takes, and half of the change is expected of the wide ones; the first
 wide one tells for all of them. A price is what a width is expected to cost, and a part of its standard
-deviation more: what nobody has seen lately is dearer than it probably is, until somebody tries it.
+deviation more: a width that was not seen lately is dearer than it probably is, until a step takes it.
 
 Steps that other work fell into are told from a change by what comes next. The farther one lies off, the less
 it counts; but three in a row on the same side are no accident, and all is in doubt again.
@@ -53,7 +53,7 @@ _OWN: Final = 0.02
 _OWN_PLAIN: Final = 0.1
 #: of a step's seconds around their median, on a machine that does something else besides
 _SCATTER: Final = 0.05
-#: of a curve whose seconds nobody knows: anything
+#: of a curve whose seconds are unknown: anything
 _UNKNOWN: Final = 10.0
 #: how sharply a step is bound by the one or the other: memory's share in a width is (plain / cost) ** this
 _SHARPNESS: Final = 3.0
@@ -132,7 +132,7 @@ class LiveCurve:
 
     @property
     def seconds_per_step(self) -> float:
-        """What a plain step takes now; 0 while nobody knows."""
+        """What a plain step takes now; 0 while that is unknown."""
         return math.exp(self._known_of[0] + float(self._off[0])) if self._seen else 0.0
 
     @property

@@ -73,12 +73,6 @@ class UnkeptSessions:
         self._bytes -= held[3]
         return self._held.pop(entry.session_id)
 
-    def waits(self, entry: Entry) -> bool:
-        """Its last close failed, and its grace is not over."""
-        with self._lock:
-            held = self._held.get(entry.session_id)
-            return held is not None and held[0] is entry and held[1] + self._grace > time.monotonic()
-
     def is_unkept(self, entry: Entry) -> bool:
         """Its last close failed and it was not used since: it may be released."""
         with self._lock:
