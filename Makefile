@@ -46,14 +46,15 @@ demo: setup  ## watch agents on a real model get faster; SMALL=1 tiny model, QUI
 
 # Without the small model the tests that need one would prove nothing, so its absence is an error.
 # SUFFIXSVC_NO_MODEL=1 leaves them out, for machines that cannot get it.
+# PYTEST_ARGS='-n0 -x' runs them one after the other in one process, for debugging.
 test: setup  ## run every test (gets a 98 MB model, once)
 ifeq ($(filter-out 0,$(SUFFIXSVC_NO_MODEL)),)
 	@$(BIN)/suffixsvc models get smollm2-135m >/dev/null || { \
 	    echo "make test: the tests need the model smollm2-135m, which could not be had (see above)." >&2; \
 	    echo "SUFFIXSVC_NO_MODEL=1 make test runs all tests that do without it." >&2; exit 2; }
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@tools/test.sh $(PYTEST_ARGS)
 else
-	@$(BIN)/python -m pytest -m "not model" $(PYTEST_ARGS)
+	@tools/test.sh -m "not model" $(PYTEST_ARGS)
 endif
 
 # No test may depend on speed. HOW=busy: beside spinning processes; slow-disk: every fsync takes 50 ms longer;

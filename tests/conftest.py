@@ -15,6 +15,16 @@ from suffixsvc.errors import ModelNotFoundError
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
+#: Each worker holds models and services of its own; more of them than this gain little and want memory.
+_MOST_WORKERS = 4
+
+
+@pytest.hookimpl(optionalhook=True)  # the hook is pytest-xdist's
+def pytest_xdist_auto_num_workers() -> int:
+    """One for each core that this process may use: on one core (``taskset``) the tests run one by one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, _MOST_WORKERS)
+
 
 @pytest.fixture(scope="session")
 def real_model() -> Path:

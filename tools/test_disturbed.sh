@@ -5,14 +5,14 @@
 #
 #   busy        beside as many spinning processes as there are cores
 #   slow-disk   every fsync takes SLOW_DISK_MS (50) milliseconds longer
-#   one-core    on the first core that this process may use
+#   one-core    on the first core that this process may use, and therefore with one worker
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/common.sh
 
 how=${1:-}
 [[ $# -eq 0 ]] || shift
-command=(.venv/bin/python -m pytest "$@")
+command=(tools/test.sh "$@")
 
 case "$how" in
     busy)
