@@ -169,21 +169,14 @@ class LmdbStore:
         log.info("data folder upgraded", folder=environment.path, schema=environment.schema)
 
     def _undo_unfinished(self) -> None:
-        """What a crash left of appends that took several transactions."""
+        """What a crash left of appends that took several transactions. Where that cannot be deleted yet, the
+        folder opens all the same: to make room in it, it has to be open."""
         with self._environment.read() as (txn, snapshot):
             found = ReadView(txn, self._environment.dbs, snapshot).unfinished()
         for ranges in found:
-            undo = Undo([lsn for first, last in ranges for lsn in range(first, last + 1)])
-            rows = 0
-            for done in self._in_slices(lambda most, undo=undo: self._undo(undo, most)):  # type: ignore[misc]  # bound now
-                rows += done
-                if undo.advance(done):
-                    break
-            log.info("unfinished append taken back", folder=self._environment.path, outputs=rows)
-
-    def _undo(self, undo: Undo, rows: int) -> int:
-        undo.limit(rows)
-        return self._writer.call(Operation(undo.apply, frees=True))
+            left = [lsn for first, last in ranges for lsn in range(first, last + 1)]
+            log.info("unfinished append found", folder=self._environment.path, outputs=len(left))
+            self._writer.take_back(Undo(left))
 
     def add_namespace(self, record: NamespaceRecord) -> NamespaceRecord:
         check_namespace(record)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -29,16 +30,12 @@ _ROW_BYTES: Final = 1024
 
 
 class Undo:
-    """Rows of an append that was refused half way. They were never acknowledged, so that their deletion is no
-    event for anybody."""
+    """Rows of an append that was refused half way, or that a crash ended. They were never acknowledged, so
+    that no scan is told of their deletion."""
 
     def __init__(self, ids: list[OutputId]) -> None:
         self._ids = ids
         self._rows = SLICE_ROWS // 2
-
-    def limit(self, rows: int) -> None:
-        """At most so many at a time."""
-        self._rows = rows
 
     def shrink(self) -> bool:
         """There was no room for so many at a time; False if there is none for one."""
@@ -102,7 +99,8 @@ class Operation(Generic[T]):
         """Nothing of it was kept, or nothing more."""
         if not self.future.done():
             call_listener(self.decided, None)
-            self.future.set_exception(error)
+            with contextlib.suppress(InvalidStateError):  # cancelled at this moment
+                self.future.set_exception(error)
 
 
 def append_operation(

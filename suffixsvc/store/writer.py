@@ -131,6 +131,11 @@ class Writer:
         """Run it on the writer thread while no write transaction is open, and wait."""
         return self.call(Operation(lambda view: work(), idle=True))
 
+    def take_back(self, undo: Undo) -> None:
+        """Delete the rows of an append that was never finished, and wait. What cannot be deleted now is
+        deleted later, by itself and before anything else is written."""
+        self.call_idle(lambda: self._owe(undo))
+
     def call(self, operation: Operation[T]) -> T:
         """Queue it and wait. Not from a future's callback: those run on the writer thread."""
         self._refuse_callbacks()
@@ -206,28 +211,24 @@ class Writer:
         taken = self._take()
         if taken is None:
             return False
-        # a future cancelled while it waited is dropped here; from now on it cannot be. One with slices behind
-        # it runs already.
-        batch = []
-        for operation in taken:
-            if operation.future.running() or operation.future.set_running_or_notify_cancel():
-                batch.append(operation)
-            else:
-                call_listener(operation.decided, None)
+        idle = bool(taken) and taken[0].idle
         try:
-            if batch and batch[0].idle:
+            batch = [operation for operation in taken if _starts(operation)]
+            if batch and idle:
                 batch[0].future.set_result(batch[0].apply(_NO_VIEW))
             elif batch:
                 self._commit(batch)
-                self._look_for_room()
-            elif not taken:
-                self._look_after()
         except StoreError as e:
-            self._refuse(batch, e)
-        except BaseException as e:  # nobody may wait for a future for ever
-            self._refuse(batch, e)
-            if not (batch and batch[0].idle):
+            self._refuse(taken, e)
+        except BaseException as e:  # no caller may wait for a future for ever
+            self._refuse(taken, e)
+            if not idle:
                 raise
+        # what fails from here on is no operation's failure
+        if not taken:
+            self._look_after()
+        elif not idle:
+            self._look_for_room()
         return True
 
     def _take(self) -> list[Operation[Any]] | None:
@@ -341,9 +342,12 @@ class Writer:
                 continue
             undo = None if operation.slices is None else operation.slices.undo()
             if undo is not None:
-                self._owed.append(undo)
-                self._pay()
+                self._owe(undo)
             operation.fail(error)
+
+    def _owe(self, undo: Undo) -> None:
+        self._owed.append(undo)
+        self._pay()
 
     def _pay(self) -> bool:
         """Take back what was refused half way, as long as that works; whether nothing is left to take back.
@@ -376,7 +380,13 @@ class Writer:
         """After a commit, and from time to time."""
         if self._full is None or self._file.broken is not None:
             return
-        if self._file.has_room() or (self._release_freed() and self._file.has_room()):
+        try:
+            found = self._file.has_room() or (self._release_freed() and self._file.has_room())
+        except (StoreError, lmdb.Error) as e:  # it is not known; looked for again later
+            self._file.pause.begin()
+            log.warning("cannot look for room yet", folder=self._environment.path, error=str(e))
+            return
+        if found:
             self._full = None
             self._file.pause.reset()
             log.info("store has room again", folder=self._environment.path)
@@ -402,6 +412,20 @@ class Writer:
         self._look_for_room()
         if self._full is not None:
             self._file.pause.begin()
+
+
+def _starts(operation: Operation[Any]) -> bool:
+    """Whether there is something to do. An operation that was cancelled while it waited is dropped here; from
+    now on it cannot be. One with slices behind it runs already, or was refused after the last one."""
+    future = operation.future
+    if future.running():
+        return True
+    if future.done() and not future.cancelled():
+        return False
+    if future.set_running_or_notify_cancel():
+        return True
+    call_listener(operation.decided, None)
+    return False
 
 
 def _owing() -> StoreError:
