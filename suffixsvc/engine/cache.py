@@ -360,16 +360,19 @@ class SuffixCache:
 
     def check(self) -> None:
         """Walk the store, every index and every segment file, and hold them against each other, both ways;
-        IndexCorruptError or StoreCorruptError names what is broken.
+        IndexCorruptError or StoreCorruptError names what is broken. What an I/O error kept from being read
+        again from the log is read first.
 
         Others may use the cache meanwhile. In a namespace that is written to all the time, what is hot is
         held against the log one way only: that nothing of the log is missing.
         """
-        with self._quiet(), self._lifetime.while_open():
+        with self._quiet() as sealer, self._lifetime.while_open():
             self._outputs.settle()
             self._store.check()
             folder = self._store.segment_folder
             for index in self._indexes.stored():
+                if sealer is not None:
+                    sealer.finish_load(index)
                 index.check()
                 check_hot(index, self._store)
                 if folder is not None:

@@ -144,7 +144,7 @@ class Maintenance:
         if self._paused(index):
             return
         try:
-            if any(each.segment.corrupt for each in index.sealed()):
+            if index.unloaded or any(each.segment.corrupt for each in index.sealed()):
                 with self.work() as sealer:
                     sealer.repair(index)
             while self._seal_or_merge(index):

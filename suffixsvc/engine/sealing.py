@@ -4,6 +4,10 @@
     merge   files ─────────> file ──> manifest ──> index draws from it ──> old files go
     repair  index lets go of a damaged file ──> manifest ──> log ── texts ──> hot index, or files
 
+A range that the store could not read to its end in a repair stays one that is still to be loaded: outputs of
+it are drafted from as far as they were read, nothing else is sealed, and the next repair or seal reads the
+rest.
+
 Every arrow may be the last thing a process does. A file that no manifest names is removed at the next open;
 what the manifest names is on the disk, whole. What is sealed counts twice for a moment rather than not at
 all. One of these at a time works in a cache, without holding any lock that steps or commits need.
@@ -18,7 +22,7 @@ Forgetting goes on meanwhile. What is deleted from the log while a file is being
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -102,8 +106,9 @@ class Sealer:
             note(left)
         self._discard(index.path, damaged)
         last = self._store.stats().last_lsn
-        for first, end in index.hot_ranges(last):
-            self._load(index, first, end, note)
+        for first, end in index.hot_ranges(last):  # nothing is deleted yet
+            with _loading(index, first, end):
+                self._load(index, first, end, note)
 
     def _open_segment(self, record: SegmentRecord, gone: Iterable[OutputId]) -> Segment:
         path = self._folder / record.name
@@ -144,10 +149,11 @@ class Sealer:
         """Seal the oldest outputs that are hot, as many as make a batch. Returns how many; 0: none.
 
         Raises:
-            StoreFullError, StoreError: nothing changed; old segments stay valid.
+            StoreFullError, StoreError: nothing was sealed; old segments stay valid.
             SegmentCancelledError
         """
         self._discard(index.path, ())
+        self.finish_load(index)
         index.begin_move()
         try:
             for first, end in index.hot_ranges(self._store.stats().last_lsn):
@@ -301,21 +307,40 @@ class Sealer:
 
     def repair(self, index: NamespaceIndex) -> int:
         """Take segments in which damage was found out of use; their outputs come from the log again. Returns
-        how many."""
+        how many.
+
+        Raises:
+            StoreError: the rest is done by the next call, or before the next seal.
+            SegmentCancelledError
+        """
+        self.finish_load(index)
         damaged = [each for each in index.sealed() if each.segment.corrupt]
         for each in damaged:
             record = each.record
             error = SegmentCorruptError(f"segment file {each.segment.path} is damaged")
             _log_damage(index.path, record, error)
-            with index.moving:
-                self._load(
-                    index,
-                    record.first_lsn,
-                    record.last_lsn,
-                    lambda count: None,
-                    [(record, error)],
-                )
+            self._reload(index, record.first_lsn, record.last_lsn, [(record, error)])
         return len(damaged)
+
+    def finish_load(self, index: NamespaceIndex) -> None:
+        """Read the rest of a range of which an earlier repair could read a part. Raises as :meth:`repair`."""
+        if (unloaded := index.unloaded) is not None:
+            self._reload(index, *unloaded, ())
+
+    def _reload(
+        self,
+        index: NamespaceIndex,
+        first: OutputId,
+        last: OutputId,
+        damaged: Sequence[tuple[SegmentRecord, StoreError]],
+    ) -> None:
+        """Read a range back while the cache is in use, instead of from damaged segments."""
+        with index.moving, _loading(index, first, last, [record.name for record, _ in damaged]):
+            self._discard(index.path, damaged)
+            self._load(index, first, last, lambda count: None)
+            # the index must know of what was deleted before it could be read
+            with suppress(StoreClosedError):  # then nothing is deleted any more
+                self._store.barrier()
 
     def _load(
         self,
@@ -323,25 +348,16 @@ class Sealer:
         first: OutputId,
         last: OutputId,
         note: Callable[[int], None],
-        damaged: Sequence[tuple[SegmentRecord, StoreError]] = (),
     ) -> None:
         """Read a range back from the log: into files where it is long, into the hot index otherwise."""
-        index.begin_load(first, last, [record.name for record, _ in damaged])
-        try:
-            self._discard(index.path, damaged)
-            rows = self._rows(index.path, first, last)
-            full = True
-            while full:
-                batch, full = self._batch(rows)
-                if not (full and self._seal_loaded(index, batch)):
-                    for stored in batch:
-                        index.load(stored)
-                note(len(batch))
-        finally:
-            if damaged:  # in use until now: the index must know of what was deleted before it could be read
-                with suppress(StoreClosedError):  # then nothing is deleted any more
-                    self._store.barrier()
-            index.end_move()
+        rows = (stored for stored in self._rows(index.path, first, last) if index.awaits(stored.output_id))
+        full = True
+        while full:
+            batch, full = self._batch(rows)
+            if not (full and self._seal_loaded(index, batch)):
+                for stored in batch:
+                    index.load(stored)
+            note(len(batch))
 
     def _seal_loaded(self, index: NamespaceIndex, batch: Sequence[StoredOutput]) -> bool:
         """Seal outputs that are in no index; False where the disk does not let us."""
@@ -354,6 +370,19 @@ class Sealer:
             return False
         index.attach_loaded(record, segment, batch)
         return True
+
+
+@contextmanager
+def _loading(
+    index: NamespaceIndex, first: OutputId, last: OutputId, names: Collection[str] = ()
+) -> Iterator[None]:
+    """While a range is read back from the log; if the block fails it is still to be loaded."""
+    index.begin_load(first, last, names)
+    try:
+        yield
+        index.end_load()
+    finally:
+        index.end_move()
 
 
 def _log_damage(path: str, record: SegmentRecord, error: StoreError) -> None:

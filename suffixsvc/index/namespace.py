@@ -396,12 +396,30 @@ class NamespaceIndex:
 
     def begin_load(self, first: OutputId, last: OutputId, names: Collection[str] = ()) -> None:
         """The outputs of a range will be read back from the log; segments of these names stand for nothing
-        any more. One at a time; :meth:`load` and :meth:`attach` until :meth:`end_move`."""
+        any more. One at a time; :meth:`load` and :meth:`attach_loaded` until :meth:`end_move`. Until
+        :meth:`end_load` the range is :attr:`unloaded`; then it is begun again, before any other move."""
         with self._lock:
             self._places.detach(names)
             self._places.begin()
             self._places.expect(first, last)
             self._set_segments()
+
+    def end_load(self) -> None:
+        """All of the range is there, and the listener has had every deletion that came before its rows were
+        read."""
+        with self._lock:
+            self._places.complete()
+
+    @property
+    def unloaded(self) -> tuple[OutputId, OutputId] | None:
+        """The range whose load was begun and not ended; some of it may be there."""
+        with self._lock:
+            return self._places.absent
+
+    def awaits(self, output_id: OutputId) -> bool:
+        """Whether an output of the log is still to be loaded."""
+        with self._lock:
+            return self._places.is_absent(output_id)
 
     def load(self, stored: StoredOutput) -> None:
         """Make an output hot, unless it was forgotten since it was read."""

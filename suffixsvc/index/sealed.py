@@ -36,7 +36,7 @@ class Places:
 
     def __init__(self) -> None:
         self.sealed: list[Sealed] = []
-        #: being loaded: neither sealed nor, but for `_loaded`, hot
+        #: still to be loaded: what of it is neither sealed nor in `_loaded` is in no index
         self._absent: tuple[OutputId, OutputId] | None = None
         self._loaded: set[OutputId] = set()
         #: forgotten since the work under way began; None: none is
@@ -53,8 +53,6 @@ class Places:
 
     def end(self) -> None:
         self._gone = None
-        self._absent = None
-        self._loaded = set()
 
     def forget(self, gone: Sequence[StoredOutput]) -> list[StoredOutput]:
         """Take outputs out of the segments they are in; returns those that are hot."""
@@ -64,7 +62,7 @@ class Places:
             at = self._segment_of(stored.output_id)
             if at is not None:
                 doomed.setdefault(at, []).append(stored)
-            elif not self._is_absent(stored.output_id):
+            elif not self.is_absent(stored.output_id):
                 hot.append(stored)
             if self._gone is not None:
                 self._gone.add(stored.output_id)
@@ -78,10 +76,16 @@ class Places:
     def _segment_of(self, output_id: OutputId) -> int | None:
         return next((i for i, s in enumerate(self.sealed) if s.record.covers(output_id)), None)
 
-    def _is_absent(self, output_id: OutputId) -> bool:
-        if self._absent is None or output_id in self._loaded:
+    @property
+    def absent(self) -> tuple[OutputId, OutputId] | None:
+        """The range that is still to be loaded."""
+        return self._absent
+
+    def is_absent(self, output_id: OutputId) -> bool:
+        """Whether an output, if the log has it, is still to be loaded."""
+        if self._absent is None or not self._absent[0] <= output_id <= self._absent[1]:
             return False
-        return self._absent[0] <= output_id <= self._absent[1]
+        return output_id not in self._loaded and self._segment_of(output_id) is None
 
     def attach(self, new: Sealed) -> None:
         """A segment whose outputs are nowhere else."""
@@ -98,8 +102,15 @@ class Places:
         self.sealed = [sealed for sealed in self.sealed if sealed.record.name not in names]
 
     def expect(self, first: OutputId, last: OutputId) -> None:
-        """The outputs of this range will be loaded, or attached."""
-        self._absent = first, last
+        """The outputs of this range will be loaded, or attached; of a range that was expected before, those
+        that are absent yet."""
+        if self._absent != (first, last):
+            self._absent = first, last
+            self._loaded = set()
+
+    def complete(self) -> None:
+        """All of the expected range is loaded or attached, but what was forgotten."""
+        self._absent = None
         self._loaded = set()
 
     def load(self, output_id: OutputId) -> bool:

@@ -1,0 +1,134 @@
+"""A range of the log that could be read back only in part, after a damaged segment had left the index."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from sealing_testing import NS, ngram_oracle, ngrams, open_cache, output
+
+from suffixsvc import Limits, SuffixCache
+from suffixsvc.errors import SegmentCorruptError, StoreError
+from suffixsvc.types import StoredOutput
+
+OUTPUTS = 30
+LENGTH = 2_000
+#: a whole range is loaded hot; three files of ten outputs each
+HOT, IN_FILES = 100_000, 20_000
+
+
+@pytest.fixture(params=[HOT, IN_FILES], ids=["hot", "in files"])
+def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SuffixCache]:
+    """A cache in use, whose only segment is damaged and known to be."""
+    random = Random(1)
+    with open_cache(tmp_path / "d", Limits(seal_tokens=HOT)) as cache:
+        cache.namespace(NS).add_outputs(
+            [output([random.randrange(50) for _ in range(LENGTH)], tail=[1, 2]) for _ in range(OUTPUTS)]
+        )
+        cache.compact()
+    with open_cache(tmp_path / "d", Limits(seal_tokens=request.param)) as cache:
+        (sealed,) = cache._catalog.index_of(NS).sealed()
+        path = Path(sealed.segment.path)
+        with path.open("r+b") as file:  # in place: the map sees it
+            file.seek(path.stat().st_size // 2)
+            file.write(b"\xff" * 4096)
+        with pytest.raises(SegmentCorruptError):
+            cache.check()
+        yield cache
+
+
+def breaking_after(cache: SuffixCache, rows: int) -> Callable[..., Iterator[StoredOutput]]:
+    """The store's scan, which fails after so many rows."""
+    scan = cache._store.scan
+
+    def breaks(*args: Any, **more: Any) -> Iterator[StoredOutput]:
+        for number, stored in enumerate(scan(*args, **more)):
+            if number == rows:
+                raise StoreError("injected")
+            yield stored
+
+    return breaks
+
+
+def look(cache: SuffixCache) -> None:
+    assert cache._maintenance is not None
+    cache._maintenance.look()
+
+
+def all_there(cache: SuffixCache, count: int) -> None:
+    cache.check()
+    kept = [stored.output for stored in cache._store.scan(NS)]
+    assert len(kept) == cache.stats().outputs == count
+    assert ngrams(cache, 2) == ngram_oracle(kept, 2)
+
+
+@pytest.mark.parametrize("rows", [0, 7, 10, 25])
+def test_a_range_that_was_read_in_part_is_read_to_its_end_before_it_is_sealed(
+    damaged: SuffixCache, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """The store failed while a repair read its rows: the index held some of them and took the rest for hot.
+    The next seal took out of the hot index what had never been there: the namespace had -60,000 hot tokens,
+    no error was reported, and a check raised IndexCorruptError."""
+    cache = damaged
+    with monkeypatch.context() as broken:
+        broken.setattr(cache._store, "scan", breaking_after(cache, rows))
+        look(cache)
+        assert cache.background_tasks()["maintenance"].failures == 1
+        with pytest.raises(StoreError, match="injected"):
+            cache.seal()
+    cache.seal()
+    assert cache.stats().hot_tokens == 0
+    all_there(cache, OUTPUTS)
+    assert cache.compact() == 1
+    assert cache.stats().index_nodes == 1
+    all_there(cache, OUTPUTS)
+
+
+def test_forgetting_in_a_range_that_was_read_in_part_holds(
+    damaged: SuffixCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forgetting an output that had not been read again failed with IndexCorruptError, though the log had let
+    it go."""
+    cache = damaged
+    namespace = cache.namespace(NS)
+    with monkeypatch.context() as broken:
+        broken.setattr(cache._store, "scan", breaking_after(cache, 15))
+        look(cache)
+    for output_id in (3, 12, 20):  # of the first file or hot, of the second or hot, of none
+        namespace.forget(output_id)
+    written = namespace.add_output([7] * 50)
+    assert written == OUTPUTS + 1
+    cache.check()
+    all_there(cache, OUTPUTS - 2)
+    cache.seal()
+    all_there(cache, OUTPUTS - 2)
+
+
+def test_maintenance_reads_the_rest_by_itself(damaged: SuffixCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No later look read the rest: the segment that was damaged had left the index already."""
+    cache = damaged
+    with monkeypatch.context() as broken:
+        broken.setattr(cache._store, "scan", breaking_after(cache, 7))
+        look(cache)
+    end = time.monotonic() + 60
+    while cache.stats().outputs < OUTPUTS:  # after a failure it pauses
+        assert time.monotonic() < end
+        look(cache)
+        time.sleep(0.01)
+    all_there(cache, OUTPUTS)
+
+
+def test_a_namespace_with_a_range_that_was_read_in_part_is_deleted(
+    damaged: SuffixCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = damaged
+    with monkeypatch.context() as broken:
+        broken.setattr(cache._store, "scan", breaking_after(cache, 15))
+        look(cache)
+    assert cache.delete_namespace(NS) == OUTPUTS
+    cache.namespace(NS).add_output([1, 2, 3])
+    all_there(cache, 1)
