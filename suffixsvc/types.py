@@ -281,7 +281,7 @@ class Store(Protocol):
     def namespaces(self) -> list[NamespaceRecord]:
         """All namespaces, ordered by path."""
 
-    def delete_namespace(self, path: str) -> int:
+    def delete_namespace(self, path: str, between: Callable[[], object] | None = None) -> int:
         """Delete a namespace durably, with its outputs, states, segments' records and tombstones; returns how
         many outputs it had. From its start on the path is unknown, and cannot be made again until it is done.
 
@@ -289,6 +289,10 @@ class Store(Protocol):
         The ids are not used again, and neither is what the store calls the namespace inside: an output, a
         segment or a state of one that was deleted never appears in a later one of the same path.
         UnknownNamespaceError if it is not there.
+
+        Args:
+            between: called in this thread between two transactions, so that the caller can deal with what the
+                deletion listener has got instead of collecting all of it.
         """
 
     def append(

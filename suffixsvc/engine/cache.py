@@ -189,7 +189,9 @@ class SuffixCache:
             outputs = 0
             if index.stored:
                 try:
-                    outputs = self._store.delete_namespace(path)
+                    outputs = self._store.delete_namespace(path, self._outputs.settle)
+                except UnknownNamespaceError:
+                    pass  # an earlier call had deleted it, and was interrupted after that
                 finally:
                     self._outputs.settle()
                 files = [Path(each.segment.path) for each in index.sealed()]

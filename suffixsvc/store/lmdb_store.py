@@ -187,9 +187,9 @@ class LmdbStore:
         rows = self._environment.snapshot.names.by_path.values()
         return sorted((NamespaceRecord(r.path, r.tokenizer) for r in rows), key=lambda r: r.path)
 
-    def delete_namespace(self, path: str) -> int:
+    def delete_namespace(self, path: str, between: Callable[[], object] | None = None) -> int:
         number = self._writer.call(Operation(lambda view: removal.begin(view, path), frees=True))
-        return self._delete_rest(number)
+        return self._delete_rest(number, between)
 
     def _finish_deletions(self) -> None:
         """What a crash, or a lack of room, left of deleted namespaces."""
@@ -201,12 +201,14 @@ class LmdbStore:
             else:
                 log.info("deletion finished", namespace=row.path, outputs=outputs)
 
-    def _delete_rest(self, number: int) -> int:
+    def _delete_rest(self, number: int, between: Callable[[], object] | None = None) -> int:
         outputs = 0
         for part in self._in_slices(lambda rows: self._delete_part(number, rows)):
             outputs += part.outputs
             if part.finished:
                 return outputs
+            if between is not None:
+                between()
         raise AssertionError("a deletion has an end")
 
     def _delete_part(self, number: int, rows: int) -> removal.Part:

@@ -137,8 +137,8 @@ class MemoryStore:
             self._require_open()
             return sorted(self._namespaces.values(), key=lambda record: record.path)
 
-    def delete_namespace(self, path: str) -> int:
-        with self._lock:
+    def delete_namespace(self, path: str, between: Callable[[], object] | None = None) -> int:
+        with self._lock:  # one transaction: the rows are in memory as it is
             self._require_open()
             self._require_namespace(path)
             self._manifests.pop(path, None)

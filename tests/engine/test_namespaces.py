@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sealing_testing import output
 
 from suffixsvc import Limits, Policies, Policy, SuffixCache
 from suffixsvc.errors import (
@@ -20,6 +22,7 @@ from suffixsvc.errors import (
     UnknownNamespaceError,
     UnknownOutputError,
 )
+from suffixsvc.types import StoredOutput
 
 TEXT = list(range(100, 140))
 
@@ -236,8 +239,8 @@ def test_a_deletion_that_failed_half_way_stops_nothing_else(
     """The store knew a namespace no more whose deletion an I/O error had interrupted, the engine still listed
     it: eviction, expiry, sealing and check of all namespaces ended at it with UnknownNamespaceError."""
 
-    def fails(number: int) -> int:
-        raise StoreError("injected", got=number)
+    def fails(*_: object) -> int:
+        raise StoreError("injected")
 
     with SuffixCache(tmp_path / "d", background=False) as cache:
         for path in ("a", "b"):
@@ -252,3 +255,49 @@ def test_a_deletion_that_failed_half_way_stops_nothing_else(
         cache.delete_namespace("a")
         assert paths(cache) == ["b"]
         cache.check()
+
+
+def test_a_deletion_takes_texts_out_of_the_index_as_it_goes(tmp_path: Path) -> None:
+    """Every output of the namespace, its tokens included, was kept in memory until the store had deleted the
+    last of them, and only then was the first text taken out of the index."""
+    with SuffixCache(tmp_path / "d", background=False) as cache:
+        namespace = cache.namespace("a")
+        namespace.add_outputs([output([n % 50, *TEXT], namespace="a") for n in range(1_000)])
+        unindexer = cache._outputs._unindexer
+        waiting: list[int] = []
+
+        def counting(gone: Sequence[StoredOutput]) -> None:
+            unindexer.forgotten(gone)
+            waiting.append(len(unindexer._removals))
+
+        cache._store.set_deletion_listener(counting)
+        assert cache.delete_namespace("a") == 1_000
+        assert len(waiting) >= 4, "in bounded transactions"
+        assert max(waiting) <= 256
+        assert not unindexer._removals
+        assert namespace._index.index.stats().nodes == 1
+        cache.check()
+
+
+def test_a_deletion_that_was_interrupted_at_its_end_can_be_finished(
+    place: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store had deleted the namespace when an interrupt came. The engine listed it until the next start:
+    the store did not know it any more when it was to be deleted again."""
+    with SuffixCache(place, background=False) as cache:
+        cache.namespace("a").add_output(TEXT)
+        delete = cache._store.delete_namespace
+
+        def interrupted(*args: Any) -> int:
+            delete(*args)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as broken:
+            broken.setattr(cache._store, "delete_namespace", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                cache.delete_namespace("a")
+        assert cache.delete_namespace("a") == 0
+        assert paths(cache) == []
+        cache.namespace("a", "another").add_output(TEXT)
+        cache.check()
+        assert cache.stats().outputs == 1
