@@ -13,9 +13,9 @@ from google.protobuf.message import Message
 
 from suffixsvc.errors import ProtocolError, ServiceTimeoutError, ServiceUnavailableError, SuffixError
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc_client.channels import Channels
 from suffixsvc_client.effects import Method
-from suffixsvc_client.peers import SocketGuard
-from suffixsvc_client.transport import CHANNEL_OPTIONS, STREAM, error_from_rpc, grpc_target, parse, path_of
+from suffixsvc_client.transport import CHANNEL_OPTIONS, STREAM, error_from_rpc, parse, path_of
 
 __all__ = ["AioGrpcTransport"]
 
@@ -28,39 +28,41 @@ class AioGrpcTransport:
     """An :class:`~suffixsvc_client.transport.AsyncTransport`. Belongs to the loop it is first used on."""
 
     def __init__(self, target: str, service_uid: int | None = None) -> None:
-        self._guard = SocketGuard(target, service_uid)
-        self._target = grpc_target(target)
-        self._channel: grpc.aio.Channel | None = None
+        self._channels: Channels[grpc.aio.Channel] = Channels(target, service_uid, _connect, self._disconnect)
         self._stream: _Stream | None = None
         self._ids = itertools.count(1)
-        self._closed = False
+        #: channels that are being closed
+        self._ending: set[asyncio.Task[None]] = set()
         self.late_replies = 0
 
     async def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any:
-        return await self._call(self._open_channel().unary_unary, method, request, timeout_s)
+        with self._channels.use() as held:
+            return await self._call(held.channel.unary_unary, method, request, timeout_s)
 
     async def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any:
-        return await self._call(self._open_channel().stream_unary, method, iter(requests), timeout_s)
+        with self._channels.use() as held:
+            return await self._call(held.channel.stream_unary, method, iter(requests), timeout_s)
 
     async def download(
         self, method: Method[Any, Any], request: Message, take: Callable[[Any], None], timeout_s: float
     ) -> None:
-        call: Any = self._open_channel().unary_stream(
-            path_of(method),
-            request_serializer=method.request.SerializeToString,
-            response_deserializer=None,
-        )
-        try:
-            replies = call(request, timeout=timeout_s)
+        with self._channels.use() as held:
+            call: Any = held.channel.unary_stream(
+                path_of(method),
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=None,
+            )
             try:
-                async for data in replies:
-                    take(parse(method.reply, data))
-            finally:
-                replies.cancel()  # where taking failed; nothing once it is over
-        except grpc.RpcError as error:
-            raise error_from_rpc(error) from None
-        except grpc.aio.UsageError as error:  # the channel was closed meanwhile
-            raise ServiceUnavailableError("the client is closed", got=error) from None
+                replies = call(request, timeout=timeout_s)
+                try:
+                    async for data in replies:
+                        take(parse(method.reply, data))
+                finally:
+                    replies.cancel()  # where taking failed; nothing once it is over
+            except grpc.RpcError as error:
+                raise error_from_rpc(error) from None
+            except grpc.aio.UsageError as error:  # the channel was closed meanwhile
+                raise ServiceUnavailableError("the client is closed", got=error) from None
 
     @staticmethod
     async def _call(kind: Any, method: Method[Any, Any], payload: Any, timeout_s: float) -> Any:
@@ -96,42 +98,54 @@ class AioGrpcTransport:
         self._open_stream().post(requests)
 
     async def close(self) -> None:
-        self._closed = True
         if self._stream is not None:
             self._stream.end()
-        if self._channel is not None:
-            await self._channel.close()
-
-    def _open_channel(self) -> grpc.aio.Channel:
-        if self._closed:
-            raise ServiceUnavailableError("the client is closed", remedy="Make a new client.")
-        self._guard.require()
-        if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(self._target, options=CHANNEL_OPTIONS)
-        return self._channel
+        self._channels.close()
+        await asyncio.gather(*self._ending)
 
     def _open_stream(self) -> _Stream:
         if self._stream is None or self._stream.ended:
-            self._stream = _Stream(self._open_channel(), self, self._ids)
+            self._stream = _Stream(self._channels, self, self._ids)
         return self._stream
+
+    def _disconnect(self, channel: grpc.aio.Channel, done: Callable[[], None]) -> None:
+        async def end() -> None:
+            await channel.close()
+            done()
+
+        task = asyncio.ensure_future(end())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+
+def _connect(address: str) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 
 class _Stream:
     """One stream with a task that sends and a task that reads."""
 
-    def __init__(self, channel: grpc.aio.Channel, owner: AioGrpcTransport, ids: itertools.count[int]) -> None:
+    def __init__(
+        self, channels: Channels[grpc.aio.Channel], owner: AioGrpcTransport, ids: itertools.count[int]
+    ) -> None:
         self.ended = False
         self._owner = owner
         self._ids = ids
         self._waiting: dict[int, _Answer] = {}
         self._abandoned: set[int] = set()
         self._outbox: asyncio.Queue[pb.StreamRequest] = asyncio.Queue()
-        open_stream: Any = channel.stream_stream(
-            path_of(STREAM),
-            request_serializer=pb.StreamRequest.SerializeToString,
-            response_deserializer=None,
-        )
-        self._call = open_stream()
+        self._channels = channels
+        self._held = channels.take()
+        try:
+            open_stream: Any = self._held.channel.stream_stream(
+                path_of(STREAM),
+                request_serializer=pb.StreamRequest.SerializeToString,
+                response_deserializer=None,
+            )
+            self._call = open_stream()
+        except BaseException:
+            channels.give_back(self._held)
+            raise
         self._tasks = [asyncio.ensure_future(self._write()), asyncio.ensure_future(self._read())]
 
     def send(self, requests: Sequence[pb.StreamRequest]) -> list[_Answer]:
@@ -191,6 +205,7 @@ class _Stream:
             self.ended = True
             self._tasks[0].cancel()
             self._fail(error)
+            self._channels.give_back(self._held)
 
     def _deliver(self, reply: pb.StreamReply) -> None:
         answer = self._waiting.pop(reply.id, None)

@@ -23,9 +23,9 @@ from google.protobuf.message import Message
 
 from suffixsvc.errors import ProtocolError, ServiceTimeoutError, ServiceUnavailableError, SuffixError
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc_client.channels import Channels, HeldChannel
 from suffixsvc_client.effects import Method
-from suffixsvc_client.peers import SocketGuard
-from suffixsvc_client.transport import CHANNEL_OPTIONS, STREAM, error_from_rpc, grpc_target, parse, path_of
+from suffixsvc_client.transport import CHANNEL_OPTIONS, STREAM, error_from_rpc, parse, path_of
 
 __all__ = ["GrpcTransport"]
 
@@ -38,9 +38,7 @@ class GrpcTransport:
     """A :class:`~suffixsvc_client.transport.Transport`. Connects when first used; survives restarts."""
 
     def __init__(self, target: str, service_uid: int | None = None) -> None:
-        self._guard = SocketGuard(target, service_uid)
-        self._channel = grpc.insecure_channel(grpc_target(target), options=CHANNEL_OPTIONS)
-        self._calls: dict[str, Any] = {}
+        self._channels: Channels[grpc.Channel] = Channels(target, service_uid, _connect, _disconnect)
         self._lock = threading.Lock()
         self._stream: _Stream | None = None
         self._ids = itertools.count(1)
@@ -48,39 +46,41 @@ class GrpcTransport:
         self.late_replies = 0
 
     def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any:
-        return self._call(self._channel.unary_unary, method, request, timeout_s)
+        with self._channels.use() as held:
+            return self._call(held, held.channel.unary_unary, method, request, timeout_s)
 
     def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any:
-        return self._call(self._channel.stream_unary, method, iter(requests), timeout_s)
+        with self._channels.use() as held:
+            return self._call(held, held.channel.stream_unary, method, iter(requests), timeout_s)
 
     def download(
         self, method: Method[Any, Any], request: Message, take: Callable[[Any], None], timeout_s: float
     ) -> None:
-        self._require_open()
-        self._guard.require()
-        call: Any = self._channel.unary_stream(
-            path_of(method),
-            request_serializer=method.request.SerializeToString,
-            response_deserializer=None,
-        )
-        try:
-            replies = call(request, timeout=timeout_s)
+        with self._channels.use() as held:
+            call: Any = held.channel.unary_stream(
+                path_of(method),
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=None,
+            )
             try:
-                for data in replies:
-                    take(parse(method.reply, data))
-            finally:
-                replies.cancel()  # where taking failed; nothing once it is over
-        except grpc.RpcError as error:
-            raise error_from_rpc(error) from None
-        except ValueError as error:  # the channel was closed by another thread
-            raise ServiceUnavailableError("the client is closed", got=error) from None
+                replies = call(request, timeout=timeout_s)
+                try:
+                    for data in replies:
+                        take(parse(method.reply, data))
+                finally:
+                    replies.cancel()  # where taking failed; nothing once it is over
+            except grpc.RpcError as error:
+                raise error_from_rpc(error) from None
+            except ValueError as error:  # the channel was closed by another thread
+                raise ServiceUnavailableError("the client is closed", got=error) from None
 
-    def _call(self, kind: Any, method: Method[Any, Any], payload: Any, timeout_s: float) -> Any:
-        self._require_open()
-        self._guard.require()
-        call = self._calls.get(method.name)
+    @staticmethod
+    def _call(
+        held: HeldChannel[grpc.Channel], kind: Any, method: Method[Any, Any], payload: Any, timeout_s: float
+    ) -> Any:
+        call = held.calls.get(method.name)
         if call is None:
-            call = self._calls[method.name] = kind(
+            call = held.calls[method.name] = kind(
                 path_of(method),
                 request_serializer=method.request.SerializeToString,
                 response_deserializer=None,
@@ -111,14 +111,13 @@ class GrpcTransport:
             stream, self._stream = self._stream, None
         if stream is not None:
             stream.end()
-        self._channel.close()
+        self._channels.close()
 
     def _send(self, requests: Sequence[pb.StreamRequest], answers: _Answers | None) -> list[int]:
         with self._lock:
             self._require_open()
             if self._stream is None or self._stream.ended:
-                self._guard.require()
-                self._stream = _Stream(self._channel, self)
+                self._stream = _Stream(self._channels, self)
             ids = [next(self._ids) for _ in requests]
             for number, request in zip(ids, requests, strict=True):
                 request.id = number
@@ -152,18 +151,24 @@ class GrpcTransport:
 class _Stream:
     """One gRPC stream with its reader thread. ``send`` and ``give_up`` need the transport's lock."""
 
-    def __init__(self, channel: grpc.Channel, owner: GrpcTransport) -> None:
+    def __init__(self, channels: Channels[grpc.Channel], owner: GrpcTransport) -> None:
         self.ended = False
         self._owner = owner
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._waiting: dict[int, _Answers] = {}
         self._abandoned: set[int] = set()
         self._unreadable: ProtocolError | None = None
-        open_stream: Any = channel.stream_stream(
-            path_of(STREAM), request_serializer=None, response_deserializer=self._receive
-        )
-        self._call: Any = open_stream(iter(self._outbox.get, None))
-        threading.Thread(target=self._read, name="suffixsvc-stream", daemon=True).start()
+        self._channels = channels
+        self._held = channels.take()
+        try:
+            open_stream: Any = self._held.channel.stream_stream(
+                path_of(STREAM), request_serializer=None, response_deserializer=self._receive
+            )
+            self._call: Any = open_stream(iter(self._outbox.get, None))
+            threading.Thread(target=self._read, name="suffixsvc-stream", daemon=True).start()
+        except BaseException:
+            channels.give_back(self._held)
+            raise
 
     def send(self, number: int, request: bytes, answers: _Answers | None) -> None:
         if answers is not None:
@@ -215,6 +220,16 @@ class _Stream:
             self._outbox.put(None)
             for answers in waiting.values():
                 answers.put(error)
+            self._channels.give_back(self._held)
+
+
+def _connect(address: str) -> grpc.Channel:
+    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+
+def _disconnect(channel: grpc.Channel, done: Callable[[], None]) -> None:
+    channel.close()
+    done()
 
 
 def _why(failure: Exception) -> SuffixError:

@@ -8,24 +8,31 @@ the prompts. The system knows the user of the process that listens (SO_PEERCRED)
     the owner of the socket's folder, who can replace the socket at any time,
     ClientConfig.service_uid, if it is set.
 
+A path can name another socket a moment after a check. A socket file cannot: it belongs to the one listener
+that made it, and refuses connections once that listener is gone. :class:`CheckedSocket` holds the file open,
+and its address leads to that file whatever happens to the path.
+
 Where the system cannot be asked (not Linux) nothing is checked; the socket's folder has to keep others out.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import socket
 import struct
 from typing import Final
 
 from suffixsvc.errors import ServiceUnavailableError
 
-__all__ = ["SocketGuard", "require_trusted_peer", "socket_path"]
+__all__ = ["CheckedSocket", "require_trusted_peer", "socket_path", "with_paths"]
 
 _PEER_CREDENTIALS: Final[int | None] = getattr(socket, "SO_PEERCRED", None)
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 #: a check connects to a socket that may have a full backlog
 _CONNECT_SECONDS: Final = 1.0
+#: the files that this process has open, as paths; connecting to one needs no permission for its folder
+_OPEN_FILES: Final = "/proc/self/fd/"
 
 
 def require_trusted_peer(connection: socket.socket, path: str, service_uid: int | None = None) -> None:
@@ -66,46 +73,93 @@ def socket_path(target: str) -> str:
     return os.path.abspath(target.removeprefix("unix:").removeprefix("//"))
 
 
-class SocketGuard:
-    """The check of a socket that gRPC connects to: through a connection of its own, again whenever the socket
-    file is another one.
+def with_paths(text: str) -> str:
+    """Addresses of checked sockets in a text of gRPC's, replaced by the paths that they were opened at."""
+    return re.sub(re.escape(_OPEN_FILES) + r"\d+", _opened_at, text)
 
-    The file can still be replaced between the check and gRPC's connection, by a user who may delete it.
+
+def _opened_at(match: re.Match[str]) -> str:
+    try:
+        return os.readlink(match[0])
+    except OSError:  # closed meanwhile
+        return match[0]
+
+
+class CheckedSocket:
+    """The socket file at a path, held open, whose listener is trusted.
 
     Args:
-        target: as of a client; only ``unix:PATH`` is checked.
+        path: of the socket.
         service_uid: see :class:`~suffixsvc_client.ClientConfig`.
+
+    Raises:
+        ServiceUnavailableError: no process listens there, it is another user's, or it cannot be checked.
     """
 
-    def __init__(self, target: str, service_uid: int | None = None) -> None:
-        unix = target.startswith("unix:") and _PEER_CREDENTIALS is not None
-        self._path = socket_path(target) if unix else ""
-        self._service_uid = service_uid
-        #: the file that was found to be trusted
-        self._known: tuple[int, int, int] | None = None
+    def __init__(self, path: str, service_uid: int | None = None) -> None:
+        self._descriptor = -1
+        try:
+            self._descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError as error:
+            raise _unreachable(path, error) from None
+        try:
+            opened = os.fstat(self._descriptor)
+            self._identity = opened.st_dev, opened.st_ino
+            self._check(path, service_uid)
+        except BaseException:
+            self.close()
+            raise
 
-    def require(self) -> None:
-        """ServiceUnavailableError: the socket is another user's, or cannot be checked now. Where no process
-        listens it passes: gRPC says so."""
-        if not self._path:
-            return
-        found = self._identity()
-        if found is None or found == self._known:
-            return
+    @staticmethod
+    def is_possible(target: str) -> bool:
+        """Whether the listener of a client's target can be checked on this system."""
+        return target.startswith("unix:") and _PEER_CREDENTIALS is not None
+
+    @property
+    def address(self) -> str:
+        """Leads to this listener, or to none, until :meth:`close`."""
+        return f"{_OPEN_FILES}{self._descriptor}"
+
+    def is_at(self, path: str) -> bool:
+        """Whether the path names this socket, or nothing."""
+        try:
+            found = os.stat(path)
+        except OSError:
+            return True
+        return (found.st_dev, found.st_ino) == self._identity
+
+    def close(self) -> None:
+        """The address leads nowhere from now on. Idempotent."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _check(self, path: str, service_uid: int | None) -> None:
+        if not os.path.exists(self.address):
+            raise ServiceUnavailableError(
+                f"the listener of {path} must be checked before anything is sent to it",
+                expected=f"the open files of this process at {_OPEN_FILES}",
+                got="no such folder",
+                remedy="Mount /proc, or connect to HOST:PORT.",
+            )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(_CONNECT_SECONDS)
             try:
-                probe.connect(self._path)
-            except (FileNotFoundError, ConnectionRefusedError, PermissionError):
-                return
+                probe.connect(self.address)
+            except (ConnectionRefusedError, PermissionError) as error:  # also: not a socket
+                raise _unreachable(path, error) from None
             except OSError as error:  # a full backlog: gRPC could be let in a moment later
-                raise ServiceUnavailableError(f"the listener of {self._path} is busy", got=error) from None
-            require_trusted_peer(probe, self._path, self._service_uid)
-        self._known = found
+                raise ServiceUnavailableError(f"the listener of {path} is busy", got=error) from None
+            require_trusted_peer(probe, path, service_uid)
 
-    def _identity(self) -> tuple[int, int, int] | None:
-        try:
-            stat = os.stat(self._path)
-        except OSError:
-            return None
-        return stat.st_dev, stat.st_ino, stat.st_ctime_ns
+
+def _unreachable(path: str, got: object) -> ServiceUnavailableError:
+    return ServiceUnavailableError(
+        "the service cannot be reached",
+        expected=f"a process that listens at {path}",
+        got=got,
+        remedy="Is it running, and is this its address? See: suffixsvc serve --help.",
+    )

@@ -20,6 +20,7 @@ from suffixsvc.errors import (
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
 from suffixsvc_client.effects import Method
+from suffixsvc_client.peers import with_paths
 
 __all__ = [
     "CHANNEL_OPTIONS",
@@ -133,7 +134,7 @@ def path_of(method: Method[Any, Any]) -> str:
 def error_from_rpc(error: grpc.RpcError | grpc.Call) -> SuffixError:
     """What a failed call means: the service's own ErrorDetail where it sent one, else by status."""
     code = error.code() if hasattr(error, "code") else None
-    details = str(error.details() if hasattr(error, "details") else error)[:300]
+    details = with_paths(str(error.details() if hasattr(error, "details") else error))[:300]
     metadata: Any = error.trailing_metadata() if hasattr(error, "trailing_metadata") else None
     for key, value in metadata or ():
         if key == wire.ERROR_METADATA_KEY:
