@@ -176,14 +176,13 @@ class Catalog:
         """
         with self._lock:
             index = self.index_of(path)
-            if not force and not index.deleted and (sessions := index.live_sessions):
+            if sessions := index.begin_delete(force=force):
                 raise NamespaceInUseError(
                     f"namespace {path} must have no live sessions to be deleted",
                     expected="0 live sessions",
                     got=sessions,
                     remedy="Close them, or delete it with force: what they wrote is then discarded.",
                 )
-            index.deleted = True
         self._indexes.wait_for_writes(index)
         index.discard_live()
         return index

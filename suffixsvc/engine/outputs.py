@@ -24,8 +24,9 @@ from suffixsvc.engine.lifetime import Lifetime
 from suffixsvc.engine.room import Room, predicted_bytes
 from suffixsvc.engine.sealing import Hook
 from suffixsvc.engine.unindexing import Unindexer
+from suffixsvc.engine.writes import BulkLoad, LiveWrite
 from suffixsvc.errors import LimitExceededError, SuffixError, UnknownNamespaceError
-from suffixsvc.index import Decided, NamespaceIndex, PendingWrite
+from suffixsvc.index import Decided, NamespaceIndex
 from suffixsvc.interrupts import uninterrupted
 from suffixsvc.policies import Policies
 from suffixsvc.store.validation import check_now, check_output
@@ -80,25 +81,13 @@ class Outputs:
 
     def commit(self, index: NamespaceIndex, output: NewOutput, decided: Decided) -> Future[list[OutputId]]:
         """Log what a session wrote; the future holds its id once it is durable. See ``index.Commit``."""
-        release = self.room.admit(index, [output], live=True)
+        write = LiveWrite(index, output, decided)
         try:
             with self._lifetime.while_open():
-                create = self._indexes.begin_write(index)
+                write.begin(self.room, self._indexes, live=True)
+            return write.hand_over(self._store)
         except BaseException:
-            release()
-            raise
-
-        def done(ids: list[OutputId] | None) -> None:
-            # one that is in the log already is in the index as well: this text of it goes
-            decided(None if ids is None or repeated_in(ids) else ids[0])
-            self._indexes.end_write(index, kept=ids is not None)
-            release()
-
-        try:
-            return self._store.append([output], create, done)
-        except BaseException:
-            self._indexes.end_write(index, kept=False)
-            release()
+            write.take_back()
             raise
 
     def add(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> list[OutputId]:
@@ -115,57 +104,30 @@ class Outputs:
                 raise UnknownNamespaceError(
                     "an output belongs to another namespace", expected=index.path, got=output.namespace
                 )
-        release = self.room.admit(index, outputs)
-        try:
-            with self._lifetime.while_open():
-                ids = self._log(index, outputs)
-        finally:
-            release()
+        with self._lifetime.while_open():
+            ids = self._log(index, outputs)
         self.make_room(index, sum(map(predicted_bytes, outputs)))
         return ids
 
     def _log(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> list[OutputId]:
-        create = self._indexes.begin_write(index)
-        writers: list[int] = []
-        kept = 0
-        # what was kept of a large load before it failed, the store deletes like any other output
-        pending = PendingWrite(lambda: _take_out(index, outputs[kept : len(writers)]))
-        index.begin_write()
-
-        def decided(ids: list[OutputId] | None) -> None:
-            nonlocal kept
-            if ids is None:
-                self._indexes.end_write(index, kept=kept > 0)
-                pending.failed()
-                return
-            repeated = set(repeated_in(ids))
-            for place, output_id in enumerate(ids):
-                at = kept + place
-                if place in repeated:  # it is in the log already, and so in the index as well
-                    index.remove(outputs[at])
-                else:
-                    index.kept(outputs[at], writers[at], output_id)
-            kept += len(ids)
-            if kept == len(outputs):
-                self._indexes.end_write(index, kept=True)
-                index.end_write()
-
+        load = BulkLoad(index, outputs, self._unindexer)
         try:
-            for output in outputs:
-                writers.append(index.insert(output))
-            future = uninterrupted(lambda: self._store.append(outputs, create, decided))
+            uninterrupted(lambda: load.begin(self.room, self._indexes))
+            for _ in outputs:
+                uninterrupted(load.insert_next)
+            future = uninterrupted(lambda: load.hand_over(self._store))
         except BaseException:
-            self._indexes.end_write(index, kept=False)
-            pending.failed()
-            pending.leave()
+            uninterrupted(load.take_back)
+            self.settle()
             raise
-        try:
-            return future.result()
+        try:  # an interrupt of the wait undoes nothing: whether it is kept is the store's word alone
+            ids = future.result()
         except SuffixError:
             self.settle()
             raise
-        finally:  # whether it is kept is the store's word alone: an interrupt of the wait undoes nothing
-            pending.leave()
+        if repeated_in(ids):
+            self.settle()
+        return ids
 
     def make_room(self, index: NamespaceIndex, written: int) -> None:
         """After a write that was acknowledged: nothing that goes wrong here is an error of that write."""
@@ -213,12 +175,3 @@ class Outputs:
     def settle(self) -> None:
         """Returns when what was forgotten before is out of the indexes."""
         self._unindexer.finish()
-
-
-def _take_out(index: NamespaceIndex, outputs: Sequence[NewOutput]) -> None:
-    """Nothing was kept of these: their texts leave the index again."""
-    try:
-        for output in outputs:
-            index.remove(output)
-    finally:
-        index.end_write()

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from suffixsvc.engine.indexes import Indexes
 from suffixsvc.errors import SuffixError
 from suffixsvc.index import NamespaceIndex
-from suffixsvc.types import NewOutput, OutputId, StoredOutput
+from suffixsvc.interrupts import uninterrupted
+from suffixsvc.types import NewOutput, StoredOutput
 
 __all__ = ["Unindexer"]
 
@@ -31,7 +32,8 @@ class Unindexer:
         self._indexes = indexes
         self._refresh = refresh
         self._lock = threading.Lock()
-        self._removals: dict[OutputId, _Removal] = {}
+        #: in the order in which they were forgotten
+        self._removals: dict[_Removal, None] = {}
         self._smaller: set[NamespaceIndex] = set()
 
     def forgotten(self, gone: Sequence[StoredOutput]) -> None:
@@ -43,10 +45,16 @@ class Unindexer:
             index = self._indexes.get(path)
             if index is None:
                 continue  # of a namespace that was deleted before this process
-            removals = {s.output_id: _Removal(index, s.output) for s in index.forget(outputs)}
+            self.refused(index, [stored.output for stored in index.forget(outputs)])
             with self._lock:
-                self._removals |= removals
                 self._smaller.add(index)
+
+    def refused(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> None:
+        """Texts in an index that no output of the log stands for; ``end_write`` is due for each, and follows
+        when it is out. Any thread: short."""
+        removals = {_Removal(index, output): None for output in outputs}
+        with self._lock:
+            self._removals |= removals
 
     def finish(self) -> None:
         """Returns when every text that was forgotten before is out of its index, whoever forgot it.
@@ -60,14 +68,14 @@ class Unindexer:
             removals = dict(self._removals)
             smaller, self._smaller = self._smaller, set()
         broken: SuffixError | None = None
-        for output_id, removal in removals.items():
+        for removal in removals:
             try:
-                removal.finish()
+                uninterrupted(removal.finish)
             except SuffixError as error:
                 broken = error
             with self._lock:
-                self._removals.pop(output_id, None)
-        for index in smaller | {removal.index for removal in removals.values()}:
+                self._removals.pop(removal, None)
+        for index in smaller | {removal.index for removal in removals}:
             self._refresh(index)
         if broken is not None:
             raise broken

@@ -2,7 +2,6 @@
 
 from suffixsvc.index.commitment import Decided
 from suffixsvc.index.namespace import NamespaceIndex, NamespaceStats
-from suffixsvc.index.pending import PendingWrite
 from suffixsvc.index.sealed import Sealed
 from suffixsvc.index.session import Abandoned, Session, step_together
 
@@ -11,7 +10,6 @@ __all__ = [
     "Decided",
     "NamespaceIndex",
     "NamespaceStats",
-    "PendingWrite",
     "Sealed",
     "Session",
     "step_together",

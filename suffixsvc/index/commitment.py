@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
@@ -9,7 +10,7 @@ import structlog
 
 from suffixsvc import core
 from suffixsvc.config import PROMPT_TAIL_TOKENS
-from suffixsvc.errors import LimitExceededError
+from suffixsvc.errors import LimitExceededError, UnknownNamespaceError
 from suffixsvc.index.namespace import NamespaceIndex
 from suffixsvc.index.pending import PendingWrite
 from suffixsvc.types import NewOutput, OutputId
@@ -20,7 +21,8 @@ log = structlog.get_logger(__name__)
 
 #: tells on the store's thread, before the future is done, under which id an output was kept; None: it was not
 Decided = Callable[[OutputId | None], None]
-#: hands an output to the store; the future holds its id once it is durable. LimitExceededError: no room
+#: hands an output to the store; the future holds its id once it is durable. LimitExceededError: no room;
+#: UnknownNamespaceError: the namespace was deleted
 Commit = Callable[[NewOutput, Decided], Future[list[OutputId]]]
 
 
@@ -31,7 +33,7 @@ class Commitment:
 
         live ── begin ──> in flight ──> kept: the log owns the text
           │       │           └ failed: live again if the session waited, retracted otherwise
-          │       └ refused by a limit: live
+          │       └ refused by a limit: live; its namespace was deleted: retracted
           └ release ──> retracted
 
     :meth:`begin`, :meth:`wait` and :meth:`release` are called one at a time: the session's lock is held, or
@@ -51,39 +53,46 @@ class Commitment:
         #: the live text is the output's
         self._handed_over = False
         self._released = False
+        self._retracting = threading.Lock()
         #: the live text is in the index no more, and will not be
         self.retracted = False
 
     def begin(self, output: NewOutput) -> None:
-        """Hand an output to the store; :attr:`made` stays None where the limits refuse it.
+        """Hand an output to the store; :attr:`made` stays None where the limits refuse it, and where the
+        namespace was deleted: the text is then retracted.
 
         The index then holds the text as a restart would rebuild it: as it is live, or, where context was
         appended between runs, in texts of its own, since live runs carry the context before each of them and
         the log keeps that of the first only.
         """
         namespace = self._namespace
-        namespace.begin_write()
-        self._copied = len(output.segment_lens) > 1
-        self._handed_over = not self._copied
-        writer = namespace.insert(output) if self._copied else self._writer
-        pending = PendingWrite(lambda: self._take_out(output))
+        pending = PendingWrite(namespace, lambda: self._take_out(output))
+        writer = self._writer
 
         def decided(output_id: OutputId | None) -> None:
             if output_id is None:
                 pending.failed()
-            else:
+                return
+            try:
                 namespace.kept(output, writer, output_id)
-                namespace.end_write()
+            finally:
+                pending.kept()
 
         try:
+            if len(output.segment_lens) > 1:
+                writer = namespace.insert(output)
+                self._copied = True
+            self._handed_over = not self._copied
             stored = self._commit(output, decided)
         except BaseException as error:
             pending.failed()
             pending.leave()
-            if not isinstance(error, LimitExceededError):
+            if isinstance(error, UnknownNamespaceError):
+                self.retract()  # as the deletion does with those that were not on their way
+            elif not isinstance(error, LimitExceededError):
                 raise
-            if self._namespace.count_refused():
-                log.warning("outputs are not kept", namespace=self._namespace.path, why=str(error))
+            elif namespace.count_refused():
+                log.warning("outputs are not kept", namespace=namespace.path, why=str(error))
         else:
             self.made, self._pending = (output, stored), pending
 
@@ -118,14 +127,15 @@ class Commitment:
 
     def retract(self) -> None:
         """Take the live text out of the index. Idempotent."""
-        if self.retracted:
-            return
-        self._namespace.begin_write()
-        try:
-            self.retracted = True
-            self._native.retract()
-        finally:
-            self._namespace.end_write()
+        with self._retracting:  # a deletion and the session itself may do it at once
+            if self.retracted:
+                return
+            self._namespace.begin_write()
+            try:
+                self.retracted = True
+                self._native.retract()
+            finally:
+                self._namespace.end_write()
 
     def discard(self) -> None:
         """The same, unless the log holds it. Any thread, while no write is in flight."""
@@ -141,7 +151,6 @@ class Commitment:
                 self.retract()
         finally:
             self._copied = self._handed_over = False
-            self._namespace.end_write()
 
     def live_positions(self) -> int:
         """Positions that the live text takes in the index, and no output in the log stands for."""

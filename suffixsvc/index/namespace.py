@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from suffixsvc.core import Index, StepCounters, new_learner, pack_weights
 from suffixsvc.core.segments import Segment
-from suffixsvc.errors import IndexCorruptError, InvalidInputError
+from suffixsvc.errors import IndexCorruptError, InvalidInputError, UnknownNamespaceError
 from suffixsvc.index.eviction import Ledger
 from suffixsvc.index.sealed import Places, Sealed
 from suffixsvc.index.texts import next_writer, positions_of, texts_of
@@ -133,7 +133,6 @@ class NamespaceIndex:
         # The engine's catalog keeps these:
         self.tokenizer = ""  #: its fingerprint; empty while none was given
         self.stored = False  #: the log knows the namespace
-        self.deleted = False  #: it is being deleted, or was
         self.writes = 0  #: in flight
         self._now_us = now_us
         #: who was drafted from; None where nothing is ever evicted
@@ -142,6 +141,7 @@ class NamespaceIndex:
         self.index = Index(MAX_CONTEXT)
         self.learner = new_learner(weights)
         self._lock = threading.Lock()
+        self._deleted = False
         #: of the hot outputs; what is sealed counts in its place
         self._outputs = self._tokens = self._positions = 0
         self._evicted = self._refused = 0
@@ -162,11 +162,18 @@ class NamespaceIndex:
         return pack_weights(self.learner)
 
     def insert(self, output: NewOutput) -> int:
-        """Put the texts of an output into the index; their number as a writer. It counts once it is
-        :meth:`kept`."""
+        """Put the texts of an output into the index, all or none; their number as a writer. It counts once it
+        is :meth:`kept`."""
         writer = next_writer()
-        for text, context in texts_of(output):
-            self.index.add(text, context, writer)
+        there: list[tuple[TokenArray, int]] = []
+        try:
+            for text, context in texts_of(output):
+                self.index.add(text, context, writer)
+                there.append((text, context))
+        except BaseException:
+            for text, context in there:
+                self.index.remove(text, context)
+            raise
         return writer
 
     def begin_write(self) -> None:
@@ -266,8 +273,15 @@ class NamespaceIndex:
         )
 
     def enter(self, text: LiveText) -> None:
-        """A session was opened."""
+        """A session is opened. UnknownNamespaceError: the namespace is being deleted, or was."""
         with self._lock:
+            if self._deleted:
+                raise UnknownNamespaceError(
+                    f"namespace {self.path} must not be deleted for a session to be opened in it",
+                    expected="a namespace that is there",
+                    got="a handle of one that was deleted",
+                    remedy="Ask the cache for it again.",
+                )
             self._live.add(text)
             self._changes += 1
 
@@ -282,6 +296,26 @@ class NamespaceIndex:
     @property
     def live_sessions(self) -> int:
         return len(self._live)
+
+    @property
+    def deleted(self) -> bool:
+        """It is being deleted, or was."""
+        return self._deleted
+
+    def begin_delete(self, *, force: bool) -> int:
+        """Set :attr:`deleted`: no session enters from now on. Idempotent.
+
+        Args:
+            force: also where sessions are live.
+
+        Returns:
+            How many sessions hold it back; 0: it is deleted.
+        """
+        with self._lock:
+            if not (force or self._deleted) and self._live:
+                return len(self._live)
+            self._deleted = True
+            return 0
 
     def discard_live(self) -> None:
         """Take back what live sessions wrote, for good: closing them keeps nothing."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from suffixsvc.index.namespace import NamespaceIndex
+
 __all__ = ["PendingWrite"]
 
 
 class PendingWrite:
-    """One write. Its text was put into the index before the store got the row, so that whatever is in the
-    log is in the index; if the store keeps nothing, the text is taken out again. Thread-safe.
+    """The output of one session, while its text is in the index and its row on the way: whatever is in the
+    log is in the index, and if the store keeps nothing, the text is taken out again. Thread-safe.
 
     ::
 
@@ -18,17 +20,30 @@ class PendingWrite:
              └────failed───> taken out once its writer has left: by the writer, or, where it did not wait,
                              by the store's thread
 
+    The namespace counts it as unsettled until then, whatever fails.
+
     Args:
+        index: of the namespace.
         take_out: takes the text out of the index. Called at most once.
     """
 
-    def __init__(self, take_out: Callable[[], None]) -> None:
+    def __init__(self, index: NamespaceIndex, take_out: Callable[[], None]) -> None:
+        self._index = index
         self._take_out = take_out
         self._lock = threading.Lock()
         self._failed = self._left = self._done = False
+        index.begin_write()
+
+    def kept(self) -> None:
+        """The log owns the text. On the store's thread, before the write's future is done."""
+        with self._lock:
+            if self._done:
+                return
+            self._done = True
+        self._index.end_write()
 
     def failed(self) -> None:
-        """The store kept nothing. On its thread, before the write's future is done."""
+        """The store kept nothing. As :meth:`kept`."""
         self._finish(failed=True)
 
     def leave(self) -> None:
@@ -42,4 +57,7 @@ class PendingWrite:
             if self._done or not (self._failed and self._left):
                 return
             self._done = True
-        self._take_out()
+        try:
+            self._take_out()
+        finally:
+            self._index.end_write()

@@ -90,10 +90,15 @@ class Session:
         self._commitment = Commitment(namespace, self._native, writer, commit)
         self._stepper = core.Stepper(self._native, namespace.counters, limits.max_session_tokens)
         self._require_room(len(prompt) + len(output))
-        self._native.append_context(prompt)
-        if len(output):
-            self._native.append(output, False)
-        namespace.enter(self._commitment)
+        namespace.enter(self._commitment)  # before its text is in the index: a deletion finds it
+        try:
+            self._native.append_context(prompt)
+            if len(output):
+                self._native.append(output, False)
+        except BaseException:
+            self._commitment.release()
+            namespace.leave(self._commitment)
+            raise
         # A collector may run this anywhere, also where locks are held: it only leaves a note.
         self._finalizer = weakref.finalize(self, abandoned.append, (self._commitment, namespace))
         self._finalizer.atexit = False
@@ -263,9 +268,9 @@ class Session:
 
         Returns:
             The output's id; None when nothing was written or it was retracted, ``commit=False`` or
-            ``wait=False``, and when the limits leave no room for the output (``stats().refused_outputs``
-            counts them: a limit is never an error of the generation that meets it). A second call returns
-            the same.
+            ``wait=False``, when the limits leave no room for the output (``stats().refused_outputs`` counts
+            them: a limit is never an error of the generation that meets it), and when its namespace was
+            deleted. A second call returns the same.
 
         Raises:
             StoreError: the output could not be stored; the session stays open.
