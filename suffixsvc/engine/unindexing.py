@@ -1,7 +1,8 @@
-"""Texts on their way out of the indexes, after the log has let them go.
+"""Texts on their way out of the indexes, after the log has let them go or has not taken them.
 
     the store's thread     forgotten   after every commit that deleted rows: O(log n) a row
-    who forgets            finish      before the call returns: takes the texts out, which takes time
+                           queue       of outputs that the store refused, or had already
+    who forgets or adds    finish      before the call returns: takes the texts out, which takes time
 
 No lock is held over either: texts of different outputs leave side by side, and the store commits meanwhile.
 """
@@ -45,11 +46,11 @@ class Unindexer:
             index = self._indexes.get(path)
             if index is None:
                 continue  # of a namespace that was deleted before this process
-            self.refused(index, [stored.output for stored in index.forget(outputs)])
+            self.queue(index, [stored.output for stored in index.forget(outputs)])
             with self._lock:
                 self._smaller.add(index)
 
-    def refused(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> None:
+    def queue(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> None:
         """Texts in an index that no output of the log stands for; ``end_write`` is due for each, and follows
         when it is out. Any thread: short."""
         removals = {_Removal(index, output): None for output in outputs}

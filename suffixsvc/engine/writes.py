@@ -146,10 +146,10 @@ class BulkLoad(Write):
         """An output that is in the log already is in the index as well: this text of it goes again. What was
         kept of a large load before it failed, the store deletes like any other output."""
         if ids is None:
-            self._unindexer.refused(self._index, self._outputs[before : len(self._writers)])
+            self._unindexer.queue(self._index, self._outputs[before : len(self._writers)])
             return
         repeated = set(repeated_in(ids))
-        self._unindexer.refused(self._index, [self._outputs[before + place] for place in sorted(repeated)])
+        self._unindexer.queue(self._index, [self._outputs[before + place] for place in sorted(repeated)])
         failed: Exception | None = None
         for place, output_id in enumerate(ids):
             if place in repeated:
