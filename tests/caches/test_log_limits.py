@@ -9,10 +9,12 @@ inside each other and an escaped surrogate ended a build with a RecursionError.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import pytest
 from suffixsvc_caches.logs import LogTally, ReadOptions, find_logs, read_calls
 from suffixsvc_caches.logs.documents import read_documents
 from suffixsvc_caches.logs.json_text import parse_json
+from suffixsvc_caches.logs.parquet_pages import read_footer, read_pages
 from suffixsvc_caches.logs.sources import Damaged
 from suffixsvc_caches.logs.tables import read_rows
 from suffixsvc_client.text import TextCodec
@@ -205,6 +208,82 @@ def test_texts_that_go_on_from_each_other(tmp_path: Path) -> None:
     taken, calls, malformed, damaged = peak(path)
     assert (calls, malformed, damaged) == (rows, 0, 0)
     assert taken < 250 * MB
+
+
+def with_footer(path: Path, footer: bytes) -> Path:
+    path.write_bytes(b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    return path
+
+
+def varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def thrift_list(count: int, element: bytes) -> bytes:
+    """A list of equal structures, in Thrift's compact protocol."""
+    return b"\xfc" + varint(count) + element * count
+
+
+#: the schema of a footer: a root, one column "response"
+SCHEMA = b"\x29\x2c\x48\x04root\x15\x02\x00\x15\x0c\x38\x08response\x00"
+
+
+@pytest.mark.parametrize(
+    ("element", "field"),
+    [(b"\x00", b"\x29"), (b"\x16\x02\x00", b"\x29"), (b"\x00", b"\x59")],
+    ids=["row groups", "row groups with a number", "a field that nobody reads"],
+)
+def test_a_footer_of_empty_structures_takes_no_more_than_what_is_kept_of_it(
+    tmp_path: Path, element: bytes, field: bytes
+) -> None:
+    """Only bytes were counted: an empty structure has one of them and took 72 in memory, so that the largest
+    footer that was read could take 4.6 GB."""
+    path = with_footer(tmp_path / "a.parquet", SCHEMA + field + thrift_list(2_500_000, element) + b"\x00")
+    taken, calls, malformed, damaged = peak(path)
+    assert (calls, malformed, damaged) == (0, 0, 1)
+    assert taken < 80 * MB
+
+
+def test_a_page_header_of_more_than_a_few_kilobytes_is_damaged(tmp_path: Path) -> None:
+    """A header of a page was read up to 16 MiB, and any number of column chunks may point to the same."""
+    path = write(tmp_path / "a.parquet", {"response": pa.array(["some text"] * 50)})
+    with path.open("rb") as file:
+        [(_, [chunk])] = read_footer(file)
+    # pages of no cells would have no end either
+    empty = b"\x15\x04\x15\x00\x15\x00"  # a dictionary's header: type, bytes, compressed bytes
+    for size, fits in ((100, True), (5000, False)):
+        header = empty + b"\x69" + thrift_list(size, b"\x00") + b"\x00"
+        pages = io.BytesIO(header)
+        found = read_pages(pages, replace(chunk, start=0, packed=len(header)))
+        if fits:
+            assert [page.dictionary for page in found] == [True]
+        else:
+            with pytest.raises(Damaged, match="more than 4,096 bytes"):
+                list(found)
+    statistics = (
+        b"\x15\x00\x15\x00\x15\x00\x2c\x15\x02\x5c\x18" + varint(5 * MB) + bytes(5 * MB) + b"\x00\x00\x00"
+    )
+    [page] = read_pages(io.BytesIO(statistics), replace(chunk, start=0, packed=len(statistics), cells=1))
+    assert page.values == 1, "texts of statistics are passed over, however long they are"
+
+
+def test_names_of_columns_that_repeat_long_names_above_them_are_refused(tmp_path: Path) -> None:
+    """A column's path has the names of all that it is in: a long one above many columns was a copy
+    for each."""
+    name = b"n" * (1 * MB)
+    columns = 100_000
+    group = b"\x48" + varint(len(name)) + name + b"\x15" + varint(2 * columns) + b"\x00"
+    schema = (
+        b"\x29\xfc" + varint(columns + 2) + b"\x48\x04root\x15\x02\x00" + group + b"\x48\x01a\x00" * columns
+    )
+    path = with_footer(tmp_path / "a.parquet", b"\x15\x02\x19" + schema[1:] + b"\x29\x0c\x00")
+    taken, _, _, damaged = peak(path)
+    assert damaged == 1
+    assert taken < 200 * MB
 
 
 def test_page_headers_of_anything_end(tmp_path: Path) -> None:

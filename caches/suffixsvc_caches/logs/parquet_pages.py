@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import IO, Any, Final
 
 from suffixsvc_caches.logs.sources import Damaged
-from suffixsvc_caches.logs.thrift_compact import CompactReader
+from suffixsvc_caches.logs.thrift_compact import VALUE, CompactReader, Fields
 
 __all__ = ["Chunk", "Page", "read_footer", "read_pages"]
 
@@ -32,9 +32,24 @@ _DELTA_BYTE_ARRAY: Final = 7
 #: of a page header: DataPageHeader, DictionaryPageHeader, DataPageHeaderV2 -> their fields of values and
 #: encoding
 _HEADERS: Final = {5: (1, 2), 7: (1, 2), 8: (1, 4)}
-#: pyarrow reads no longer header
-_MOST_HEADER_BYTES: Final = 16 << 20
+_PAGE_FIELDS: Final[Fields] = {
+    1: VALUE,
+    2: VALUE,
+    3: VALUE,
+    **{field: dict.fromkeys(fields, VALUE) for field, fields in _HEADERS.items()},
+}
+_FOOTER_FIELDS: Final[Fields] = {
+    2: dict.fromkeys((1, 2, 3, 4, 5), VALUE),  # the schema: type, width, repetition, name, children
+    # row groups: columns with cells, bytes, start, dictionary; rows
+    4: {1: {3: dict.fromkeys((5, 7, 9, 11), VALUE)}, 3: VALUE},
+}
+#: a header has some fifty bytes beside the texts of its statistics, which are passed over
+_MOST_HEADER_BYTES: Final = 4 << 10
 _MOST_FOOTER_BYTES: Final = 64 << 20
+#: a column chunk has six, and all of them take some 120 MB
+_MOST_VALUES: Final = 1 << 20
+#: of the paths of all columns: each repeats the names above it
+_MOST_PATH_LETTERS: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +110,8 @@ def read_footer(file: IO[bytes]) -> list[tuple[int, list[Chunk]]]:
     if tail[4:] != _END or length > size - _TAIL_BYTES:
         raise Damaged("it does not end like Parquet")
     file.seek(size - _TAIL_BYTES - length)
-    footer = CompactReader(file, min(length, _MOST_FOOTER_BYTES), texts=True).struct()
+    most_bytes = min(length, _MOST_FOOTER_BYTES)
+    footer = CompactReader(file, most_bytes=most_bytes, most_values=_MOST_VALUES).struct(_FOOTER_FIELDS)
     leaves = _leaves(_structs(footer, 2))
     groups = []
     for group in _structs(footer, 4):
@@ -110,6 +126,7 @@ def read_footer(file: IO[bytes]) -> list[tuple[int, list[Chunk]]]:
 def _leaves(elements: list[dict[int, Any]]) -> list[_Leaf]:
     """The columns of a schema, which is a tree written from its root down."""
     leaves: list[_Leaf] = []
+    letters = 0
     above: list[
         tuple[int, str, bool]
     ] = []  # of each node on the way: children to come, path, whether it repeats
@@ -123,6 +140,9 @@ def _leaves(elements: list[dict[int, Any]]) -> list[_Leaf]:
         if not isinstance(name, bytes):
             raise Damaged("a column has no name")
         path = ".".join(filter(None, (prefix, name.decode("utf-8", "replace"))))
+        letters += len(path)
+        if letters > _MOST_PATH_LETTERS:
+            raise Damaged(f"the paths of its columns have more than {_MOST_PATH_LETTERS:,} letters")
         repeats = repeats or element.get(3) == _REPEATED
         children = element.get(5, 0)
         if isinstance(children, int) and children > 0:
@@ -153,8 +173,8 @@ def read_pages(file: IO[bytes], chunk: Chunk) -> Iterator[Page]:
     at, end, cells = chunk.start, chunk.start + chunk.packed, chunk.cells
     while at < end and cells > 0:
         file.seek(at)
-        reader = CompactReader(file, _MOST_HEADER_BYTES, texts=False)
-        header = reader.struct()
+        reader = CompactReader(file, most_bytes=_MOST_HEADER_BYTES, most_values=_MOST_VALUES)
+        header = reader.struct(_PAGE_FIELDS)
         page = _page(header)
         if not page.dictionary:
             cells -= page.values
