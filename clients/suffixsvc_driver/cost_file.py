@@ -124,25 +124,26 @@ def read_curve(path: Path) -> tuple[CostCurve, Any, Any]:
     remedy = _remedy(path)
     try:
         data: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as err:
+    except (OSError, ValueError, RecursionError) as err:
         raise InvalidCostError("a cost curve's file cannot be read", got=str(err), remedy=remedy) from err
-    kind = data.get("format") if isinstance(data, dict) else None
-    if kind == _FORMAT and _numbers(data.get("seconds")):
-        seconds = data["seconds"]
-    elif kind == _RELATIVE_FORMAT and isinstance(data.get("curve"), dict):
-        seconds = CostCurve.from_json(data["curve"]).seconds
-    else:
-        raise InvalidCostError(
-            "not a cost curve's file",
-            expected=f"{_FORMAT}, or {_RELATIVE_FORMAT}",
-            got=str(data)[:80],
-            remedy=remedy,
-        )
     try:
-        curve = CostCurve.from_seconds(seconds)
+        curve = _curve(data)
     except InvalidCostError as err:
         raise InvalidCostError(err.message, expected=err.expected, got=err.got, remedy=remedy) from err
+    except OverflowError as err:  # JSON's integers have no largest one
+        raise InvalidCostError("a cost curve must be of finite numbers", got=str(err), remedy=remedy) from err
     return curve, data.get("key"), data.get("machine")
+
+
+def _curve(data: Any) -> CostCurve:
+    kind = data.get("format") if isinstance(data, dict) else None
+    if kind == _FORMAT and _numbers(data.get("seconds")):
+        return CostCurve.from_seconds(data["seconds"])
+    if kind == _RELATIVE_FORMAT and isinstance(data.get("curve"), dict):
+        return CostCurve.from_seconds(CostCurve.from_json(data["curve"]).seconds)
+    raise InvalidCostError(
+        "not a cost curve's file", expected=f"{_FORMAT}, or {_RELATIVE_FORMAT}", got=str(data)[:80]
+    )
 
 
 def _remedy(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 import numpy as np
 import pytest
@@ -306,6 +306,63 @@ def test_the_engine_knows_which_sequences_are_over(cache: SuffixCache) -> None:
         time.sleep(0.2)  # idle_seconds, several times
         tracker.draft([4, 5, 6, 10], hint="r2", written=1)
     assert outputs(cache) == [[2, 3], [8, 9], [5, 6, 10]]
+
+
+def test_what_goes_on_is_spared_within_a_bound_when_room_is_made(cache: SuffixCache) -> None:
+    """The least recently used sequence made room, a preempted one before any other. Now those that are over
+    go first, then those of which nothing is known; those that go on when there are eight times as many."""
+    over, running = set[str](), {f"r{i}" for i in range(100)}
+    with SessionTracker(
+        cache.namespace("tests"),
+        TrackerConfig(max_sequences=3, idle_seconds=3600.0),
+        is_over=lambda hint: True if hint in over else False if hint in running else None,
+    ) as tracker:
+
+        def ask(hint: str, token: int) -> None:
+            tracker.draft([token, token + 1], hint=hint, written=1)
+
+        ask("r0", 0)
+        ask("row", 10)
+        ask("r1", 20)
+        ask("r2", 30)
+        tracker.settle()
+        assert outputs(cache) == [[11]], "of this one nothing is known"
+        ask("r3", 40)
+        assert tracker.stats.live == 4, "all go on"
+        over.add("r1")
+        ask("r4", 50)
+        tracker.settle()
+        assert outputs(cache) == [[11], [21]]
+        for i in range(5, 60):
+            ask(f"r{i}", 10 * i + 1000)
+        assert tracker.stats.live == 24
+        tracker.settle()
+        assert outputs(cache)[:4] == [[11], [21], [1], [31]], "the least recently used first"
+
+
+@pytest.mark.parametrize("answer", ["raises", "nonsense"])
+def test_an_engine_that_cannot_say_what_is_over_does_not_hear_of_it(cache: SuffixCache, answer: str) -> None:
+    """``is_over`` was called outside the guard: what it raised reached the engine that had asked for drafts,
+    and a sequence that it was asked about to make room stayed claimed for ever."""
+
+    def is_over(hint: Hashable) -> bool:
+        if answer == "raises":
+            raise RuntimeError(f"no state of {hint}")
+        return np.zeros(2)  # type: ignore[return-value]
+
+    with (
+        structlog.testing.capture_logs() as logs,
+        SessionTracker(
+            cache.namespace("tests"), TrackerConfig(max_sequences=2, idle_seconds=3600.0), is_over=is_over
+        ) as tracker,
+    ):
+        for token in (1, 11, 21, 31):
+            assert len(tracker.draft_many([Asked([token, token + 1] * 4, hint=token, written=1)])) == 1
+        assert tracker.stats.live == 2
+        assert tracker.stats.failures >= 4
+        assert tracker.stats.answered > 0
+    assert [entry["log_level"] for entry in logs] == ["warning"]
+    assert len(outputs(cache)) == 4
 
 
 def test_after_close_drafts_are_empty(cache: SuffixCache) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import structlog
 from suffixsvc_driver.adapters.examples.recorded_calls import Call
@@ -170,6 +171,82 @@ def test_where_only_rows_are_known_the_models_ends_of_text_end_a_response(
     assert kept(tmp_path / "cache") == sorted(2 * [call.response for call in calls])
 
 
+class OddCalls:
+    """Calls the proposer with rows that no caller owns, in the steps that ``odd`` says, but for those in
+    which a response ends: no later step could take in its last tokens."""
+
+    def __init__(self, proposer: SuffixProposer, rows: Rows, odd: Callable[[int], bool]) -> None:
+        self.proposer = proposer
+        self.rows = rows
+        self.odd = odd
+        self.steps = self.odd_steps = 0
+
+    def propose(
+        self,
+        sampled_token_ids: Sequence[Sequence[int]],
+        num_tokens_no_spec: npt.NDArray[np.int32],
+        token_ids_cpu: npt.NDArray[np.int32],
+        slot_mappings: object = None,
+    ) -> list[list[int]]:
+        self.steps += 1
+        ends = any(len(row.output_token_ids) >= len(row.call.response) for row in self.rows._rows)
+        if self.odd(self.steps) and not ends:
+            self.odd_steps += 1
+            token_ids_cpu = token_ids_cpu.copy()
+        return self.proposer.propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu, slot_mappings)
+
+
+def test_one_odd_call_does_not_make_the_requests_unknown_for_ever(
+    recorded: list[Call], tmp_path: Path
+) -> None:
+    """After one call whose rows no caller owned, or in which a request was missing, the requests were never
+    looked for again: for the life of the process ``max_tokens`` and stop tokens no longer ended an output.
+    Now such a step has no drafts, and the next one takes in what it missed."""
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    calls = [
+        Call(call.prompt, call.response[: rng.randrange(10, len(call.response))])
+        for call in rng.sample(recorded, 24)
+    ]
+    proposer = SuffixProposer(config(data=str(tmp_path / "cache"), idle_seconds=3600.0))
+    rows = Rows(4, LENGTH)
+    odd = OddCalls(proposer, rows, lambda step: step == 2 or (step > 2 and rng.random() < 0.2))
+    rows.add(calls, sampling=by_max_tokens)
+    with structlog.testing.capture_logs() as logs:
+        while rows.step(odd):
+            pass
+    proposer.close()
+    assert odd.odd_steps > 3
+    assert rows.rates.accepted > rows.rates.tokens / 5
+    assert proposer.stats.failures == 0
+    assert kept(tmp_path / "cache") == sorted(call.response for call in calls)
+    assert [entry["event"] for entry in logs if "not where they were" in entry["event"]] == [
+        "vLLM's requests are not where they were: no drafts in this step"
+    ]
+
+
+def test_requests_that_are_found_later_go_on_where_their_rows_were(
+    recorded: list[Call], tmp_path: Path
+) -> None:
+    """The rows of running responses alone, then their requests: each response is one output."""
+    calls = [call for call in recorded if call.response[-1] == END_OF_SEQUENCE][:8]
+    proposer = SuffixProposer(config(data=str(tmp_path / "cache"), idle_seconds=3600.0))
+    rows = Rows(2, LENGTH)
+    odd = OddCalls(proposer, rows, lambda step: step <= 5)
+    rows.add(calls)
+    with structlog.testing.capture_logs() as logs:
+        while rows.step(odd):
+            pass
+        assert len(logs) == 1
+        assert "only its model's ends of text are known" in logs[0]["event"]
+        sequences = proposer.tracker.stats.opened if proposer.tracker is not None else 0
+        proposer.close()
+    assert odd.odd_steps == 5
+    assert sequences == len(calls)
+    assert kept(tmp_path / "cache") == sorted(call.response for call in calls)
+
+
 def test_an_output_is_kept_when_its_response_ends_not_when_the_process_does(recorded: list[Call]) -> None:
     """SIGTERM to vLLM's API server kills the engine's process at once. Outputs were kept after 60 s without a
     step, or at an end in order: 0 of 6 in an embedded folder. Now each is committed when its response ends,
@@ -216,6 +293,28 @@ def test_a_request_that_is_aborted_is_kept_and_one_that_is_preempted_is_spared(
     proposer.close()
     assert proposer.stats.failures == 0
     assert kept(tmp_path / "cache") == sorted([aborted, calls[1].response, calls[2].response])
+
+
+def test_preempted_requests_make_no_room_for_new_ones(recorded: list[Call], tmp_path: Path) -> None:
+    """More requests than sequences are remembered, most of them preempted: the least recently used sequence
+    was closed for a new request though vLLM goes on with it, and its output was kept in two parts."""
+    calls = sorted(recorded, key=lambda call: len(call.response))[-8:]
+    proposer = SuffixProposer(config(rows=1, data=str(tmp_path / "cache"), idle_seconds=3600.0))
+    rows = Rows(1, LENGTH)
+    held = []
+    for call in calls:
+        rows.add([call])
+        for _ in range(3):
+            rows.step(proposer)
+        rows.preempt(0)
+        held.append(rows._waiting.popleft())
+    assert (proposer.stats.live, proposer.stats.closed) == (8, 0)
+    for request in held:
+        rows._waiting.append(request)
+        while rows.step(proposer):
+            pass
+    proposer.close()
+    assert kept(tmp_path / "cache") == sorted(call.response for call in calls)
 
 
 def test_a_draft_never_goes_beyond_the_models_length() -> None:

@@ -103,7 +103,7 @@ class TestFile:
 
     def test_a_file_of_something_else_is_left_alone(self, tmp_path: Path) -> None:
         path = tmp_path / "sql.jsonl"
-        for content in (b"name,price\nlamp,3\n", b'{"meta": 3}\n', b"\xff\xfe\n", b"\n"):
+        for content in (b"name,price\n", b'{"meta": 3}\n', b"\xff\xfe\n", b"\n", b"[" * 100_000 + b"\n"):
             path.write_bytes(content)
             with pytest.raises(InvalidInputError, match="line 1 is not a recorded answer"):
                 opened(path)

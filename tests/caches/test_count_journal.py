@@ -92,7 +92,7 @@ def test_a_journal_cut_off_anywhere_is_one_of_fewer_lines(folder: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [b"{}", b"5", b"[]", b"null", b"{", b"\xff", b'{"what": 1}', b'{"run": "a", "of": 5}', b'{"made": 5}',
-     b'{"runs": 5, "batches": 5, "tokens": 1, "calls": 1}'],
+     b'{"runs": 5, "batches": 5, "tokens": 1, "calls": 1}', b"[" * 100_000],
 )  # fmt: skip
 @pytest.mark.parametrize("first", [True, False])
 def test_a_journal_that_makes_no_sense(line: bytes, first: bool, folder: Path) -> None:

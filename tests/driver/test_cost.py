@@ -96,6 +96,8 @@ def test_measured_once_and_kept(
         ({"seconds": [0]}, "a plain step"),
         ({"seconds": 5}, "not a cost curve"),
         ({"seconds": [0, "much"]}, "not a cost curve"),
+        ({"seconds": [0, 1, 10**400]}, "finite numbers"),
+        ({"format": "suffixsvc-cost/1", "curve": {"costs": [0, 1, 10**400]}}, "finite numbers|must be"),
         ({"format": "suffixsvc-cost/1"}, "not a cost curve"),
         ({"format": "suffixsvc-cost/1", "curve": {"costs": [0, 1, -1], "seconds_per_step": 1}}, "width 2"),
         ({"format": "suffixsvc-cost/1", "curve": {"costs": [0, 1, 2]}}, "a plain step"),
@@ -103,9 +105,11 @@ def test_measured_once_and_kept(
         path.write_text(json.dumps({**data, **change}))
         with pytest.raises(InvalidCostError, match=reason):
             load_curve(path, key)
-    path.write_text("{torn")
-    with pytest.raises(InvalidCostError, match="cannot be read"):
-        load_curve(path, key)
+    nested = json.dumps(data)[:-1] + ', "more": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    for text in ("{torn", nested):
+        path.write_text(text)
+        with pytest.raises(InvalidCostError, match="cannot be read"):
+            load_curve(path, key)
     assert isinstance(measured_curve(tiny_target, rounds=1), CostCurve), "measured again instead"
     assert load_curve(path, key).max_width == 32
     assert [p.name for p in path.parent.iterdir()] == [path.name]

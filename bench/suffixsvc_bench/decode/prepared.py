@@ -51,7 +51,7 @@ class Prepared:
     def _read(self, file: Path) -> dict[str, list[int]]:
         try:
             data: Any = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as err:
+        except (OSError, ValueError, RecursionError) as err:
             raise InvalidInputError(f"{file} cannot be read", expected=_FORMAT, got=str(err)) from None
         if not isinstance(data, dict) or data.get("format") != _FORMAT:
             raise InvalidInputError(f"{file} holds no prepared answers", expected=_FORMAT, got=str(data)[:60])

@@ -90,7 +90,7 @@ def read_prices(where: str | Path) -> Prices:
     path = PRICES.get(str(where), Path(where))
     try:
         data: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as err:
+    except (OSError, ValueError, RecursionError) as err:
         raise InvalidCostError(
             f"no prices at {where}", expected=f"a file of {_FORMAT}, or {' or '.join(PRICES)}", got=str(err)
         ) from None

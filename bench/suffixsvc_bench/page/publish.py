@@ -257,7 +257,7 @@ def _read(path: Path, keys: Sequence[str]) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         missing = [key for key in keys if key not in data]
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise InvalidInputError(f"cannot read {path}", got=str(error)[:200]) from None
     if missing:
         raise InvalidInputError(

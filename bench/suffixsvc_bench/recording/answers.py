@@ -100,7 +100,7 @@ class AnswerFile:
         try:
             record = json.loads(line)
             recorded = Recorded(record["meta"]["task"], len(record["response_token_ids"]))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise InvalidInputError(
                 f"{self.path}, line {number} is not a recorded answer",
                 expected="what bench record wrote",

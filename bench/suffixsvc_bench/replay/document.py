@@ -65,7 +65,7 @@ def read_comparison(path: Path) -> Comparison:
         )
         results = [_trace(trace) for trace in data["traces"]]
         return Comparison(Provenance(**data["provenance"]), data["request"], plan, results)
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise InvalidInputError(
             f"cannot read the comparison {path}",
             expected="the output of bench replay --json, and its methods installed (make peers)",

@@ -277,7 +277,7 @@ class Journal:
             plan = entries[0]["plan"] if entries else None
             for entry in entries[1:]:
                 self._take(entry)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise StoreCorruptError(
                 f"the journal in {self.folder} makes no sense", got=error,
                 remedy="Delete the folder and build again, or name another with --work.",

@@ -68,7 +68,7 @@ class TokenSpool:
             with np.load(path, allow_pickle=False) as kept:
                 arrays = {name: kept[name] for name in kept.files}
             labels = json.loads(arrays["labels"].tobytes())
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, ValueError, KeyError, RecursionError, zipfile.BadZipFile) as error:
             raise StoreCorruptError(
                 f"cannot read {path}", got=error, remedy="Delete the work folder and build again."
             ) from None

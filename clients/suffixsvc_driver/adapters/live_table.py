@@ -5,24 +5,30 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from typing import Final
 
 from suffixsvc.types import BackendSession
 from suffixsvc_driver.adapters.live_sequence import LiveSequence, View
 
 __all__ = ["LiveTable"]
 
+#: sequences that the engine goes on with may be so many times ``most``: it may close the least recently used
+#: of them, whose output is then kept in two parts, rather than hold sessions without bound
+_MOST_GOING_ON: Final = 8
+
 
 class LiveTable:
-    """A bounded number of sequences, the least recently used first out. Thread-safe.
+    """A bounded number of sequences: those that are over go first, then the least recently used of those of
+    which the engine says nothing; those that it goes on with stay, up to eight times the number. Thread-safe.
 
     A claimed sequence belongs to the caller until it is released: nobody else finds it, and it is not
     dropped. Whatever drops sequences returns their sessions, to be closed without any lock held.
 
     Args:
-        most: sequences; more only while more are claimed at once.
+        most: sequences; more only while more are claimed at once, or the engine goes on with more.
         idle_seconds: sequences unused for so long are dropped by :meth:`drop_idle`.
         is_over: whether the engine is done with a hint: True = its sequence has ended, False = it goes on
-            however long it is idle, None = unknown. Called with the table's lock held.
+            however long it is idle, None = unknown. Called with the table's lock held; must not raise.
     """
 
     def __init__(
@@ -62,9 +68,8 @@ class LiveTable:
         with self._lock:
             self._by_use[id(sequence)] = sequence
             self._use(sequence, hint)
-            surplus = max(0, len(self._by_use) - self._most)
-            free = [other for other in self._by_use.values() if not other.busy]
-            return self._drop(*free[:surplus])
+            surplus = len(self._by_use) - self._most
+            return self._drop(*self._least_needed(surplus)) if surplus > 0 else []
 
     def release(self, sequence: LiveSequence) -> list[BackendSession]:
         """The caller is done with it; returns its session if :meth:`seal` was called meanwhile."""
@@ -102,8 +107,23 @@ class LiveTable:
         return self.drop_all()
 
     def _has_ended(self, sequence: LiveSequence, since: float) -> bool:
+        over = self._state(sequence)
+        return over is True or (sequence.used_at <= since and over is None)
+
+    def _least_needed(self, surplus: int) -> list[LiveSequence]:
+        """So many, or fewer where the engine goes on with the rest."""
+        by_state: dict[bool | None, list[LiveSequence]] = {True: [], None: [], False: []}
+        for sequence in self._by_use.values():
+            if not sequence.busy:
+                by_state[self._state(sequence)].append(sequence)
+        gone = [*by_state[True], *by_state[None]][:surplus]
+        beyond = len(self._by_use) - len(gone) - _MOST_GOING_ON * self._most
+        return gone + by_state[False][: max(0, beyond)]
+
+    def _state(self, sequence: LiveSequence) -> bool | None:
+        """Whether it is over: True, False, or None where the engine does not know."""
         said = set() if self._is_over is None else {self._is_over(hint) for hint in sequence.hints}
-        return True in said or (sequence.used_at <= since and False not in said)
+        return True if True in said else False if False in said else None
 
     def _look_for(self, view: View) -> LiveSequence | None:
         if view.start:  # a tail alone tells nobody whose it is

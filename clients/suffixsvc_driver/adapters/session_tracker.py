@@ -87,9 +87,10 @@ class SessionTracker:
         step_many: how a client takes the steps of many sessions at once; None: one by one.
         clock: seconds, for what is idle.
         on_close: called at the end of :meth:`close`, to close what was opened for this tracker.
-        is_over: whether the engine is done with a hint, asked with every draft and once a second by a thread:
-            True ends the sequence, False spares it from ``idle_seconds``, None leaves it to them. It must be
-            fast, thread-safe, and must not call the tracker.
+        is_over: whether the engine is done with a hint, asked with every draft and every second by a thread:
+            True ends the sequence, False spares it from ``idle_seconds`` and ``max_sequences``, None leaves
+            it to them. It must be fast, thread-safe, and must not call the tracker; what it raises is
+            counted, and means None.
 
     What the sequences wrote is kept when they end (:meth:`end`, ``Asked.last``, ``is_over``,
     ``TrackerConfig.idle_seconds``), and when the tracker or the interpreter does.
@@ -111,7 +112,8 @@ class SessionTracker:
         self._on_close = on_close
         self._vocab_size = MAX_TOKEN_ID + 1 if self.config.vocab_size is None else self.config.vocab_size
         idle_seconds = self.config.idle_seconds
-        self._table = LiveTable(self.config.max_sequences, idle_seconds, clock, is_over)
+        guarded = None if is_over is None else self._guarded(is_over)
+        self._table = LiveTable(self.config.max_sequences, idle_seconds, clock, guarded)
         tick = idle_seconds / 2 if is_over is None else min(_IS_OVER_SECONDS, idle_seconds / 2)
         self._closer = SessionCloser(self._failed, self._end_idle, tick)
         self._counting = threading.Lock()
@@ -359,6 +361,17 @@ class SessionTracker:
         with self._counting:
             for name, n in more.items():
                 self._counts[name] += n
+
+    def _guarded(self, is_over: Callable[[Hashable], bool | None]) -> Callable[[Hashable], bool | None]:
+        def ask(hint: Hashable) -> bool | None:
+            try:
+                over = is_over(hint)
+                return None if over is None else bool(over)
+            except Exception as error:  # of the engine: who asks for a draft must not hear of it
+                self._failed(error)
+                return None
+
+        return ask
 
     def _failed(self, error: Exception) -> None:
         with self._counting:

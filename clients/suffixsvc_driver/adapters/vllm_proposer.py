@@ -119,12 +119,11 @@ class SuffixProposer:
         responses = self._requests.responses(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
         asked: dict[int, Asked] = {}
         for row, response in responses.items():
-            end = int(num_tokens_no_spec[row]) - len(sampled_token_ids[row]) + response.kept
             asked[row] = Asked(
-                token_ids_cpu[row, :end],
+                token_ids_cpu[row, : response.end],
                 hint=response.name,
                 named=response.named,
-                written=response.kept,
+                written=response.written,
                 max_draft_tokens=max(0, response.room - 1),  # the step that verifies writes one more
                 stop_after=response.end_ids,
                 last=response.ended,

@@ -17,7 +17,8 @@ last step can run past the end. The rules that the scheduler and the front end a
     stop string               IncrementalDetokenizer.update, in the front end
 
 A vLLM whose runner has another layout leaves the rows: then the end-of-sequence tokens of the model's
-configuration and the model's length end a response.
+configuration and the model's length end a response, until a runner is found. Once one was found, a step in
+which it or a request is missing has no drafts; the next step takes in what its responses gained meanwhile.
 """
 
 from __future__ import annotations
@@ -41,20 +42,22 @@ _FRAMES: Final = 6
 
 
 class Response(NamedTuple):
-    """The response that a row holds, after one step.
+    """The response that a row holds, after one step or several.
 
     Attributes:
         name: the request id; the row's number where request ids are unknown.
-        named: ``name`` is a request id.
-        kept: how many of the step's sampled tokens belong to the response; the rest is after its end.
-        ended: the response ends with the last of them.
+        named: ``name`` is a request id whose response was known from its first token on.
+        end: tokens of the row up to the response's end; what the row holds beyond it is after that end.
+        written: how many of them are new to the response.
+        ended: the response ends there.
         room: tokens that may follow.
         end_ids: tokens that end the response.
     """
 
     name: Hashable
     named: bool
-    kept: int
+    end: int
+    written: int
     ended: bool
     room: int
     end_ids: frozenset[int]
@@ -67,11 +70,13 @@ class _Request:
         "detokenizer",
         "end_ids",
         "ended",
+        "known_from_start",
         "max_tokens",
         "name",
         "params",
         "prompt_length",
         "repetition",
+        "seen",
         "state",
     )
 
@@ -87,6 +92,8 @@ class _Request:
         self.repetition = params.repetition_detection
         self.detokenizer: Any = None
         self.ended = False
+        self.seen = 0  # tokens of the response
+        self.known_from_start = True
 
     def is_of(self, state: Any) -> bool:
         """Whether ``state`` is the same request in the same turn; a resumed one has a longer prompt."""
@@ -105,10 +112,10 @@ class RequestTable:
         self._max_model_len: int = model_config.max_model_len
         self._runner: Callable[[], Any] = _no_runner
         self._requests: dict[str, _Request] = {}
-        self._rows_only = False
+        self._found = False  # requests, in a step before
+        self._complained: set[str] = set()
         self._rows_end_ids: frozenset[int] | None = None
         self._tokenizer: Any = None
-        self._stop_strings_failed = False
 
     def load_tokenizer(self) -> None:
         """Load vLLM's tokenizer, which finds stop strings. Without it they end no response here."""
@@ -127,21 +134,18 @@ class RequestTable:
     ) -> dict[int, Response]:
         """The response of every row that sampled in this step. Rows whose response ended before are left out:
         vLLM decodes them on until its front end has told the worker."""
-        runner = self._find_runner(token_ids_cpu)
-        try:
-            requests = {} if runner is None else self._in_rows(runner, sampled_token_ids)
-        except Exception as error:
-            self._know_rows_only(repr(error)[:300])
-            requests = {}
+        requests = self._in_rows(sampled_token_ids, token_ids_cpu)
         found: dict[int, Response] = {}
+        if requests is None and self._found:
+            return found
         for row, sampled in enumerate(sampled_token_ids):
             if not sampled:
                 continue
             length = int(num_tokens_no_spec[row])
-            if self._rows_only:
+            if requests is None:
                 found[row] = self._of_row(row, sampled, length)
             elif not requests[row].ended:
-                found[row] = self._of_request(requests[row], sampled, length)
+                found[row] = self._of_request(requests[row], token_ids_cpu[row, :length], len(sampled))
         return found
 
     def is_over(self, name: Hashable) -> bool | None:
@@ -151,25 +155,29 @@ class RequestTable:
         runner = self._runner()
         return runner is None or name not in runner.requests
 
-    def _find_runner(self, token_ids_cpu: npt.NDArray[np.int32]) -> Any:
-        if self._rows_only:
+    def _in_rows(
+        self, sampled_token_ids: Sequence[Sequence[int]], token_ids_cpu: npt.NDArray[np.int32]
+    ) -> dict[int, _Request] | None:
+        """The request of every row that sampled; None: they cannot be found in this step."""
+        try:
+            found = self._look_up(self._find_runner(token_ids_cpu), sampled_token_ids)
+        except Exception as error:
+            without = "no drafts in this step" if self._found else "only its model's ends of text are known"
+            self._complain(f"vLLM's requests are not where they were: {without}", error)
             return None
+        self._found = True
+        return found
+
+    def _find_runner(self, token_ids_cpu: npt.NDArray[np.int32]) -> Any:
         runner = self._runner()
         if runner is None or runner.input_batch.token_ids_cpu is not token_ids_cpu:
             runner = _calling_runner(token_ids_cpu)
             if runner is None:
-                self._know_rows_only("no caller owns these rows")
-            else:
-                self._runner = weakref.ref(runner)
+                raise LookupError("no caller owns these rows")
+            self._runner = weakref.ref(runner)
         return runner
 
-    def _know_rows_only(self, reason: str) -> None:
-        self._rows_only = True
-        _log.warning(
-            "vLLM's requests are not where they were: only its model's ends of text are known", reason=reason
-        )
-
-    def _in_rows(self, runner: Any, sampled_token_ids: Sequence[Sequence[int]]) -> dict[int, _Request]:
+    def _look_up(self, runner: Any, sampled_token_ids: Sequence[Sequence[int]]) -> dict[int, _Request]:
         """The request of every row that sampled. Those that vLLM has let go of are forgotten."""
         names, states = runner.input_batch.req_ids, runner.requests
         for name in [name for name in self._requests if name not in states]:
@@ -188,23 +196,34 @@ class RequestTable:
                 request.detokenizer = self._detokenizer(request)
         return request
 
-    def _of_request(self, request: _Request, sampled: Sequence[int], length: int) -> Response:
-        before = length - len(sampled) - request.prompt_length
-        room = min(self._max_model_len - request.prompt_length, request.max_tokens) - before
-        kept, ended = _cut(sampled, room, request.end_ids)
+    def _of_request(self, request: _Request, row: npt.NDArray[np.int32], sampled: int) -> Response:
+        """``row``: its tokens; ``sampled``: how many of them this step has added."""
+        written = len(row) - request.prompt_length
+        before = max(0, written - sampled)
+        seen = min(request.seen, before)
+        if before and not request.seen:
+            request.known_from_start = False  # its rows may have a sequence already
+        request.seen = written
+        new: list[int] = row[request.prompt_length + seen :].tolist()
+        room = min(self._max_model_len - request.prompt_length, request.max_tokens) - seen
+        kept, ended = _cut(new, room, request.end_ids)
         if request.repetition is not None:
-            kept, ended = _cut_at_repetition(request, before, kept, ended)
+            kept, ended = _cut_at_repetition(request, seen, kept, ended)
         if request.detokenizer is not None:
-            kept, ended = self._cut_at_stop_string(request, sampled, kept, ended)
+            kept, ended = self._cut_at_stop_string(request, new, kept, ended)
         request.ended = ended
-        return Response(request.name, True, kept, ended, room - kept, request.end_ids)
+        end = request.prompt_length + seen + kept
+        return Response(
+            request.name, request.known_from_start, end, kept, ended, room - kept, request.end_ids
+        )
 
     def _of_row(self, row: int, sampled: Sequence[int], length: int) -> Response:
         if self._rows_end_ids is None:
             self._rows_end_ids = self._end_ids_of_model()
         room = self._max_model_len - length + len(sampled)
         kept, ended = _cut(sampled, room, self._rows_end_ids)
-        return Response(row, False, kept, ended, room - kept, self._rows_end_ids)
+        end = length - len(sampled) + kept
+        return Response(row, False, end, kept, ended, room - kept, self._rows_end_ids)
 
     def _end_ids_of_model(self) -> frozenset[int]:
         """Of the generation config, which may have several, and the tokenizer's."""
@@ -227,29 +246,30 @@ class RequestTable:
             )
             return IncrementalDetokenizer.from_new_request(self._tokenizer, of_front_end)
         except Exception as error:  # the response is stored with what follows its stop string
-            self._complain_of_stop_strings(error)
+            self._complain("stop strings do not end stored outputs", error)
             return None
 
     def _cut_at_stop_string(
-        self, request: _Request, sampled: Sequence[int], kept: int, ended: bool
+        self, request: _Request, new: Sequence[int], kept: int, ended: bool
     ) -> tuple[int, bool]:
         detokenizer = request.detokenizer
         before: int = detokenizer.num_output_tokens()
         try:
-            by_token = ended and sampled[kept - 1] in request.end_ids
-            found = detokenizer.update(list(sampled[:kept]), by_token)
+            by_token = ended and new[kept - 1] in request.end_ids
+            found = detokenizer.update(list(new[:kept]), by_token)
         except Exception as error:  # as above
-            self._complain_of_stop_strings(error)
+            self._complain("stop strings do not end stored outputs", error)
             request.detokenizer = None
             return kept, ended
         if found is None:
             return kept, ended
         return detokenizer.num_output_tokens() - before, True
 
-    def _complain_of_stop_strings(self, error: Exception) -> None:
-        if not self._stop_strings_failed:
-            self._stop_strings_failed = True
-            _log.warning("stop strings do not end stored outputs", error=repr(error)[:300])
+    def _complain(self, event: str, error: Exception) -> None:
+        """Once of each kind."""
+        if event not in self._complained:
+            self._complained.add(event)
+            _log.warning(event, reason=repr(error)[:300])
 
 
 def _cut(sampled: Sequence[int], room: int, end_ids: frozenset[int]) -> tuple[int, bool]:

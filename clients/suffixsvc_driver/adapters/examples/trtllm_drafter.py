@@ -74,7 +74,7 @@ class Drafter:
         try:
             with _OPENER.open(request, timeout=_TIMEOUT_SECONDS) as reply:
                 answer: Any = json.loads(reply.read())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return []
         for key in self.response_field.split("."):
             answer = answer.get(key) if isinstance(answer, dict) else None
