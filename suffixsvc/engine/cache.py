@@ -16,7 +16,6 @@ from suffixsvc import store as stores
 from suffixsvc.background import TaskStats
 from suffixsvc.config import MAX_READS, Limits, validate_default_reads, validate_namespace
 from suffixsvc.core import new_learner
-from suffixsvc.engine import segment_files
 from suffixsvc.engine.catalog import Catalog
 from suffixsvc.engine.checker import check_hot, check_segments
 from suffixsvc.engine.indexes import Indexes
@@ -183,7 +182,7 @@ class SuffixCache:
             again.
         """
         self._require_writable(validate_namespace(path))
-        with self._quiet(), self._lifetime.while_open():
+        with self._quiet() as sealer, self._lifetime.while_open():
             self._reap_abandoned()
             index = self._catalog.begin_delete(path, force=force)
             outputs = 0
@@ -194,12 +193,10 @@ class SuffixCache:
                     pass  # an earlier call had deleted it, and was interrupted after that
                 finally:
                     self._outputs.settle()
-                files = [Path(each.segment.path) for each in index.sealed()]
-                index.detach([each.record.name for each in index.sealed()])
-                for file in files:
-                    segment_files.remove(file)
+                if sealer is not None:
+                    sealer.remove_all(index)
+            self._room.drop(index)
             self._catalog.end_delete(index)
-            self._room.drop(path)
             return outputs
 
     def _add_outputs(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> list[OutputId]:
@@ -252,10 +249,12 @@ class SuffixCache:
             StoreFullError, StoreError: what was sealed before stays.
             SegmentCancelledError: the cache was closed meanwhile.
         """
+        return sum(self._seal(index) for index in self._chosen(namespace))
+
+    def _seal(self, index: NamespaceIndex) -> int:
         outputs = 0
-        for index in self._chosen(namespace):
-            while more := self._with_sealer(Sealer.seal, index):
-                outputs += more
+        while more := self._with_sealer(Sealer.seal, index):
+            outputs += more
         return outputs
 
     def _with_sealer(self, work: Callable[[Sealer, NamespaceIndex], int], index: NamespaceIndex) -> int:
@@ -302,7 +301,7 @@ class SuffixCache:
         for done, index in enumerate(chosen):
             if progress is not None:
                 progress(done, len(chosen))
-            self.seal(index.path)
+            self._seal(index)
             segments += self._with_sealer(Sealer.merge_all, index)
         if progress is not None:
             progress(len(chosen), len(chosen))

@@ -20,7 +20,6 @@ from suffixsvc.errors import (
     UnknownNamespaceError,
 )
 from suffixsvc.index import NamespaceIndex
-from suffixsvc.policies import UNLIMITED
 from suffixsvc.store.validation import check_namespace
 from suffixsvc.types import NamespaceRecord, Store
 
@@ -112,13 +111,13 @@ class Catalog:
             )
 
     def _create(self, path: str) -> NamespaceIndex:
-        limit = self._room.limit_of(path)
+        policy = self._room.policy(path)
         index = NamespaceIndex(
             path,
             self._starting_weights,
             now_us=self._store.clock.now_us,
-            ledger=self._room.new_ledger(path),
-            limit_bytes=limit if limit < UNLIMITED else 0,
+            ledger=self._room.new_ledger(policy),
+            policy=policy,
         )
         if index.ledger is not None:
             index.ledger.complete = True  # nothing was written before

@@ -74,8 +74,6 @@ class Maintenance:
         self._stopping = False
         self._failures = self._failures_in_a_row = 0  # of namespaces
         self._last_success, self._last_error = 0.0, ""
-        self._merged: dict[str, list[tuple[str, int]]] = {}  # path -> nothing to do with these
-        self._pauses: dict[str, tuple[float, float]] = {}  # path -> (not before, the pause)
         self._task = PeriodicTask("suffixsvc-maintenance", self.look, period_seconds=_LOOK_EVERY_SECONDS)
         if start:
             self._task.start()
@@ -157,7 +155,7 @@ class Maintenance:
         except Exception as error:
             self._pause(index, error)
         else:
-            self._pauses.pop(index.path, None)
+            index.upkeep.not_before = index.upkeep.pause_seconds = 0.0
 
     def _seal_or_merge(self, index: NamespaceIndex) -> bool:
         """One of them, or one of each: sealing goes first, but under a flood of writes there would never be
@@ -179,12 +177,12 @@ class Maintenance:
         if self._stopping:
             return False
         now = [(each.record.name, each.outputs) for each in index.sealed()]
-        if self._merged.get(index.path, []) == now:
+        if index.upkeep.merged == now:
             return False
         with self.work() as sealer:
             if sealer.merge(index):
                 return True
-        self._merged[index.path] = now
+        index.upkeep.merged = now
         return False
 
     def _seal_the_largest(self, indexes: Collection[NamespaceIndex]) -> None:
@@ -205,12 +203,12 @@ class Maintenance:
             hot -= before - index.hot_tokens
 
     def _paused(self, index: NamespaceIndex) -> bool:
-        return time.monotonic() < self._pauses.get(index.path, (0.0, 0.0))[0]
+        return time.monotonic() < index.upkeep.not_before
 
     def _pause(self, index: NamespaceIndex, error: Exception) -> None:
-        before = self._pauses.get(index.path, (0.0, _FIRST_PAUSE_SECONDS / 2))[1]
-        pause = min(2 * before, _LONGEST_PAUSE_SECONDS)
-        self._pauses[index.path] = time.monotonic() + pause, pause
+        upkeep = index.upkeep
+        pause = min(2 * upkeep.pause_seconds or _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+        upkeep.not_before, upkeep.pause_seconds = time.monotonic() + pause, pause
         self._failures += 1
         self._failures_in_a_row += 1
         self._last_error = f"{type(error).__name__}: {error}"

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels
 from suffixsvc.engine.export import ExportedNgrams, ExportJob, export_ngrams
+from suffixsvc.engine.indexes import unknown_namespace
 from suffixsvc.engine.ngrams import count_ngrams
 from suffixsvc.index import NamespaceIndex, NamespaceStats, Session
 from suffixsvc.lookup_records import RecordFile
@@ -31,7 +32,11 @@ MAX_OUTPUT_ID: Final = 2**63 - 1
 
 
 class Namespace:
-    """Outputs that may be drafted from together: one model's tokens, one circle of readers."""
+    """Outputs that may be drafted from together: one model's tokens, one circle of readers.
+
+    After the namespace was deleted, what reads or changes outputs and notes raises UnknownNamespaceError,
+    also where there is another namespace of its path.
+    """
 
     def __init__(self, cache: SuffixCache, index: NamespaceIndex) -> None:
         self._cache = cache
@@ -107,10 +112,12 @@ class Namespace:
 
     def forget(self, output_id: OutputId) -> None:
         """Delete one output from log and index. UnknownOutputError if it is not there."""
+        self._require_there()
         self._cache._outputs.forget(self.path, output_id)
 
     def clear(self) -> int:
         """Delete every output that is here now from log and index; how many those were."""
+        self._require_there()
         if not self._index.stored:
             return 0
         ids = self._cache._store.output_ids(self.path, 0, MAX_OUTPUT_ID)
@@ -118,6 +125,7 @@ class Namespace:
 
     def note(self, name: str) -> bytes | None:
         """What :meth:`put_note` kept under a name, or None."""
+        self._require_there()
         if not self._index.stored:
             return None
         return self._cache._store.get_state(self.path, _NOTE + name)
@@ -132,6 +140,7 @@ class Namespace:
 
         Those of sealed outputs are counted from the log, some microseconds a token.
         """
+        self._require_there()
         return count_ngrams(self._index, self._cache._store, n)
 
     def export_ngrams(
@@ -153,13 +162,14 @@ class Namespace:
             InvalidInputError: no such n-grams. StoreError: the log, or the disk of the folder.
             ServiceUnavailableError: it was cancelled.
         """
+        self._require_there()
         outputs = self._cache._store.scan(self.path) if self._index.stored else iter(())
         return export_ngrams(outputs, wanted, folder, context_tokens=context_tokens, job=job)
 
     @property
     def policy(self) -> Policy:
         """What holds here: of every setting the one nearest to this path."""
-        return self._cache._room.policy(self.path)
+        return self._index.quota.policy
 
     def learned_weights(self) -> bytes:
         """What drafting has learned here and other namespaces can start from: counters and weights, no text,
@@ -170,3 +180,8 @@ class Namespace:
         """What is held here (outputs, tokens, bytes of the index) and what came of the drafts since the
         cache was opened."""
         return self._index.stats()
+
+    def _require_there(self) -> None:
+        """The store knows namespaces by path, which may be another one's already."""
+        if self._index.deleted:
+            raise unknown_namespace(self.path)

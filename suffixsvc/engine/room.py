@@ -14,19 +14,25 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import structlog
 
 from suffixsvc.clock import Due
 from suffixsvc.engine.indexes import Indexes
-from suffixsvc.errors import InvalidConfigError, LimitExceededError, StoreFullError
+from suffixsvc.errors import (
+    InvalidConfigError,
+    LimitExceededError,
+    StoreFullError,
+    UnknownNamespaceError,
+)
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.index.eviction import Cost, Ledger
 from suffixsvc.index.namespace import LOG_BYTES_PER_OUTPUT, LOG_BYTES_PER_TOKEN
 from suffixsvc.index.texts import positions_of
+from suffixsvc.index.upkeep import Quota
 from suffixsvc.policies import UNLIMITED, Policies, Policy
 from suffixsvc.types import NewOutput, OutputId, Store
 
@@ -85,7 +91,6 @@ class Room:
                 "policies are none", expected="a Policies or None", got=type(policies).__name__
             )
         self._policies = policies
-        self._policy_of: dict[str, Policy] = {}
         self._whole = max_cache_bytes
         self._store = store
         self._indexes = indexes
@@ -100,11 +105,10 @@ class Room:
                 closed_seconds=round(store.clock.moved_seconds),
                 grace_seconds=round(grace_seconds),
             )
-        self._held: dict[str, int] = {}  # as last seen
+        # sums over all namespaces of what each one's quota counts
         self._total = 0
+        self._coming = 0
         self._coming_live = 0  # of sessions that are being opened, or grow
-        self._coming: Counter[str] = Counter()  # admitted, not yet in the log
-        self._coming_to_stay: Counter[str] = Counter()  # of that, what is never evicted once it is there
         self._saved_at = 0.0
 
     @property
@@ -113,21 +117,13 @@ class Room:
         return 0 if self._whole >= 1 << 62 else self._whole
 
     def policy(self, path: str) -> Policy:
-        """What holds for a namespace that there is."""
-        policy = self._policy_of.get(path)
-        if policy is None:
-            policy = self._policy_of[path] = self._policies.of(path)
-        return policy
+        """What holds for a new namespace."""
+        return self._policies.of(path)
 
-    def new_ledger(self, path: str) -> Ledger | None:
+    def new_ledger(self, policy: Policy) -> Ledger | None:
         """A namespace's ledger, where anything of it is ever evicted or has the policy's time to live."""
-        policy = self.policy(path)
-        limited = self.limit_of(path) < UNLIMITED or bool(self.whole) or bool(policy.ttl_seconds)
+        limited = policy.max_bytes not in (None, UNLIMITED) or bool(self.whole) or bool(policy.ttl_seconds)
         return Ledger() if limited and not policy.pinned else None
-
-    def limit_of(self, path: str) -> int:
-        limit = self.policy(path).max_bytes
-        return UNLIMITED if limit is None else limit
 
     # ------------------------------------------------------------------------------------ before a write
 
@@ -156,8 +152,8 @@ class Room:
         staying = self._staying_bytes(index)
         live = self._live_beyond_share(coming)
         with self._lock:
-            own = max(0, self._held.get(index.path, 0) - staying)
-            excess = self._total + self._coming.total() + live - self._whole
+            own = max(0, index.quota.held - staying)
+            excess = self._total + self._coming + live - self._whole
             if live and excess > own:
                 raise _no_room_for_session(index.path, tokens, coming, self._whole, self._total, own)
             self._coming_live += coming
@@ -191,7 +187,8 @@ class Room:
         Raises:
             LimitExceededError: there is no room for them. Nothing was evicted.
         """
-        limit = self.limit_of(index.path)
+        quota = index.quota
+        limit = quota.limit
         if limit >= UNLIMITED and not self.whole:
             return _nothing
         outputs = list(outputs)
@@ -204,25 +201,26 @@ class Room:
         staying = self._staying_bytes(index)
         sessions = max(0, self._live_beyond_share() - (coming if live else 0)) if self.whole else 0
         with self._lock:
-            to_stay = staying + self._coming_to_stay[index.path]
+            to_stay = staying + quota.coming_to_stay
             if to_stay + coming > limit:
                 raise _full(index.path, coming, limit, to_stay)
             if self.whole:
-                own = self._held.get(index.path, 0) + self._coming[index.path] - to_stay
+                own = quota.held + quota.coming - to_stay
                 # Beyond the limit already, as after it was lowered, who gives back what it writes may go on.
-                free = max(0, self._whole - self._total - self._coming.total() - sessions)
+                free = max(0, self._whole - self._total - self._coming - sessions)
                 if coming - free > own:
                     raise _cache_full(index.path, coming, self._whole, self._total, own)
-            self._coming[index.path] += coming
-            self._coming_to_stay[index.path] += stays
-        return _once(lambda: self._release(index.path, coming, stays))
+            self._reserve(quota, coming, stays)
+        return _once(lambda: self._release(quota, coming, stays))
 
-    def _release(self, path: str, size: int, stays: int) -> None:
+    def _reserve(self, quota: Quota, size: int, stays: int) -> None:
+        self._coming += size
+        quota.coming += size
+        quota.coming_to_stay += stays
+
+    def _release(self, quota: Quota, size: int, stays: int) -> None:
         with self._lock:
-            for reserved, share in ((self._coming, size), (self._coming_to_stay, stays)):
-                reserved[path] -= share
-                if not reserved[path]:
-                    del reserved[path]
+            self._reserve(quota, -size, -stays)
 
     def _staying_bytes(self, index: NamespaceIndex) -> int:
         """What of a namespace is never evicted."""
@@ -273,8 +271,8 @@ class Room:
         """(bytes this namespace should give back now, whether a limit is passed that it can keep)."""
         live = self._live_beyond_share() if self.whole else 0
         with self._lock:
-            held, excess = self._held.get(index.path, 0), self._total + live - self._whole
-        limit = self.limit_of(index.path)
+            held, excess = index.quota.held, self._total + live - self._whole
+        limit = index.quota.limit
         over = held > limit
         ledger.shrinking = over or (ledger.shrinking and held > limit * LOWER_MARK)
         need = held - int(limit * LOWER_MARK) if ledger.shrinking else 0
@@ -300,26 +298,38 @@ class Room:
         """Bring every namespace back to its own limit; how many outputs went."""
         for index in indexes:
             self.refresh(index)
-            self._note_drafts(index)  # what the core cannot hold of it, it drops
-        return sum(self.make_room(index) for index in indexes)
+            with _unless_deleted(index):
+                self._note_drafts(index)  # what the core cannot hold of it, it drops
+        evicted = 0
+        for index in indexes:
+            with _unless_deleted(index):
+                evicted += self.make_room(index)
+        return evicted
 
     def expire(self, indexes: Sequence[NamespaceIndex], due: Due) -> int:
         """Forget outputs whose policy's time to live has passed; how many."""
         gone = 0
         for index in indexes:
-            ttl, ledger = self.policy(index.path).ttl_seconds, index.ledger
+            ttl, ledger = index.quota.policy.ttl_seconds, index.ledger
             if not ttl or ledger is None:
                 continue
-            self._complete(index.path, ledger)
-            while True:
-                with ledger.turn:  # of every batch anew: who writes may have to evict
-                    passed = self._passed(ledger, due, int(ttl * 1e6))
-                    gone += self._forget(index.path, passed) if passed else 0
-                    ledger.dropped(passed)
-                if not passed:
-                    break
+            with _unless_deleted(index):
+                self._complete(index.path, ledger)
+                while (batch := self._expire_batch(index.path, ledger, due, int(ttl * 1e6))) is not None:
+                    gone += batch
             self.refresh(index)
         return gone
+
+    def _expire_batch(self, path: str, ledger: Ledger, due: Due, ttl_us: int) -> int | None:
+        """Forget a batch of outputs that are older than that; how many were there, None if there is no
+        batch."""
+        with ledger.turn:  # of every batch anew: who writes may have to evict
+            passed = self._passed(ledger, due, ttl_us)
+            if not passed:
+                return None
+            gone = self._forget(path, passed)
+            ledger.dropped(passed)
+            return gone
 
     def _passed(self, ledger: Ledger, due: Due, ttl_us: int) -> list[OutputId]:
         """A batch of outputs that are older than that."""
@@ -328,19 +338,23 @@ class Room:
             passed = ledger.due(due.now_us - ttl_us, BATCH_OUTPUTS, after=self._opened_at)
         return passed
 
-    def drop(self, path: str) -> None:
-        """A namespace holds nothing any more."""
+    def drop(self, index: NamespaceIndex) -> None:
+        """A namespace was deleted: it counts for nothing any more."""
         with self._lock:
-            self._total -= self._held.pop(path, 0)
+            self._total -= index.quota.held
+            index.quota.held = 0
+            index.quota.dropped = True
 
     def refresh(self, index: NamespaceIndex) -> None:
         """Look again at what a namespace holds."""
-        if self.limit_of(index.path) >= UNLIMITED and not self.whole:
+        quota = index.quota
+        if quota.limit >= UNLIMITED and not self.whole:
             return
         held = index.held().bytes
         with self._lock:
-            self._total += held - self._held.get(index.path, 0)
-            self._held[index.path] = held
+            if not quota.dropped:
+                self._total += held - quota.held
+                quota.held = held
 
     # ------------------------------------------------------------------------------------------ a restart
 
@@ -373,18 +387,32 @@ class Room:
             return
         self._saved_at = self._saved_at if now is None else now
         for index in indexes:
-            self._note_drafts(index)
-            if index.ledger is None or not index.ledger.unsaved:
-                continue
-            try:
-                self._store.put_state(index.path, _DRAFTED_STATE, index.ledger.save())
-            except StoreFullError as error:
-                log.warning("who was drafted from is not kept", namespace=index.path, error=str(error))
+            with _unless_deleted(index):
+                self._save(index)
+
+    def _save(self, index: NamespaceIndex) -> None:
+        self._note_drafts(index)
+        if index.ledger is None or not index.ledger.unsaved:
+            return
+        try:
+            self._store.put_state(index.path, _DRAFTED_STATE, index.ledger.save())
+        except StoreFullError as error:
+            log.warning("who was drafted from is not kept", namespace=index.path, error=str(error))
 
     def _note_drafts(self, index: NamespaceIndex) -> None:
         if index.ledger is not None:
             self._complete(index.path, index.ledger)
             index.note_drafts()
+
+
+@contextmanager
+def _unless_deleted(index: NamespaceIndex) -> Iterator[None]:
+    """Nothing is wrong where the store does not know a namespace that is deleted meanwhile."""
+    try:
+        yield
+    except UnknownNamespaceError:
+        if not index.deleted:
+            raise
 
 
 def predicted_bytes(output: NewOutput) -> int:

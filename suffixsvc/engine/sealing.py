@@ -53,6 +53,8 @@ Hook = Callable[[str], None]
 class Sealer:
     """Seals, merges and repairs. Not thread-safe: one thread at a time (``Maintenance.work``).
 
+    With a namespace that is deleted it does nothing: its path may be another's already.
+
     Args:
         store: with a folder for segments.
         batch_tokens: of one seal.
@@ -69,8 +71,6 @@ class Sealer:
         self._hook = hook or (lambda point: None)
         self._job = SegmentJob()
         self._cancelled = False
-        #: damaged segments that the manifest still names, by namespace
-        self._undropped: dict[str, list[tuple[SegmentRecord, StoreError]]] = {}
 
     def cancel(self) -> None:
         """End the build or merge under way, and every later one, with SegmentCancelledError. Any thread."""
@@ -104,7 +104,7 @@ class Sealer:
             left = record.outputs - len(gone)
             index.attach(Sealed(record, segment, left, record.tokens - sum(gone.values())))
             note(left)
-        self._discard(index.path, damaged)
+        self._discard(index, damaged)
         last = self._store.stats().last_lsn
         for first, end in index.hot_ranges(last):  # nothing is deleted yet
             with _loading(index, first, end):
@@ -125,19 +125,23 @@ class Sealer:
             )
         return segment
 
-    def _discard(self, path: str, damaged: Sequence[tuple[SegmentRecord, StoreError]]) -> None:
+    def _discard(self, index: NamespaceIndex, damaged: Sequence[tuple[SegmentRecord, StoreError]]) -> None:
         """Out of the manifest, and off the disk what is ours. Where the store cannot write, it stays in the
         manifest for now, and nothing of the namespace can be sealed."""
-        damaged = [*self._undropped.pop(path, ()), *damaged]
+        damaged = [*index.upkeep.undropped, *damaged]
         if not damaged:
             return
+        index.upkeep.undropped = damaged
         try:
-            self._store.drop_segments(path, [record.name for record, _ in damaged])
+            self._store.drop_segments(index.path, [record.name for record, _ in damaged])
         except StoreError as error:  # full, or an I/O error that may pass
-            self._undropped[path] = damaged
-            log.warning("a damaged segment stays in the manifest", namespace=path, error=str(error))
+            log.warning("a damaged segment stays in the manifest", namespace=index.path, error=str(error))
             return
+        index.upkeep.undropped = []
         self._hook("repair-dropped")
+        self._remove_damaged(damaged)
+
+    def _remove_damaged(self, damaged: Sequence[tuple[SegmentRecord, StoreError]]) -> None:
         for record, why in damaged:
             # a newer version's or somebody else's stays; what could not be read is swept at the next open
             if isinstance(why, SegmentCorruptError):
@@ -152,7 +156,9 @@ class Sealer:
             StoreFullError, StoreError: nothing was sealed; old segments stay valid.
             SegmentCancelledError
         """
-        self._discard(index.path, ())
+        if index.deleted:
+            return 0
+        self._discard(index, ())
         self.finish_load(index)
         index.begin_move()
         try:
@@ -231,6 +237,8 @@ class Sealer:
 
     def merge(self, index: NamespaceIndex) -> bool:
         """Merge what has come to be of one tier; whether there was anything to do. Raises as :meth:`seal`."""
+        if index.deleted:
+            return False
         sealed = index.sealed()
         window = plan_merge(self._sizes(index.path, sealed))
         if window is None:
@@ -241,7 +249,7 @@ class Sealer:
     def merge_all(self, index: NamespaceIndex) -> int:
         """Merge all neighbours, and write anew what holds forgotten outputs; how many segments are left."""
         runs: list[list[Sealed]] = []
-        sealed = index.sealed()
+        sealed = [] if index.deleted else index.sealed()
         for each, size in zip(sealed, self._sizes(index.path, sealed), strict=True):
             if runs and size.follows:
                 runs[-1].append(each)
@@ -303,6 +311,15 @@ class Sealer:
             segment_files.remove(self._folder / name)
         return True
 
+    def remove_all(self, index: NamespaceIndex) -> None:
+        """The store has deleted the namespace: take its segments out of use and off the disk."""
+        names = [each.record.name for each in index.sealed()]
+        index.detach(names)
+        for name in names:
+            segment_files.remove(self._folder / name)
+        self._remove_damaged(index.upkeep.undropped)
+        index.upkeep.undropped = []
+
     # -------------------------------------------------------------------------------------------- repairing
 
     def repair(self, index: NamespaceIndex) -> int:
@@ -314,7 +331,7 @@ class Sealer:
             SegmentCancelledError
         """
         self.finish_load(index)
-        damaged = [each for each in index.sealed() if each.segment.corrupt]
+        damaged = [] if index.deleted else [each for each in index.sealed() if each.segment.corrupt]
         for each in damaged:
             record = each.record
             error = SegmentCorruptError(f"segment file {each.segment.path} is damaged")
@@ -324,7 +341,7 @@ class Sealer:
 
     def finish_load(self, index: NamespaceIndex) -> None:
         """Read the rest of a range of which an earlier repair could read a part. Raises as :meth:`repair`."""
-        if (unloaded := index.unloaded) is not None:
+        if (unloaded := index.unloaded) is not None and not index.deleted:
             self._reload(index, *unloaded, ())
 
     def _reload(
@@ -336,7 +353,7 @@ class Sealer:
     ) -> None:
         """Read a range back while the cache is in use, instead of from damaged segments."""
         with index.moving, _loading(index, first, last, [record.name for record, _ in damaged]):
-            self._discard(index.path, damaged)
+            self._discard(index, damaged)
             self._load(index, first, last, lambda count: None)
             # the index must know of what was deleted before it could be read
             with suppress(StoreClosedError):  # then nothing is deleted any more

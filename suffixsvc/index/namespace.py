@@ -18,6 +18,8 @@ from suffixsvc.errors import IndexCorruptError, InvalidInputError, UnknownNamesp
 from suffixsvc.index.eviction import Ledger
 from suffixsvc.index.sealed import Places, Sealed
 from suffixsvc.index.texts import next_writer, positions_of, texts_of
+from suffixsvc.index.upkeep import Quota, Upkeep
+from suffixsvc.policies import UNLIMITED, Policy
 from suffixsvc.types import NewOutput, OutputId, SegmentRecord, StoredOutput, TokenArray
 
 #: contexts longer than this are not told apart
@@ -117,7 +119,7 @@ class NamespaceIndex:
         weights: what drafting starts from, see ``suffixsvc.core.new_learner``.
         now_us: store time, in microseconds.
         ledger: notes who was drafted from; None where nothing is ever evicted.
-        limit_bytes: what the outputs may take, for the statistics; 0 = no limit.
+        policy: what holds for the namespace.
     """
 
     def __init__(
@@ -127,7 +129,7 @@ class NamespaceIndex:
         *,
         now_us: Callable[[], int] = lambda: int(time.time() * 1e6),
         ledger: Ledger | None = None,
-        limit_bytes: int = 0,
+        policy: Policy | None = None,
     ) -> None:
         self.path = path
         # The engine's catalog keeps these:
@@ -137,7 +139,10 @@ class NamespaceIndex:
         self._now_us = now_us
         #: who was drafted from; None where nothing is ever evicted
         self.ledger = ledger
-        self.limit_bytes = limit_bytes
+        #: kept by the engine's room
+        self.quota = Quota(Policy() if policy is None else policy)
+        #: kept by the engine's sealing and maintenance
+        self.upkeep = Upkeep()
         self.index = Index(MAX_CONTEXT)
         self.learner = new_learner(weights)
         self._lock = threading.Lock()
@@ -498,7 +503,7 @@ class NamespaceIndex:
                 num_draft_tokens=counters.drafted,
                 num_accepted_tokens=counters.accepted,
                 held_bytes=held.bytes,
-                limit_bytes=self.limit_bytes,
+                limit_bytes=0 if self.quota.limit >= UNLIMITED else self.quota.limit,
                 evicted_outputs=self._evicted,
                 refused_outputs=self._refused,
                 session_bytes=session_bytes,
