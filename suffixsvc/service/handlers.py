@@ -154,7 +154,9 @@ class Handlers:
         """Each message is kept whole or not at all; an error says how many outputs stay from those before."""
         reply = pb.AddOutputsReply()
         try:
-            for request in requests:  # a message that is refused unread raises here
+            for place, request in enumerate(requests):  # one that is refused unread, or late, raises here
+                if place and not request.outputs:
+                    _refuse_message_without_outputs()
                 self._add(request, reply)
         except SuffixError as error:
             error.message += f" ({reply.outputs} outputs of this call were kept)"
@@ -269,6 +271,17 @@ def _is_at_or_below(path: str, prefix: str) -> bool:
 def _refuse_empty_message() -> NoReturn:
     raise InvalidInputError(
         "a stream message holds no request", expected="open, steps, append_context or close", got="none"
+    )
+
+
+def _refuse_message_without_outputs() -> NoReturn:
+    """Such messages would hold a place for as long as they come, and do nothing. The first may be empty: a
+    client that has no outputs to add sends one."""
+    raise InvalidInputError(
+        "outputs must hold at least one output in every message after the first",
+        expected="1 or more",
+        got=0,
+        remedy="End the call when there is nothing left to send.",
     )
 
 

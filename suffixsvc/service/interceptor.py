@@ -16,11 +16,11 @@ import structlog
 
 from suffixsvc import wire
 from suffixsvc.errors import InvalidInputError
-from suffixsvc.service.admission import CHECK, Admission
+from suffixsvc.service.admission import CHECK, MAX_REFLECTIONS, MAX_UPLOADS, Admission, Place
 from suffixsvc.service.elements import SMALL_BYTES
 from suffixsvc.service.failures import as_suffix_error
 from suffixsvc.service.requests import RequestReaders
-from suffixsvc.service.stalls import StalledCalls
+from suffixsvc.service.stalls import StalledCalls, TimedMessages
 
 __all__ = ["CallInterceptor"]
 
@@ -30,13 +30,15 @@ log = structlog.get_logger(__name__)
 REQUEST_SECONDS = 30.0
 #: the same of a health check: there are few places
 CHECK_SECONDS = 5.0
-#: how long a client may send nothing in the middle of a bulk load, or of a reflection call
+#: how long a client may send nothing in the middle of a bulk load, or of a reflection call; then it is told
 BETWEEN_MESSAGES_SECONDS = 30.0
 
 _OURS: Final = "/suffixsvc.v1.SuffixCache/"
 _STREAM: Final = _OURS + "Stream"
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+#: bytes of a call -> the argument of a servicer's method
+Requests: TypeAlias = Callable[[Iterator[bytes], grpc.ServicerContext, Place], Any]
 
 
 class CallInterceptor(grpc.ServerInterceptor):
@@ -49,8 +51,13 @@ class CallInterceptor(grpc.ServerInterceptor):
         self._admission = admission
         self._readers = readers
         self._stalled = stalled
+        self._messages = TimedMessages(MAX_UPLOADS + MAX_REFLECTIONS)
         #: by method: handlers do not change, and wrapping one takes time on every call's path
         self._wrapped: dict[str, Handler] = {}
+
+    def drain(self) -> None:
+        """Calls that wait for their next message end, and say what they did."""
+        self._messages.drain()
 
     def intercept_service(
         self,
@@ -70,8 +77,9 @@ class CallInterceptor(grpc.ServerInterceptor):
         call: Callable[..., Any] | None
         if (call := handler.unary_unary or handler.stream_unary) is not None:
             many = handler.unary_unary is None
+            requests = self._requests(handler, method, many=many)
             return grpc.stream_unary_rpc_method_handler(
-                self._guard_call(call, method, self._requests(handler, method, many=many)),
+                self._guard_call(call, method, requests, gives_way=not many),
                 response_serializer=handler.response_serializer,
             )
         call = handler.unary_stream or handler.stream_stream
@@ -80,26 +88,24 @@ class CallInterceptor(grpc.ServerInterceptor):
         many = handler.unary_stream is None
         requests = self._requests(handler, method, many=many)
         return grpc.stream_stream_rpc_method_handler(
-            self._guard_stream(call, method, requests),
+            self._guard_stream(call, method, requests, gives_way=not many),
             # messages of the stream stay bytes in this direction, too
             response_serializer=None if method == _STREAM else handler.response_serializer,
         )
 
     # ------------------------------------------------------------------------------------------- requests
 
-    def _requests(
-        self, handler: Handler, method: str, *, many: bool
-    ) -> Callable[[Iterator[bytes], grpc.ServicerContext], Any]:
+    def _requests(self, handler: Handler, method: str, *, many: bool) -> Requests:
         """What makes the argument of a servicer's method of the bytes that come."""
         if method == _STREAM:
             # Messages of the stream stay bytes: the core reads and writes them (Handlers.message_bytes).
             # Agents wait for their tools for minutes, so that no silence of a stream is too long.
-            return lambda requests, context: requests
+            return lambda requests, context, place: requests
         read = self._reader(handler, method)
         seconds = CHECK_SECONDS if method == CHECK else REQUEST_SECONDS
         if many:
-            return lambda requests, context: self._each(requests, context, method, read)
-        return lambda requests, context: self._only(requests, context, method, read, seconds)
+            return lambda requests, context, place: self._each(requests, read)
+        return lambda requests, context, place: self._only(requests, context, place, method, read, seconds)
 
     def _reader(self, handler: Handler, method: str) -> Callable[[bytes], Any]:
         parse = handler.request_deserializer
@@ -111,50 +117,39 @@ class CallInterceptor(grpc.ServerInterceptor):
         self,
         requests: Iterator[bytes],
         context: grpc.ServicerContext,
+        place: Place,
         method: str,
         read: Callable[[bytes], Any],
         seconds: float,
     ) -> Any:
         with self._stalled.deadline(context, seconds, method, "its request did not come"):
             data = next(requests, None)
+        place.keep()
         if data is None:
             raise InvalidInputError("a call must have a request", expected="one message", got="none")
         return read(data)
 
-    def _each(
-        self,
-        requests: Iterator[bytes],
-        context: grpc.ServicerContext,
-        method: str,
-        read: Callable[[bytes], Any],
-    ) -> Iterator[Any]:
-        while True:
-            with self._stalled.deadline(
-                context, BETWEEN_MESSAGES_SECONDS, method, "its next message did not come"
-            ):
-                data = next(requests, None)
-            if data is None:
-                return
+    def _each(self, requests: Iterator[bytes], read: Callable[[bytes], Any]) -> Iterator[Any]:
+        while (data := self._messages.next(requests, BETWEEN_MESSAGES_SECONDS)) is not None:
             yield read(data)
 
     # ------------------------------------------------------------------------------------------- guards
 
     @contextlib.contextmanager
-    def _place(self, method: str) -> Iterator[None]:
-        held = self._admission.enter(method)
+    def _place(self, method: str, context: grpc.ServicerContext, *, gives_way: bool) -> Iterator[Place]:
+        place = self._admission.enter(method, context.cancel if gives_way else None)
         try:
-            yield
+            yield place
         finally:
-            for kind in held:
-                kind.leave()
+            place.leave()
 
     def _guard_call(
-        self, call: Callable[[Any, Any], Any], method: str, requests: Callable[[Any, Any], Any]
+        self, call: Callable[[Any, Any], Any], method: str, requests: Requests, *, gives_way: bool
     ) -> Callable[[Any, Any], Any]:
         def guarded(data: Iterator[bytes], context: grpc.ServicerContext) -> Any:
             try:
-                with self._place(method):
-                    return call(requests(data, context), context)
+                with self._place(method, context, gives_way=gives_way) as place:
+                    return call(requests(data, context, place), context)
             except grpc.RpcError:
                 raise  # the client went away while it was still sending; nobody is left to be told
             except Exception as error:
@@ -163,12 +158,12 @@ class CallInterceptor(grpc.ServerInterceptor):
         return guarded
 
     def _guard_stream(
-        self, call: Callable[..., Any], method: str, requests: Callable[[Any, Any], Any]
+        self, call: Callable[..., Any], method: str, requests: Requests, *, gives_way: bool
     ) -> Callable[[Any, Any], Iterator[Any]]:
         def guarded(data: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
             try:
-                with self._place(method):
-                    yield from call(requests(data, context), context)
+                with self._place(method, context, gives_way=gives_way) as place:
+                    yield from call(requests(data, context, place), context)
             except grpc.RpcError:
                 return  # as above; what its sessions hold stays until they are resumed or expire
             except Exception as error:

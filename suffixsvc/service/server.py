@@ -15,7 +15,7 @@ from suffixsvc.background import PeriodicTask
 from suffixsvc.config import Limits
 from suffixsvc.errors import ListenError, MissingExtraError
 from suffixsvc.lifecycle import SERVER_OPTIONS, owner_only_umask
-from suffixsvc.service.admission import Admission, pool_threads
+from suffixsvc.service.admission import Admission
 from suffixsvc.service.direct import DirectSocket
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.service.health import HealthServicer
@@ -80,12 +80,14 @@ class SuffixServer:
         self._max_streams = max_streams
         self.handlers = Handlers(cache, self._limits, durable=durable, version=version)
         self._stalled = StalledCalls()
-        self._servicer = SuffixCacheServicer(self.handlers, max_streams, self._stalled)
+        self._servicer = SuffixCacheServicer(self.handlers, self._stalled)
         self._health = HealthServicer()
         self._cache = cache
         self._tasks = self._background_tasks()
         self.handlers.background_tasks = self._tasks
-        self._server = self._assemble(max_streams)
+        admission = Admission(max_streams)
+        self._interceptor = CallInterceptor(admission, self.handlers.readers, self._stalled)
+        self._server = self._assemble(admission.threads)
         self._sockets: list[tuple[str, int]] = []
         self._direct: list[DirectSocket] = []
 
@@ -107,11 +109,10 @@ class SuffixServer:
             task("stalled-calls", self._stalled.cancel_overdue, LOOK_EVERY_SECONDS),
         ]
 
-    def _assemble(self, max_streams: int) -> grpc.Server:
-        threads = pool_threads(max_streams)
+    def _assemble(self, threads: int) -> grpc.Server:
         server = grpc.server(
             ThreadPoolExecutor(threads, thread_name_prefix="grpc"),
-            interceptors=[CallInterceptor(Admission(max_streams), self.handlers.readers, self._stalled)],
+            interceptors=[self._interceptor],
             maximum_concurrent_rpcs=threads + WAITING_CALLS,
             options=[
                 *SERVER_OPTIONS,
@@ -165,6 +166,7 @@ class SuffixServer:
         """Refuse what is new, finish what runs, commit live sessions as incomplete; how many those were."""
         self._set_health(serving=False)
         self._servicer.drain()
+        self._interceptor.drain()
         for task in self._tasks:
             task.stop()
         self._health.set(DURABILITY_NAME, serving=False)

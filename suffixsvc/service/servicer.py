@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 import grpc
 
 from suffixsvc.engine import ExportJob
-from suffixsvc.errors import LimitExceededError, ServiceUnavailableError
+from suffixsvc.errors import ServiceUnavailableError
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.service.stalls import StalledCalls
 from suffixsvc.v1 import suffix_cache_pb2 as pb
@@ -25,11 +24,9 @@ STALLED_SECONDS: Final = 60.0
 class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
     """One thread of the server's pool per call; a stream keeps its thread for as long as it lives."""
 
-    def __init__(self, handlers: Handlers, max_streams: int, stalled: StalledCalls) -> None:
+    def __init__(self, handlers: Handlers, stalled: StalledCalls) -> None:
         self._handlers = handlers
         self._stalled = stalled
-        self._max_streams = max_streams
-        self._free_streams = threading.Semaphore(max_streams)
         #: those that run
         self._exports: set[ExportJob] = set()
         self.draining = False
@@ -44,17 +41,8 @@ class SuffixCacheServicer(suffix_cache_pb2_grpc.SuffixCacheServicer):
     def Stream(  # type: ignore[override] # noqa: N802 - messages stay bytes (see interceptor.py); gRPC's method name
         self, request_iterator: Iterator[bytes], context: grpc.ServicerContext
     ) -> Iterator[bytes]:
-        if not self._free_streams.acquire(blocking=False):
-            raise LimitExceededError(
-                "too many streams",
-                expected=f"at most {self._max_streams}",
-                remedy="Share one client per process, or serve with a larger --max-streams.",
-            )
-        try:
-            for request in request_iterator:
-                yield self.answer(request)
-        finally:
-            self._free_streams.release()
+        for request in request_iterator:
+            yield self.answer(request)
 
     def answer(self, request: bytes) -> bytes:
         """One message of a stream, a serialised StreamRequest; a serialised StreamReply."""

@@ -1,7 +1,11 @@
 """Deadlines of calls that wait for their client: for its next message, or until it reads an answer.
 
-gRPC for Python waits for ever for either, in a thread of the server's pool. A call is registered here while
-it waits; one background task cancels those whose time has passed: the wait ends with grpc.RpcError.
+gRPC for Python waits for ever for either, in a thread of the server's pool. Two ways out of a wait:
+
+- A call is registered here while it waits; one background task cancels those whose time has passed: the wait
+  ends with grpc.RpcError, and the client learns nothing but CANCELLED.
+- A call of many messages reads them in another thread (:class:`TimedMessages`), and can say what became of
+  those that came.
 """
 
 from __future__ import annotations
@@ -10,17 +14,22 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
+from typing import Any, Final, NamedTuple
 
 import grpc
 import structlog
 
-__all__ = ["LOOK_EVERY_SECONDS", "StalledCalls"]
+from suffixsvc.errors import ServiceTimeoutError, ServiceUnavailableError
+
+__all__ = ["LOOK_EVERY_SECONDS", "StalledCalls", "TimedMessages"]
 
 log = structlog.get_logger(__name__)
 
 #: how late a call may be cancelled
 LOOK_EVERY_SECONDS: Final = 1.0
+#: how long a call may wait for its next message once the server stops
+DRAIN_SECONDS: Final = 0.2
 
 
 class _Wait(NamedTuple):
@@ -37,18 +46,16 @@ class StalledCalls:
         self._lock = threading.Lock()
         self._waiting: dict[int, _Wait] = {}
         self._number = 0
-        #: calls cancelled since the start
-        self.cancelled = 0
 
     @contextlib.contextmanager
     def deadline(
         self, context: grpc.ServicerContext, seconds: float, method: str, why: str
     ) -> Iterator[None]:
         """The call is cancelled where the block takes longer than ``seconds``."""
-        wait = _Wait(time.monotonic() + seconds, context, method, why)
+        begun = _Wait(time.monotonic() + seconds, context, method, why)
         with self._lock:
             self._number = number = self._number + 1
-            self._waiting[number] = wait
+            self._waiting[number] = begun
         try:
             yield
         finally:
@@ -59,10 +66,52 @@ class StalledCalls:
         """Cancel the calls whose time has passed; how many."""
         now = time.monotonic()
         with self._lock:
-            overdue = [number for number, wait in self._waiting.items() if wait.deadline <= now]
+            overdue = [number for number, each in self._waiting.items() if each.deadline <= now]
             waits = [self._waiting.pop(number) for number in overdue]
-            self.cancelled += len(waits)
-        for wait in waits:
-            log.info("a call waited too long for its client: cancelled", method=wait.method, why=wait.why)
-            wait.context.cancel()
+        for each in waits:
+            log.info("a call waited too long for its client: cancelled", method=each.method, why=each.why)
+            each.context.cancel()
         return len(waits)
+
+
+class TimedMessages:
+    """Reads the messages of calls, each within a time. Thread-safe.
+
+    Args:
+        most: calls that read at a time.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix="messages")
+        self._draining: Future[None] = Future()
+
+    def drain(self) -> None:
+        """Calls that wait for a message end soon."""
+        with contextlib.suppress(InvalidStateError):  # they are told already
+            self._draining.set_result(None)
+
+    def next(self, messages: Iterator[bytes], seconds: float) -> bytes | None:
+        """The next message; None at their end. What it does not wait for is read when the call has ended.
+
+        Raises:
+            ServiceTimeoutError: it did not come within ``seconds``.
+            ServiceUnavailableError: the server stops.
+            grpc.RpcError: the client is gone.
+        """
+        coming = self._pool.submit(next, messages, None)
+        ends: tuple[Future[Any], ...] = (coming, self._draining)
+        wait(ends, seconds, FIRST_COMPLETED)
+        if not coming.done() and self._draining.done():
+            wait((coming,), DRAIN_SECONDS)
+            if not coming.done():
+                raise ServiceUnavailableError(
+                    "the service is shutting down", remedy="Send what is left again when it is back."
+                )
+        if not coming.done():
+            raise ServiceTimeoutError(
+                "the next message of a call must come in time",
+                expected=f"a message within {seconds:g} s, or the end of the call",
+                got="none",
+                remedy="Send what is left in another call.",
+            )
+        return coming.result()

@@ -134,8 +134,8 @@ class SuffixCacheServicer(object):
     def AddOutputs(self, request_iterator, context):
         """Bulk load: outputs of any namespaces, without sessions. Each message is kept whole or not at all;
         all are acknowledged together, after the last one is durable; a failure says how many were kept.
-        A message has at most GetServerInfoReply.max_outputs_per_message outputs; a call that sends nothing for 30 s
-        is cancelled.
+        A message has at most GetServerInfoReply.max_outputs_per_message outputs, and at least one after the first
+        message. DEADLINE_EXCEEDED: nothing came for 30 s. Every error says how many outputs were kept.
         INVALID_ARGUMENT, FAILED_PRECONDITION (tokenizer), RESOURCE_EXHAUSTED (also: too many such calls).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -74,8 +74,8 @@ class SuffixCacheStub:
     ]
     """Bulk load: outputs of any namespaces, without sessions. Each message is kept whole or not at all;
     all are acknowledged together, after the last one is durable; a failure says how many were kept.
-    A message has at most GetServerInfoReply.max_outputs_per_message outputs; a call that sends nothing for 30 s
-    is cancelled.
+    A message has at most GetServerInfoReply.max_outputs_per_message outputs, and at least one after the first
+    message. DEADLINE_EXCEEDED: nothing came for 30 s. Every error says how many outputs were kept.
     INVALID_ARGUMENT, FAILED_PRECONDITION (tokenizer), RESOURCE_EXHAUSTED (also: too many such calls).
     """
 
@@ -177,8 +177,8 @@ class SuffixCacheAsyncStub:
     ]
     """Bulk load: outputs of any namespaces, without sessions. Each message is kept whole or not at all;
     all are acknowledged together, after the last one is durable; a failure says how many were kept.
-    A message has at most GetServerInfoReply.max_outputs_per_message outputs; a call that sends nothing for 30 s
-    is cancelled.
+    A message has at most GetServerInfoReply.max_outputs_per_message outputs, and at least one after the first
+    message. DEADLINE_EXCEEDED: nothing came for 30 s. Every error says how many outputs were kept.
     INVALID_ARGUMENT, FAILED_PRECONDITION (tokenizer), RESOURCE_EXHAUSTED (also: too many such calls).
     """
 
@@ -292,8 +292,8 @@ class SuffixCacheServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[suffixsvc.v1.suffix_cache_pb2.AddOutputsReply, collections.abc.Awaitable[suffixsvc.v1.suffix_cache_pb2.AddOutputsReply]]:
         """Bulk load: outputs of any namespaces, without sessions. Each message is kept whole or not at all;
         all are acknowledged together, after the last one is durable; a failure says how many were kept.
-        A message has at most GetServerInfoReply.max_outputs_per_message outputs; a call that sends nothing for 30 s
-        is cancelled.
+        A message has at most GetServerInfoReply.max_outputs_per_message outputs, and at least one after the first
+        message. DEADLINE_EXCEEDED: nothing came for 30 s. Every error says how many outputs were kept.
         INVALID_ARGUMENT, FAILED_PRECONDITION (tokenizer), RESOURCE_EXHAUSTED (also: too many such calls).
         """
 

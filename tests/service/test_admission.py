@@ -9,37 +9,34 @@ ended such a call, and a connection whose other end was gone held its streams un
 from __future__ import annotations
 
 import contextlib
-import queue
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2_grpc
 from suffixsvc_client import ClientConfig, SuffixClient
 from suffixsvc_client.transport import error_from_rpc
+from support.idle_calls import SERVICE, IdleCalls, add_outputs, connection, reflection, silent_unary
 from support.serving import PATIENCE_S, eventually, serving, socket_dir
 
-from suffixsvc import SuffixCache, wire
-from suffixsvc.errors import LimitExceededError, ServiceUnavailableError
+from suffixsvc import SuffixCache
+from suffixsvc.errors import (
+    LimitExceededError,
+)
 from suffixsvc.service import admission
 from suffixsvc.service import interceptor as interceptor_module
-from suffixsvc.service import server as server_module
 from suffixsvc.service.health import HealthServicer
-from suffixsvc.service.listen import parse_address
-from suffixsvc.service.server import SERVICE_NAME, SuffixServer
+from suffixsvc.service.server import SERVICE_NAME
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import suffix_cache_pb2_grpc
 
 PATIENT = ClientConfig(step_timeout_s=30, open_timeout_s=30)
 SERVING = health_pb2.HealthCheckResponse.SERVING
 IDLE_CALLS = 560
+#: more than all threads of the pool that are not for streams
+SILENT_CALLS = 800
 
 
 @pytest.fixture
@@ -50,55 +47,6 @@ def address() -> Iterator[str]:
         serving(cache, f"unix:{folder}/s") as (_, address),
     ):
         yield address
-
-
-def connection(address: str) -> grpc.Channel:
-    """One of its own: gRPC shares them otherwise."""
-    return grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
-
-
-class IdleCalls:
-    """Calls that are opened and send nothing."""
-
-    def __init__(
-        self, address: str, number: int, begin: Callable[[grpc.Channel, Iterator[Any]], Any]
-    ) -> None:
-        self._silence: list[queue.SimpleQueue[None]] = [queue.SimpleQueue() for _ in range(number)]
-        self._channels = [connection(address) for _ in range(6)]
-        self.calls = [
-            begin(self._channels[i % 6], iter(silence.get, None)) for i, silence in enumerate(self._silence)
-        ]
-
-    def ended(self) -> list[Any]:
-        return [call for call in self.calls if call.done()]
-
-    def __enter__(self) -> IdleCalls:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for call in self.calls:
-            call.cancel()
-        for silence in self._silence:
-            silence.put(None)
-        for channel in self._channels:
-            channel.close()
-
-
-def add_outputs(channel: grpc.Channel, requests: Iterator[Any]) -> Any:
-    return suffix_cache_pb2_grpc.SuffixCacheStub(channel).AddOutputs.future(requests)
-
-
-def reflection(channel: grpc.Channel, requests: Iterator[Any]) -> Any:
-    return reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(requests)
-
-
-def silent_unary(method: str) -> Callable[[grpc.Channel, Iterator[Any]], Any]:
-    """A call of one request that never sends it."""
-
-    def begin(channel: grpc.Channel, requests: Iterator[Any]) -> Any:
-        return channel.stream_unary(method).future(requests)
-
-    return begin
 
 
 def require_that_others_are_served(address: str) -> None:
@@ -142,16 +90,58 @@ def test_idle_calls_of_one_kind_keep_nobody_else_from_being_served(
         assert len(idle.ended()) == IDLE_CALLS - places
 
 
-@pytest.mark.parametrize("method", ["GetServerInfo", "CloseSession", "Forget"])
-def test_calls_that_never_send_their_request_leave_health_its_reserve(address: str, method: str) -> None:
-    """They have the places of all calls; health checks have places of their own."""
-    begin = silent_unary(f"/suffixsvc.v1.SuffixCache/{method}")
-    held = admission.pool_threads(512) - admission.MAX_CHECKS
-    with IdleCalls(address, held + 50, begin) as idle, connection(address) as channel:
-        eventually(lambda: len(idle.ended()) == 50, "those beyond the places are refused")
-        health = health_pb2_grpc.HealthStub(channel)
-        assert health.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S).status == SERVING
-        assert {call.code() for call in idle.ended()} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+@pytest.mark.parametrize("method", ["GetServerInfo", "Step", "ExportNgrams"])
+def test_calls_that_never_send_their_request_keep_nobody_else_from_being_served(
+    address: str, method: str
+) -> None:
+    """What happened: calls of one request had no kind. 750 of them that sent nothing took all ordinary places
+    for 30 s at a time; streams, opens and GetServerInfo were refused. A silent call gives its place away."""
+    begin = silent_unary(f"{SERVICE}/{method}")
+    places = admission.MAX_EXPORT_CALLS if method == "ExportNgrams" else admission.MAX_SHORT_CALLS
+    with IdleCalls(address, SILENT_CALLS, begin) as idle:
+        eventually(lambda: len(idle.ended()) == SILENT_CALLS - places, "the others gave way")
+        require_that_others_are_served(address)
+        assert {call.code() for call in idle.ended()} == {grpc.StatusCode.CANCELLED}
+
+
+def test_calls_that_run_do_not_give_way() -> None:
+    """Those whose request has come keep their places; one beyond is refused with its reason."""
+    cancelled: list[str] = []
+    places = admission.Admission(1)
+    held = []
+    for number in range(admission.MAX_CHECKS):
+        held.append(places.enter(admission.CHECK, lambda number=number: cancelled.append(str(number))))
+    for place in held[1:]:
+        place.keep()
+    held.append(places.enter(admission.CHECK, lambda: cancelled.append("new")))
+    assert cancelled == ["0"], "the only one that is silent"
+    with pytest.raises(LimitExceededError):
+        held[0].keep()
+    held[-1].keep()
+    with pytest.raises(LimitExceededError, match="health checks must be at most 16"):
+        places.enter(admission.CHECK, None)
+    for place in held:
+        place.leave()
+    again = [places.enter(admission.CHECK, None) for _ in range(admission.MAX_CHECKS)]
+    assert len(again) == admission.MAX_CHECKS, "each place was given back once"
+    assert cancelled == ["0"]
+
+
+def test_silent_health_checks_keep_no_health_check_from_being_answered(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What happened: 16 checks that sent nothing had every place of their kind for 5 s, and could be opened
+    again: a supervisor was refused, and would have restarted a service that was well."""
+    monkeypatch.setattr(interceptor_module, "CHECK_SECONDS", 3600.0)
+    silent = 2 * admission.MAX_CHECKS
+    with IdleCalls(address, silent, silent_unary(admission.CHECK)) as idle:
+        eventually(lambda: len(idle.ended()) == admission.MAX_CHECKS, "those beyond the places have ended")
+        with connection(address) as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            for _ in range(silent):
+                reply = health.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
+                assert reply.status == SERVING
+        assert {call.code() for call in idle.ended()} == {grpc.StatusCode.CANCELLED}
 
 
 def test_watches_have_a_limit_and_end_beside_a_change(address: str) -> None:
@@ -199,128 +189,6 @@ def test_places_are_given_back(address: str) -> None:
                 return written > 0
 
             eventually(write, "a place is free")
-
-
-def test_a_bulk_load_that_goes_silent_is_cancelled(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It keeps what was kept, and its place is free."""
-    monkeypatch.setattr(interceptor_module, "BETWEEN_MESSAGES_SECONDS", 0.3)
-    silence = queue.SimpleQueue[None]()
-    tokens = wire.pack_tokens(np.array([1, 2, 3], np.int32))
-
-    def requests() -> Iterator[pb.AddOutputsRequest]:
-        yield pb.AddOutputsRequest(namespace="a", outputs=[pb.OutputItem(token_ids=tokens)])
-        silence.get()
-
-    with connection(address) as channel:
-        stub = suffix_cache_pb2_grpc.SuffixCacheStub(channel)
-        call = stub.AddOutputs.future(requests())
-        eventually(call.done, "the call is over")
-        assert call.code() is grpc.StatusCode.CANCELLED
-        assert isinstance(error_from_rpc(call), ServiceUnavailableError)
-        assert stub.GetStats(pb.GetStatsRequest(namespace="a"), timeout=PATIENCE_S).outputs == 1
-        silence.put(None)
-
-
-@pytest.mark.parametrize(
-    ("begin", "setting"),
-    [
-        (reflection, "BETWEEN_MESSAGES_SECONDS"),
-        (silent_unary("/suffixsvc.v1.SuffixCache/GetServerInfo"), "REQUEST_SECONDS"),
-        (silent_unary("/grpc.health.v1.Health/Check"), "CHECK_SECONDS"),
-    ],
-)
-def test_a_call_that_sends_nothing_is_cancelled(
-    address: str,
-    monkeypatch: pytest.MonkeyPatch,
-    begin: Callable[[grpc.Channel, Iterator[Any]], Any],
-    setting: str,
-) -> None:
-    monkeypatch.setattr(interceptor_module, setting, 0.3)
-    with SuffixClient(address, PATIENT) as client:
-        client.server_info()  # a setting is read once a method is called for the first time
-    with IdleCalls(address, 3, begin) as idle:
-        eventually(lambda: len(idle.ended()) == 3, "the calls are over")
-        assert {call.code() for call in idle.calls} == {grpc.StatusCode.CANCELLED}
-
-
-def test_a_stream_may_be_silent_for_as_long_as_it_likes(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An agent waits for its tools for minutes."""
-    for setting in ("BETWEEN_MESSAGES_SECONDS", "REQUEST_SECONDS"):
-        monkeypatch.setattr(interceptor_module, setting, 0.1)
-    requests: queue.SimpleQueue[pb.StreamRequest | None] = queue.SimpleQueue()
-    with connection(address) as channel, IdleCalls(address, 1, reflection) as idle:
-        replies = suffix_cache_pb2_grpc.SuffixCacheStub(channel).Stream(iter(requests.get, None))
-        requests.put(pb.StreamRequest(id=1, open=pb.OpenSessionRequest(namespace="a")))
-        assert next(replies).open.session_id
-        eventually(lambda: len(idle.ended()) == 1, "a call with a deadline is over")
-        requests.put(pb.StreamRequest(id=2, open=pb.OpenSessionRequest(namespace="a")))
-        assert next(replies).id == 2
-        requests.put(None)
-
-
-class Cut:
-    """A relay whose two ends hear nothing of each other any more, once it is cut: no byte and no end."""
-
-    def __init__(self, target: Path, path: Path) -> None:
-        self._target = target
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        self._listener.listen()
-        self._stop, self.cut = threading.Event(), threading.Event()
-        self.server_hung_up = threading.Event()
-        threading.Thread(target=self._relay, daemon=True).start()
-
-    def _relay(self) -> None:
-        client, _ = self._listener.accept()
-        server = socket.socket(socket.AF_UNIX)
-        server.connect(str(self._target))
-        threading.Thread(target=self._pass, args=(client, server), daemon=True).start()
-        self._pass(server, client)
-        self.server_hung_up.set()
-
-    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                if not self.cut.is_set():
-                    sink.sendall(data)
-
-    def close(self) -> None:
-        self._listener.close()
-
-
-def test_a_client_that_vanished_without_a_word_leaves_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server's own pings find out. Through a relay that swallows everything from some moment on."""
-    options = dict(server_module.SERVER_OPTIONS)
-    assert 0 < options["grpc.keepalive_time_ms"] <= 60_000
-    timeouts = ("grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms")  # the later of the two counts
-    assert all(0 < options[name] <= 60_000 for name in timeouts)
-    options |= dict.fromkeys(("grpc.keepalive_time_ms", *timeouts), 500)
-    monkeypatch.setattr(server_module, "SERVER_OPTIONS", tuple(options.items()))
-    with SuffixCache() as cache, socket_dir() as folder:
-        server = SuffixServer(cache, [parse_address(f"unix:{folder}/s")], max_streams=1)
-        server.start()
-        relay = Cut(folder / "s", folder / "r")
-        requests: queue.SimpleQueue[pb.StreamRequest | None] = queue.SimpleQueue()
-        with connection(f"unix:{folder}/r") as gone, connection(f"unix:{folder}/s") as channel:
-            replies = suffix_cache_pb2_grpc.SuffixCacheStub(gone).Stream(iter(requests.get, None))
-            requests.put(pb.StreamRequest(id=1, open=pb.OpenSessionRequest(namespace="a")))
-            assert next(replies).open.session_id
-            relay.cut.set()
-            stub = suffix_cache_pb2_grpc.SuffixCacheStub(channel)
-
-            def served() -> bool:
-                request = pb.StreamRequest(id=1, open=pb.OpenSessionRequest(namespace="a"))
-                with contextlib.suppress(grpc.RpcError):
-                    return [reply.id for reply in stub.Stream(iter([request]), timeout=PATIENCE_S)] == [1]
-                return False
-
-            assert not served(), "the only place is taken"
-            eventually(served, "the place of the client that is gone is free")
-            requests.put(None)
-        relay.close()
-        server.drain()
 
 
 def test_watches_that_end_while_a_status_changes_do_not_stop_the_server(address: str) -> None:

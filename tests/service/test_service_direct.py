@@ -134,7 +134,7 @@ def test_without_a_place_there_is_grpc(folder: Path) -> None:
             with call(folder / "s"):
                 first, second = (UnixTransport(f"unix:{folder / 's'}") for _ in range(2))
                 assert first.exchange([opening(0)], 20.0)[0].open.session_id
-                with pytest.raises(LimitExceededError, match="too many streams"):
+                with pytest.raises(LimitExceededError, match="streams must be at most 1"):
                     second.exchange([opening(0)], 20.0)
                 first.close()
                 second.close()
