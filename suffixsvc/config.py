@@ -9,18 +9,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from suffixsvc.errors import InvalidConfigError, InvalidLabelsError, InvalidNamespaceError
+from suffixsvc.errors import InvalidConfigError, InvalidInputError, InvalidLabelsError, InvalidNamespaceError
 
 __all__ = [
     "MAX_LABEL_CHARACTERS",
     "MAX_NAMESPACE_BYTES",
     "MAX_READS",
     "PROMPT_TAIL_TOKENS",
+    "UUID_BYTES",
     "Limits",
     "data_home",
     "validate_default_reads",
     "validate_labels",
     "validate_namespace",
+    "validate_uuid",
 ]
 
 #: LMDB keys hold at most 511 bytes; the rest of a key needs its room too
@@ -31,6 +33,8 @@ MAX_READS = 7
 MAX_LABEL_CHARACTERS = 256
 #: how much of a prompt's end is kept with an output, as context only
 PROMPT_TAIL_TOKENS = 64
+#: of the id that the writer of an output chooses
+UUID_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,18 @@ def validate_labels(labels: Any) -> dict[str, str]:
                 got=repr(value)[:80],
             )
     return dict(labels)
+
+
+def validate_uuid(uuid: Any) -> bytes:
+    """What identifies an output, chosen by its writer."""
+    if not isinstance(uuid, bytes) or len(uuid) != UUID_BYTES:
+        raise InvalidInputError(
+            f"uuid must be {UUID_BYTES} bytes",
+            expected=f"bytes of length {UUID_BYTES}",
+            got=f"{len(uuid)} bytes" if isinstance(uuid, bytes) else type(uuid).__name__,
+            remedy="Send a random one, or none: it is then drawn where the output is stored.",
+        )
+    return uuid
 
 
 def _encodable(text: str) -> bool:

@@ -280,15 +280,18 @@ class ClientNamespace:
         kept whole or not at all; an error of the service says how many outputs were kept.
 
         Args:
-            outputs: of this namespace, each with at least one token.
+            outputs: of this namespace, each with at least one token. One with a ``uuid`` can be sent again
+                when the answer was lost: it is kept once.
 
         Returns:
             An id per output, in order.
 
         Raises:
-            InvalidInputError, UnknownNamespaceError (an output of another namespace): nothing was sent.
+            InvalidInputError, UnknownNamespaceError (an output of another namespace): nothing was sent; or a
+            ``uuid`` stands for other tokens already: nothing of its message was kept.
             LimitExceededError, TokenizerMismatchError, StoreError: the service refuses the rest.
             ServiceError: no answer within ``ClientConfig.call_timeout_s``; any number may have been kept.
+            Send them again where each has a ``uuid``.
         """
         checked = questions.checked_outputs(self._path, outputs)
         return self._client.run(self._client.procedures.add_outputs(self._path, self._tokenizer, checked))

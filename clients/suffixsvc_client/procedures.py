@@ -370,6 +370,7 @@ def _upload_messages(
             segment_lens=output.segment_lens,
             incomplete=output.incomplete,
             corpus=output.corpus,
+            uuid=output.uuid,
         )
         item_size = item.ByteSize() + _ITEM_HEAD_BYTES
         full = (

@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from suffixsvc import wire
-from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_namespace
+from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_namespace, validate_uuid
 from suffixsvc.errors import InvalidInputError, InvalidTokensError, SuffixError, UnknownNamespaceError
 from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, TokenIds
 from suffixsvc.v1 import suffix_cache_pb2 as pb
@@ -198,4 +198,5 @@ def _checked_output(namespace: str, output: NewOutput) -> NewOutput:
         token_ids=as_token_array(output.token_ids),
         prompt_tail=as_token_array(output.prompt_tail, "prompt_tail"),
         labels=validate_labels(output.labels),
+        uuid=validate_uuid(output.uuid) if output.uuid else b"",
     )

@@ -192,6 +192,7 @@ def _new_output(namespace: str, item: pb.OutputItem, limits: Limits) -> NewOutpu
         incomplete=item.incomplete,
         ttl_seconds=item.ttl_seconds,
         corpus=item.corpus,
+        uuid=item.uuid,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import structlog
 
 from suffixsvc.clock import Due, StoreClock, SystemTime, TimeSource
-from suffixsvc.config import Limits
+from suffixsvc.config import Limits, validate_uuid
 from suffixsvc.errors import (
     InvalidConfigError,
     StoreClosedError,
@@ -30,7 +30,7 @@ from suffixsvc.store.read_view import ReadView
 from suffixsvc.store.records import SCHEMA_VERSION, decode_state, state_key
 from suffixsvc.store.scans import Scans
 from suffixsvc.store.tables import WriteView
-from suffixsvc.store.validation import check_namespace, check_now, check_output, check_state_name, check_uuid
+from suffixsvc.store.validation import check_namespace, check_now, check_output, check_state_name
 from suffixsvc.store.writer import Writer
 from suffixsvc.types import (
     IncompleteOutput,
@@ -303,7 +303,7 @@ class LmdbStore:
         return self._environment.snapshot.node_id
 
     def find(self, namespace: str, uuid: bytes) -> OutputId | None:
-        check_uuid(uuid)
+        validate_uuid(uuid)
         with self._environment.read() as (txn, snapshot):
             view = ReadView(txn, self._environment.dbs, snapshot)
             record = identity.find(view, snapshot.names.require(namespace).namespace_id, uuid)

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from suffixsvc.clock import StoreClock, TimeSource
-from suffixsvc.config import Limits
+from suffixsvc.config import Limits, validate_uuid
 from suffixsvc.errors import (
     StoreClosedError,
     StoreCorruptError,
@@ -37,7 +37,6 @@ from suffixsvc.store.validation import (
     check_now,
     check_output,
     check_state_name,
-    check_uuid,
     own_uuid,
     require_same_content,
 )
@@ -349,7 +348,7 @@ class MemoryStore:
         return self._node_id
 
     def find(self, namespace: str, uuid: bytes) -> OutputId | None:
-        check_uuid(uuid)
+        validate_uuid(uuid)
         with self._lock:
             self._require_open()
             self._require_namespace(namespace)

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_namespace
+from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_namespace, validate_uuid
 from suffixsvc.errors import InvalidInputError, InvalidLabelsError, InvalidTokensError
 from suffixsvc.store.records import Payload, content_hash
 from suffixsvc.types import NamespaceRecord, NewOutput, OutputId, TokenArray
@@ -18,7 +18,6 @@ __all__ = [
     "check_now",
     "check_output",
     "check_state_name",
-    "check_uuid",
     "own_uuid",
     "require_same_content",
 ]
@@ -27,7 +26,6 @@ _MAX_TTL_SECONDS: Final = 2**32 - 1
 _MAX_TOKENIZER_BYTES: Final = 200
 _MAX_STATE_NAME_BYTES: Final = 200
 _MAX_SESSION_ID_BYTES: Final = 200
-_UUID_BYTES: Final = 16
 _MICROSECONDS: Final = 1_000_000
 
 
@@ -74,14 +72,8 @@ class CheckedOutput:
             )
         self.incomplete = bool(output.incomplete)
         self.corpus = bool(output.corpus)
-        self.uuid = check_uuid(output.uuid) if output.uuid else b""
+        self.uuid = validate_uuid(output.uuid) if output.uuid else b""
         self.session_id = _session_id(output.session_id)
-
-
-def check_uuid(uuid: bytes) -> bytes:
-    if not isinstance(uuid, bytes) or len(uuid) != _UUID_BYTES:
-        raise InvalidInputError("uuid must be 16 bytes", expected="bytes of length 16", got=repr(uuid)[:80])
-    return uuid
 
 
 def _session_id(session_id: str) -> str:

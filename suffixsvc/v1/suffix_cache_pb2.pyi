@@ -206,7 +206,7 @@ class AddOutputsRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., tokenizer: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[OutputItem, _Mapping]]] = ...) -> None: ...
 
 class OutputItem(_message.Message):
-    __slots__ = ("token_ids", "prompt_token_ids", "labels", "ttl_seconds", "segment_lens", "incomplete", "corpus")
+    __slots__ = ("token_ids", "prompt_token_ids", "labels", "ttl_seconds", "segment_lens", "incomplete", "corpus", "uuid")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -221,6 +221,7 @@ class OutputItem(_message.Message):
     SEGMENT_LENS_FIELD_NUMBER: _ClassVar[int]
     INCOMPLETE_FIELD_NUMBER: _ClassVar[int]
     CORPUS_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
     token_ids: bytes
     prompt_token_ids: bytes
     labels: _containers.ScalarMap[str, str]
@@ -228,7 +229,8 @@ class OutputItem(_message.Message):
     segment_lens: _containers.RepeatedScalarFieldContainer[int]
     incomplete: bool
     corpus: bool
-    def __init__(self, token_ids: _Optional[bytes] = ..., prompt_token_ids: _Optional[bytes] = ..., labels: _Optional[_Mapping[str, str]] = ..., ttl_seconds: _Optional[int] = ..., segment_lens: _Optional[_Iterable[int]] = ..., incomplete: bool = ..., corpus: bool = ...) -> None: ...
+    uuid: bytes
+    def __init__(self, token_ids: _Optional[bytes] = ..., prompt_token_ids: _Optional[bytes] = ..., labels: _Optional[_Mapping[str, str]] = ..., ttl_seconds: _Optional[int] = ..., segment_lens: _Optional[_Iterable[int]] = ..., incomplete: bool = ..., corpus: bool = ..., uuid: _Optional[bytes] = ...) -> None: ...
 
 class AddOutputsReply(_message.Message):
     __slots__ = ("outputs", "tokens", "output_ids")

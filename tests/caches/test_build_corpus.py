@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from suffixsvc_caches.building import BuildSpec, CorpusTarget, LookupSpec, build
+from suffixsvc_caches.counting import Journal
 from suffixsvc_client import SuffixClient
 from support.build_logs import FINGERPRINT, Call, made_up_calls, write_log
 from support.serving import serving, socket_dir
@@ -192,6 +193,30 @@ def test_a_service_that_goes_away_is_loaded_from_where_it_stopped(
         with serving(cache, address):
             assert build(spec).corpus_outputs == len(calls)
         assert as_calls(held(cache)) == expected(calls)
+
+
+def test_a_load_that_ended_before_its_batch_was_noted_keeps_it_once(
+    log: Path, calls: list[Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service had kept a batch and the build ended before its journal said so, or before it had the
+    answer: the build that went on sent the batch again, and it was in the corpus twice."""
+    monkeypatch.setattr("suffixsvc_caches.building.corpus._OUTPUTS", 25)
+    with socket_dir() as folder, SuffixCache(tmp_path / "data") as cache:
+        address = f"unix:{folder / 's.sock'}"
+        spec = spec_of(log, tmp_path, CorpusTarget(NS, server=address))
+
+        def killed(journal: Journal, loaded: int) -> None:
+            raise KeyboardInterrupt
+
+        with serving(cache, address):
+            with monkeypatch.context() as patch:
+                patch.setattr(Journal, "add_loaded", killed)
+                with pytest.raises(KeyboardInterrupt):
+                    build(spec)
+            assert len(held(cache)) == 25
+            assert build(spec).corpus_outputs == len(calls)
+        assert as_calls(held(cache)) == expected(calls)
+        cache.check()
 
 
 def test_a_corpus_goes_to_one_place(tmp_path: Path) -> None:

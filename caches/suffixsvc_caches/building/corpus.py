@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from suffixsvc_client import ClientNamespace, SuffixClient
 
 from suffixsvc import SuffixCache
-from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits
+from suffixsvc.config import PROMPT_TAIL_TOKENS, UUID_BYTES, Limits
 from suffixsvc.errors import InvalidInputError, UnknownNamespaceError
 from suffixsvc.types import NewOutput
 from suffixsvc_caches.building.spec import CorpusTarget
@@ -37,7 +39,7 @@ def load_corpus(
     """Load the calls, in their order; returns how many outputs the corpus has.
 
     A load that was interrupted goes on where it stopped: into a data folder exactly (nothing else may have
-    written to it in between), into a service at worst with one batch twice.
+    written to it in between), into a service as well: a batch that is sent again is kept once.
 
     Raises:
         InvalidInputError: the namespace holds outputs already, and not ``add``.
@@ -95,6 +97,8 @@ def _into_service(
             _require_empty(target, held)
             journal.begin_load(held)
         loaded = journal.loaded
+        if journal.load_id:
+            outputs = _identified(outputs, journal.load_id)
         _skip(outputs, loaded)
         for batch in _batches(outputs):
             namespace.add_outputs(batch)
@@ -148,6 +152,13 @@ def _outputs(namespace: str, calls: Iterable[SpooledCall]) -> Iterator[NewOutput
             part = call.token_ids[first : first + _MOST_TOKENS]
             yield NewOutput(namespace, part, (len(part),), tail, call.labels, corpus=True)
             tail = part[-PROMPT_TAIL_TOKENS:]
+
+
+def _identified(outputs: Iterator[NewOutput], load_id: bytes) -> Iterator[NewOutput]:
+    """Each with a uuid that is the same whenever this load is gone on with."""
+    for place, output in enumerate(outputs):
+        uuid = hashlib.blake2b(load_id + place.to_bytes(8, "big"), digest_size=UUID_BYTES).digest()
+        yield replace(output, uuid=uuid)
 
 
 def _batches(outputs: Iterator[NewOutput]) -> Iterator[list[NewOutput]]:

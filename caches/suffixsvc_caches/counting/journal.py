@@ -6,7 +6,8 @@
     {"run": name, "of": [name, ..]}                  a run that took the place of others
     {"file": i, "batches": n, "tally": {..}, "fingerprint": f}    a log was read to its end, it has n batches
     {"made": [path, ..]}                             lookup caches that this build writes, or has written
-    {"base": n}                                      outputs that a namespace held before a corpus was loaded
+    {"base": n, "load": id}                          outputs that a namespace held before a corpus was loaded,
+                                                     and what that load is known by
     {"loaded": n}                                    outputs of the corpus that are loaded
 
 The journal of a build that is done is called finished, and what is beside it is being removed.
@@ -21,6 +22,7 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import threading
 from collections.abc import Iterable, Mapping
@@ -66,6 +68,8 @@ class Journal:
         self._ends: dict[int, tuple[int, dict[str, Any]]] = {}
         self.tokens = self.calls = self.loaded = 0
         self.base: int | None = None
+        #: random bytes that the load of a corpus is known by
+        self.load_id = b""
         self._made: set[str] = set()
         self.fingerprint = ""
         self._serial = 0
@@ -173,7 +177,7 @@ class Journal:
 
     def begin_load(self, held: int) -> None:
         """A corpus is about to be loaded beside so many outputs."""
-        self._add({"base": held})
+        self._add({"base": held, "load": secrets.token_hex(16)})
 
     def add_loaded(self, outputs: int) -> None:
         """So many outputs, all in all, are loaded durably."""
@@ -225,7 +229,9 @@ class Journal:
                 self.fingerprint = fingerprint or self.fingerprint
             case {"made": paths}:
                 self._made.update(paths)
-            case {"base": held}:
+            case {"base": held, "load": str(load_id)}:
+                self.base, self.load_id = held, bytes.fromhex(load_id)
+            case {"base": held}:  # of an older release
                 self.base = held
             case {"loaded": outputs}:
                 self.loaded = outputs
