@@ -22,6 +22,7 @@ void Slab<kUnitBytes, kGroupUnits>::grow() {
     const std::size_t k = segments_.size();
     const std::size_t first = ((std::size_t{1} << k) - 1) * kGroupUnits;  // unit
     if (first + (std::size_t{kGroupUnits} << k) + kGroupUnits > std::size_t{kNone}) throw std::bad_alloc();
+    segments_.reserve(k + 1);  // nothing is thrown once there is memory
     Segment segment{nullptr, kGroupPages * kPageBytes << k, false};
     segment.mapped = segment.bytes >= kMapped;
     if (segment.mapped) {
@@ -38,6 +39,14 @@ void Slab<kUnitBytes, kGroupUnits>::grow() {
     room_ += kGroupPages << k;
     bases_[static_cast<std::size_t>(std::bit_width(kGroupUnits)) + k] =
         reinterpret_cast<std::uintptr_t>(segment.data) - first * kUnitBytes;
+}
+
+template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
+void Slab<kUnitBytes, kGroupUnits>::try_to_grow() noexcept {
+    try {
+        grow();
+    } catch (const std::bad_alloc&) {  // take_page() tries again when the present segment is full
+    }
 }
 
 template <std::uint32_t kUnitBytes, std::uint32_t kGroupUnits>
@@ -60,7 +69,7 @@ void Slab<kUnitBytes, kGroupUnits>::look_ahead() {
     const std::size_t at = pages_.size() - 1 + kAheadPages;
     if (at >= room_) {
         // The next segment is reserved early, so that its beginning can be populated.
-        if (at == room_ && segments_.back().bytes * 2 >= kHugePages) grow();
+        if (at == room_ && segments_.back().bytes * 2 >= kHugePages) try_to_grow();
         if (at >= room_) return;
     }
     const auto k = static_cast<std::size_t>(std::bit_width(at / kGroupPages + 1) - 1);

@@ -107,7 +107,8 @@ class Slab {
         return pages_[p].free == kNil && pages_[p].fresh + pages_[p].units > room(p);
     }
     std::uint32_t take_page();
-    void grow();
+    void grow();  // throws std::bad_alloc, and has changed nothing then
+    void try_to_grow() noexcept;
     void look_ahead();
     void populate_ahead();
     void link(std::uint32_t p);

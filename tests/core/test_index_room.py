@@ -1,0 +1,61 @@
+"""The index when the system has no memory for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: in a process of its own: it limits its address space. The texts are those of few tokens, so that no list
+#: of followers is large: what is mapped in one piece of 8 MiB or more is memory for nodes or edges, ahead of
+#: need.
+_SPECULATION = """
+import gc, resource
+from pathlib import Path
+import numpy as np
+from suffixsvc.core import Index
+
+LARGE = 8 << 20
+
+def mapped_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+def texts():
+    rng = np.random.default_rng(4)
+    while True:
+        yield rng.integers(0, 3_000, 200).astype(np.int32)
+
+index, count = Index(), 0
+for text in texts():
+    before = mapped_bytes()
+    index.add(text, 0, 1)
+    if mapped_bytes() - before >= LARGE:
+        break
+    count += 1
+assert count > 100, count
+del index
+
+index, more = Index(), texts()
+for _ in range(count):
+    index.add(next(more), 0, 1)
+soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (mapped_bytes() + LARGE // 2, hard))
+index.add(next(more), 0, 1)  # the text that maps memory ahead of need
+index.add(next(more), 0, 1)
+resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+for _ in range(count):
+    index.add(next(more), 0, 1)
+assert index.check() == ""
+assert index.stats().tokens == (2 * count + 2) * 200
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="measured with /proc")
+def test_memory_that_is_mapped_ahead_of_need_may_be_refused() -> None:
+    """The slab maps its next segment 128 pages before the present one is full, so that its first large page
+    can be populated outside of the lock. Where the system refused that segment, the write that came by was
+    refused with it, half done, although the present segment had room for all of it. A refused segment is
+    now mapped when it is needed."""
+    subprocess.run([sys.executable, "-c", _SPECULATION], check=True)
