@@ -48,6 +48,7 @@ def measure_holds(outputs: Iterator[TokenArray], tokens: int, folder: Path | Non
         measured("discard the session", session.retract)
         measured("forget the output", lambda: index.remove(long, 0))
         measured("statistics", index.stats)
+        measured("check the index", index.check)
         with tempfile.TemporaryDirectory(dir=folder) as name:
             path = Path(name) / "holds.seg"
             texts = itertools.islice(outputs, 10 * _FORGOTTEN)

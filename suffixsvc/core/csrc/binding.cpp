@@ -142,7 +142,6 @@ NB_MODULE(_ext, m) {
         .def_prop_ro("session_bytes", &Index::session_bytes)
         .def("check", [](const Index& self) {
             nb::gil_scoped_release release;
-            std::unique_lock write(self.mutex);
             return self.check();
         });
 

@@ -388,13 +388,14 @@ const char* EdgePool::broken(const EdgeList& list) const {
     if (w.size_class == 0) return nullptr;
     if (w.size == 0) return "an empty edge list holds a block";
     if (list.token & 1) return "an erase was never finished";
-    const EdgeWord* b = block(w.ref);
-    for (std::uint32_t i = 0; i < w.size; ++i) {
-        const Edge e = unpack(b[i]);
-        if (position(w, e.token) != i || find(list, e.token) != e.to)
-            return "an edge is not found where it stands";
-    }
     return nullptr;
+}
+
+bool EdgePool::finds(const EdgeList& list, std::uint32_t i) const {
+    const EdgeList::Where w = list.where();
+    if (w.size_class == 0) return true;
+    const Edge e = unpack(block(w.ref)[i]);
+    return position(w, e.token) == i && find(list, e.token) == e.to;
 }
 
 }  // namespace suffixsvc

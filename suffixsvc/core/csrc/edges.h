@@ -146,8 +146,10 @@ class EdgePool {
 
     std::size_t bytes() const { return slab_.bytes() + wide_bytes_; }
     std::size_t used_bytes() const { return slab_.used_bytes() + wide_bytes_; }
-    // Names the first broken invariant of a list, or returns nullptr.
+    // What is wrong with a list as a whole, or nullptr.
     const char* broken(const EdgeList& list) const;
+    // Whether its edge i is found by its token.
+    bool finds(const EdgeList& list, std::uint32_t i) const;
 
   private:
     // Names a block: a unit of the slab, or (top bit set) the cell of the slab that points to a wide one.

@@ -3,16 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <deque>
 #include <mutex>
 
 namespace suffixsvc {
 
 namespace {
-constexpr std::uint32_t kEveryLink = 0xFFFFFFFFu;
 constexpr std::int64_t kVisitsPerToken = 6;  // what appending may touch in the mean
-constexpr std::size_t kTurn = 128;           // tokens, some 40 us
-constexpr std::uint64_t kTurnVisits = 2048;  // nodes after which a turn of fewer tokens ends, too
 constexpr std::uint64_t kAnyVisits = ~std::uint64_t{0};
 constexpr std::int64_t kMostCredit = 1 << 12;
 constexpr std::int64_t kMostDebt = 1 << 8;  // past it even the second node has to wait
@@ -48,6 +44,7 @@ NodeId Index::split(NodeId from, Token token, NodeId target) {
     nodes_.at(id)->link = up;  // complete
     nodes_.body(up)->kids_xor ^= target ^ id;
     nodes_.at(target)->link = id;
+    for (const NodeId each : {target, id, up}) changed(each);
     visited_ += redirect(from, token, target, id, len(up)) - 1;  // `from` was visited before
     return id;
 }
@@ -78,6 +75,7 @@ Index::Grown Index::extend(NodeId last, Token token, std::uint32_t writer) {
     Body& b = nodes_.grown(up);
     b.kids += 1;
     b.kids_xor ^= id;
+    for (const NodeId each : {id, up}) changed(each);
     return {id, true};
 }
 
@@ -111,6 +109,7 @@ std::uint32_t Index::hops() {
 void Index::carry(NodeId id, std::int32_t amount, std::uint32_t hops) {
     for (;;) {
         ++visited_;
+        changed(id);
         if (id == kRoot) {
             nodes_.body(id)->count += amount;
             return;
@@ -120,9 +119,10 @@ void Index::carry(NodeId id, std::int32_t amount, std::uint32_t hops) {
         const bool stops = --hops == 0;
         nodes_.set_counts(id, nodes_.count(id) + amount, stops ? sent : 0);
         unsettled_ += (stops && sent != 0) - (before != 0);
-        if (stops || sent == 0) return;
+        const NodeId up = link(id);
+        if (stops || sent == 0) return changed(up);
         amount = sent;
-        id = link(id);
+        id = up;
     }
 }
 
@@ -143,6 +143,9 @@ void Index::append(TextEnd& text, Token token, bool counted, std::uint32_t write
     const std::uint64_t before = visited_;
     const Grown grown = extend(text.last, token, writer);
     if (!grown.made) nodes_.grown(grown.id).ends += 1;
+    changed(grown.id);
+    if (!counting_.empty()) [[unlikely]]
+        went(text.last, grown.id, 1);
     const NodeId up = link(grown.id);
     mark_writer(grown.made ? up : grown.id, writer);
     text.last = grown.id;
@@ -258,25 +261,25 @@ void Index::add_in_turns(std::span<const Token> text, std::size_t uncounted, std
 // pages are gone through again; what is written meanwhile leaves new parts all the time.
 void Index::settle() {
     constexpr int kPasses = 3;
-    for (int pass = 0; pass < kPasses; ++pass)
-        for (std::uint32_t page = 0;;) {
+    for (int pass = 0; pass < kPasses; ++pass) {
+        Nodes::PageCursor page;
+        for (bool more = true; more;) {
             const std::scoped_lock turn(mutex);
             if (unsettled_ == 0) return;
             const std::uint64_t before = visited_;
-            for (; page < nodes_.pages() && visited_ - before < kTurnVisits; ++page) {
-                ++visited_;
-                nodes_.for_page(page, [this](NodeId id) {
+            while (more && visited_ - before < kTurnVisits)
+                more = nodes_.next_page(page, [this](NodeId id) {
+                    ++visited_;
                     const std::int32_t unsent = nodes_.unsent(id);
                     if (id == kRoot || unsent == 0) return;
                     nodes_.set_counts(id, nodes_.count(id), 0);
                     --unsettled_;
                     carry(link(id), unsent, kEveryLink);
                 });
-            }
             mutex.did(visited_ - before);
             visited_ = before;
-            if (page >= nodes_.pages()) break;
         }
+    }
 }
 
 void Index::collect() {
@@ -295,195 +298,6 @@ std::uint64_t Index::own_and_share(std::int64_t bytes, std::int64_t tokens) cons
         all == 0 ? 0.0 : static_cast<double>(std::max<std::int64_t>(tokens, 0)) / static_cast<double>(all);
     return static_cast<std::uint64_t>(std::max<std::int64_t>(bytes, 0)) +
            static_cast<std::uint64_t>(static_cast<double>(used) * std::min(1.0, share));
-}
-
-// --------------------------------------------------------------------------------------- removing
-
-void Index::bury(NodeId id) {
-    unsettled_ -= nodes_.unsent(id) != 0;
-    nodes_.bury(id);
-}
-
-void Index::merge_into_child(NodeId id, NodeId from, Token token) {
-    const Body& b = *nodes_.body(id);
-    const NodeId heir = b.kids_xor;
-    const NodeId up = link(id);
-    visited_ += redirect(from, token, id, heir, len(up));
-    const bool was_unsent = nodes_.unsent(heir) != 0;
-    if (len(id) >= max_context_) {
-        // The child's strings were beyond counting; now it has counted ones.
-        nodes_.set_counts(heir, b.count, b.unsent);
-    } else {
-        // The new parent has received count - unsent of the node that goes.
-        const std::int32_t count = nodes_.count(heir);
-        nodes_.set_counts(heir, count, count - (b.count - b.unsent));
-    }
-    unsettled_ += (nodes_.unsent(heir) != 0) - was_unsent;
-    nodes_.at(heir)->link = up;
-    nodes_.body(up)->kids_xor ^= id ^ heir;
-    nodes_.shrink(heir);
-    bury(id);
-}
-
-void Index::drop_last(NodeId id, NodeId before, Token token) {
-    if (Body* b = nodes_.body(id)) {
-        b->ends -= 1;
-        if (b->ends > 0 || b->kids > 1) {
-            nodes_.shrink(id);
-            return;
-        }
-        if (b->kids == 1) {
-            merge_into_child(id, before, token);
-            return;
-        }
-    }
-    const NodeId parent = link(id);
-    if (const std::int32_t unsent = nodes_.unsent(id); unsent != 0) carry(parent, unsent, 1);
-    NodeId p = before;
-    for (; p != kNoNode && len(p) >= len(parent); p = link(p), ++visited_) nodes_.erase(p, token, id);
-    Body& b = *nodes_.body(parent);
-    b.kids -= 1;
-    b.kids_xor ^= id;
-    bury(id);
-    if (parent != kRoot && b.ends == 0 && b.kids == 1)
-        merge_into_child(parent, p, token);  // p is where edges begin to lead to the parent
-    else
-        nodes_.shrink(parent);
-}
-
-// The nodes of all beginnings of a text; false where one of them is no node's longest string. Without the
-// mutex, while a Reading is held. Where the text is in the index they stay its nodes, whatever others write,
-// until it is removed.
-bool Index::walk(std::span<const Token> text, std::vector<NodeId>& path) const {
-    path.assign(1, kRoot);
-    path.reserve(text.size() + 1);
-    for (std::size_t i = 0; i < text.size(); ++i) {
-        const NodeId id = next(path.back(), text[i]);
-        if (id == kNoNode || len(id) != i + 1) return false;
-        path.push_back(id);
-        nodes_.prefetch(link(id));
-    }
-    return true;
-}
-
-// Whether a text ends in a node, other than those that are being removed. Texts that pass through it go on to
-// a node one token longer.
-bool Index::ends_here(std::size_t length, NodeId last) const {
-    if (nodes_.buried(last)) return false;
-    constexpr std::size_t kAhead = 8;
-    std::uint32_t passing = 0;
-    for (const Removal* each : removing_) passing += each->last == last;
-    const Edges out = edges(last);
-    for (std::size_t i = 0; i < out.size(); ++i) {
-        if (i + kAhead < out.size()) nodes_.prefetch(out[i + kAhead].to);
-        if (const NodeId to = out[i].to; len(to) == length + 1) passing += nodes_.ends(to);
-    }
-    return nodes_.ends(last) > passing;
-}
-
-// Finds the nodes of a text and makes sure that nobody else removes it.
-bool Index::claim(std::span<const Token> text, Removal& removal) {
-    const Reading reading;
-    const std::uint64_t before = epoch();
-    if (!walk(text, removal.path)) return false;
-    {
-        const std::scoped_lock turn(mutex);
-        if (!ends_here(text.size(), removal.path.back())) return false;
-        removal.last = removal.path.back();
-        removing_.push_back(&removal);
-        if (epoch() == before) return true;
-    }
-    // Something was removed meanwhile, perhaps an equal text before this one was added: some of the nodes may
-    // be gone. Those that are found now stay.
-    return walk(text, removal.path);
-}
-
-// The nodes of positions first .. last and where they keep the edges that will be erased are cache misses,
-// which do not depend on each other from one position to the next: they are fetched abreast.
-void Index::fetch(std::span<const NodeId> path, std::span<const Token> text, std::size_t first,
-                  std::size_t last) const {
-    constexpr std::size_t kLinks = 3;  // most edges of a last token begin no further up
-    std::array<NodeId, kTurn> at;
-    for (std::size_t i = first; i < last; ++i) {
-        at[i - first] = path[i];
-        if (path[i] != kRoot) nodes_.prefetch(link(path[i]));
-    }
-    for (std::size_t k = 0; k < kLinks; ++k)
-        for (std::size_t i = first; i < last; ++i) {
-            NodeId& id = at[i - first];
-            if (id == kNoNode) continue;
-            nodes_.prefetch_edge(id, text[i]);
-            id = link(id);
-            if (id == kNoNode) continue;
-            nodes_.prefetch_slot(id, text[i]);
-            if (id != kRoot) nodes_.prefetch(link(id));
-        }
-}
-
-Index::Removal::~Removal() {
-    const std::scoped_lock turn(index.mutex);
-    std::erase(index.removing_, this);
-}
-
-bool Index::remove(std::span<const Token> text, std::size_t uncounted) {
-    if (text.empty()) return true;
-    const std::vector<Piece> parts = pieces(text.size(), uncounted);
-    std::deque<Removal> removals;  // all are there before one of them goes
-    for (const Piece& piece : parts)
-        if (!claim(text.subspan(piece.first, piece.last - piece.first), removals.emplace_back(*this)))
-            return false;
-    for (std::size_t p = parts.size(); p-- > 0;) {
-        const auto part = text.subspan(parts[p].first, parts[p].last - parts[p].first);
-        Removal& removal = removals[p];
-        for (std::size_t left = part.size(); left > 0;) {
-            const std::scoped_lock turn(mutex);
-            left = remove_part(part, parts[p].uncounted, removal.path, left > kTurn ? left - kTurn : 0, left);
-            removal.last = removal.path[left];
-            if (left == 0) repeated_ -= parts[p].repeated;
-        }
-    }
-    return true;
-}
-
-// Takes the tokens first .. last, the text's last ones by now, away again. Returns how far it came: the turn
-// may be over before `first`.
-std::size_t Index::remove_part(std::span<const Token> text, std::size_t uncounted,
-                               std::span<const NodeId> path, std::size_t first, std::size_t last) {
-    const std::uint64_t visited_by_appending = visited_;
-    // Where each position is counted; see append.
-    std::array<NodeId, kTurn> contexts;
-    Cursor cursor;
-    for (std::size_t i = std::max(first, uncounted) + 1; i <= last; ++i) {
-        if (len(link(path[i])) < max_context_)
-            cursor = Cursor{path[i], std::min(len(path[i]), max_context_)};
-        else if (cursor.len == 0)
-            cursor = find(text.first(i));
-        else
-            advance(cursor, text[i - 1]);
-        contexts[i - 1 - first] = cursor.node;
-    }
-    fetch(path, text, first, last);
-    std::size_t left = last;
-    for (; left > first && visited_ - visited_by_appending < kTurnVisits; --left) {
-        const std::uint64_t before = visited_;
-        if (left > uncounted) {
-            NodeId context = contexts[left - 1 - first];
-            while (nodes_.buried(context)) context = nodes_.heir(context);
-            carry(context, -1, hops());
-        }
-        drop_last(path[left], path[left - 1], text[left - 1]);
-        --tokens_;
-        pay(before);
-    }
-    visited_ = visited_by_appending;
-    if (nodes_.live() == 1) {
-        nodes_.reset_root();
-        unsettled_ = 0;
-    }
-    // Cursors are stale before anything that they lead to may be used again.
-    epoch_.store(epoch() + 1, std::memory_order_release);
-    nodes_.collect();
-    return left;
 }
 
 // ---------------------------------------------------------------------------------------- reading

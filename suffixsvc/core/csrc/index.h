@@ -125,7 +125,8 @@ class Index {
     Index& operator=(const Index&) = delete;
 
     // Of writers. Held for some tokens, or nodes, at a time.
-    mutable HeldMutex<LockKind::index, FairMutex> mutex;
+    using Mutex = HeldMutex<LockKind::index, FairMutex>;
+    mutable Mutex mutex;
     // Sealed history of the same namespace. Not under the mutex: sessions take a new list at their next step.
     SegmentList segments;
     // Writers whose texts drafts were taken from; not under the mutex either.
@@ -168,6 +169,9 @@ class Index {
     void collect();
     // All n-grams with their counts, flat: n tokens each. Exact after settle().
     void ngrams(std::uint32_t n, std::vector<Token>& tokens, std::vector<std::uint64_t>& counts) const;
+    // Walks everything; returns the first broken invariant, or an empty string. What is written meanwhile is
+    // checked node by node only: what it adds up to changes under the walk. One check at a time.
+    std::string check() const;
 
     // ---- reading; while a Reading is held --------------------------------------------------------
     std::uint32_t max_context() const { return max_context_; }
@@ -197,12 +201,15 @@ class Index {
     // ---- looking at the whole; under the mutex ---------------------------------------------------
     bool settled() const { return unsettled_ == 0; }
     IndexStats stats() const;
-    // Walks everything; returns the first broken invariant, or an empty string. For diagnosis: nobody writes
-    // meanwhile.
-    std::string check() const;
 
   private:
+    static constexpr std::size_t kTurn = 128;           // tokens, some 40 us
+    static constexpr std::uint64_t kTurnVisits = 2048;  // nodes after which a turn of fewer tokens ends, too
+    static constexpr std::uint32_t kEveryLink = 0xFFFFFFFFu;
+
     class Ahead;
+    class Checking;
+    struct GoingOn;
     std::size_t append_part(TextEnd& text, std::span<const Token> tokens, std::size_t first, std::size_t last,
                             std::size_t uncounted, std::uint32_t writer, std::uint64_t most_visits);
     struct Grown {
@@ -233,7 +240,10 @@ class Index {
     };
     bool walk(std::span<const Token> text, std::vector<NodeId>& path) const;
     bool claim(std::span<const Token> text, Removal& removal);
-    bool ends_here(std::size_t length, NodeId last) const;
+    std::uint32_t ends(NodeId id) const;
+    void went(NodeId from, NodeId to, int by) noexcept;
+    std::uint64_t removed_from(NodeId id) const;
+    bool ends_here(GoingOn& going, std::unique_lock<Mutex>& turn);
     std::size_t remove_part(std::span<const Token> text, std::size_t uncounted, std::span<const NodeId> path,
                             std::size_t first, std::size_t last);
     void publish();
@@ -241,6 +251,13 @@ class Index {
                std::size_t last) const;
     void drop_last(NodeId node, NodeId before, Token token);
     void merge_into_child(NodeId id, NodeId from, Token token);
+    // The node, or what its children add up to, is not what it was: for a check that is under way.
+    void changed(NodeId id) {
+        if (checking_ != nullptr) [[unlikely]]
+            tell_check(id);
+    }
+    void tell_check(NodeId id);
+
     std::uint32_t max_context_;
     Nodes nodes_;
     std::atomic<std::uint64_t> epoch_{1};
@@ -252,6 +269,9 @@ class Index {
     std::uint64_t appended_ = 0;
     std::uint64_t visited_ = 0;
     std::vector<const Removal*> removing_;
+    std::vector<GoingOn*> counting_;
+    mutable Checking* checking_ = nullptr;
+    mutable std::mutex checks_;  // held by the one who checks
     // For who reads without the mutex.
     std::atomic<std::uint64_t> published_used_{0}, published_tokens_{0};
 };

@@ -208,4 +208,9 @@ const char* Nodes::broken(NodeId id) const {
     return b != nullptr ? pool_.broken(b->edges) : nullptr;
 }
 
+bool Nodes::finds(NodeId id, std::size_t i) const {
+    const Body* b = body(id);
+    return b == nullptr || pool_.finds(b->edges, static_cast<std::uint32_t>(i));
+}
+
 }  // namespace suffixsvc

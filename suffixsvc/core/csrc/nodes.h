@@ -224,40 +224,42 @@ class Nodes {
     std::uint64_t num_edges() const { return num_edges_; }
     std::size_t bytes() const { return plain_.bytes() + full_.bytes() + pool_.bytes() + limbo_.bytes(); }
     std::size_t used_bytes() const { return plain_.used_bytes() + full_.used_bytes() + pool_.used_bytes(); }
-    // Calls f(id) for every node.
+    // A way through all nodes, page by page of their memory: those that are there all the time are met once,
+    // whatever is written between two pages.
+    struct PageCursor {
+        std::uint32_t full = 0, plain = 0;
+    };
+    // Calls f(id) for the nodes of the next page; false where there is none.
     template <typename F>
-    void for_each(F&& f) const {
-        auto nodes_of = [&](const auto& slab, NodeId flag) {
-            slab.for_each_page([&](NodeId first, std::uint32_t fresh, std::uint32_t) {
+    bool next_page(PageCursor& at, F&& f) const {
+        const auto nodes_of = [&](const auto& slab, std::uint32_t& page, NodeId flag) {
+            if (page >= slab.pages()) return false;
+            slab.for_page(page++, [&](NodeId first, std::uint32_t fresh, std::uint32_t) {
                 for (NodeId id = first | flag; id < (first | flag) + fresh; ++id)
                     if (lives(id)) f(id);
             });
+            return true;
         };
-        nodes_of(full_, 0);
-        nodes_of(plain_, kPlain);
+        return nodes_of(full_, at.full, 0) || nodes_of(plain_, at.plain, kPlain);
     }
-    // The same for the nodes of one page of memory, `page` below pages().
-    template <typename F>
-    void for_page(std::uint32_t page, F&& f) const {
-        const bool is_full = page < full_.pages();
-        const NodeId flag = is_full ? 0 : kPlain;
-        const auto visit = [&](NodeId first, std::uint32_t fresh, std::uint32_t) {
-            for (NodeId id = first | flag; id < (first | flag) + fresh; ++id)
-                if (lives(id)) f(id);
-        };
-        if (is_full)
-            full_.for_page(page, visit);
-        else
-            plain_.for_page(page - full_.pages(), visit);
-    }
-    std::uint32_t pages() const { return full_.pages() + plain_.pages(); }
-    // A number below dense_end() for each name, for tables that are indexed by node.
-    std::size_t dense(NodeId id) const { return id & kPlain ? full_.end() + std::size_t{id & ~kPlain} : id; }
-    std::size_t dense_end() const { return full_.end() + std::size_t{plain_.end()}; }
+    // The names that were given out so far, each with a place in a table.
+    struct Names {
+        std::size_t full = 0, plain = 0;
+
+        std::size_t size() const { return full + plain; }
+        // size() or more: none of them.
+        std::size_t place(NodeId id) const {
+            if (id & kPlain) return full + std::size_t{id & ~kPlain};
+            return id < full ? id : size();
+        }
+    };
+    Names names() const { return {full_.end(), plain_.end()}; }
     bool exists(NodeId id) const {
         return (id & kPlain ? (id & ~kPlain) < plain_.end() : id < full_.end()) && lives(id);
     }
+    // What is wrong with a node's list of edges as a whole, or null; whether edge i is found by its token.
     const char* broken(NodeId id) const;
+    bool finds(NodeId id, std::size_t i) const;
 
   private:
     static constexpr NodeId kPlain = 1u << 31;

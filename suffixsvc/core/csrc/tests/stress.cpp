@@ -1,7 +1,7 @@
 // What the sanitizers run: the core without Python, first alone under random operations with check()
 // after each, then shared by threads that step, write, retract and read at once, then one namespace under
 // everything: sessions, bulk writers, removals, and readers whose cursors go stale and who know some of the
-// answers. At the end all counts must be exact.
+// answers. At the end all counts must be exact. And texts that begin alike, removed at once.
 //
 //   core_stress [seed] [rounds]
 #include <atomic>
@@ -119,10 +119,7 @@ void together(std::uint32_t seed, int rounds) {
                         std::unique_lock write(other->mutex);
                         other->add(prompt, 0, writers++);
                     }
-                    {
-                        std::unique_lock write(other->mutex);
-                        if (!other->check().empty()) fail("check", "the shared index is broken");
-                    }
+                    if (!other->check().empty()) fail("check", "the shared index is broken");
                     if (!other->remove(prompt, 0)) fail("remove", "a text is not found");
                     continue;
                 }
@@ -258,6 +255,9 @@ void one_namespace(std::uint32_t seed, int rounds) {
                 if (!shared->remove(text, 0)) fail("remove", "a long text is not found");
                 break;
             }
+            case 4:
+                if (const std::string what = shared->check(); !what.empty()) fail("check, written to", what);
+                break;
             default:
                 break;
         }
@@ -303,6 +303,46 @@ void one_namespace(std::uint32_t seed, int rounds) {
     if (stats.bytes > Index(64).stats().bytes * 11 / 10) fail("remove", "memory is kept");
 }
 
+// A text of one token comes and goes while thousands begin with it: whether it is there is told in turns,
+// while others write. It is found as often as it came.
+void many_followers(std::uint32_t seed, int rounds) {
+    constexpr Token kFollowers = 5000;
+    const Text first{1};
+    Index index(8);
+    for (Token t = 0; t < kFollowers; ++t) index.add(Text{1, 10 + t}, 0, 1);
+    std::atomic<int> came{0}, found{0}, working{0};
+    std::vector<std::thread> threads;
+    for (std::uint32_t k = 0; k < 4; ++k) {
+        if (k < 2) ++working;
+        threads.emplace_back([&, k] {
+            std::mt19937 random(seed * 17 + k);
+            if (k >= 2) {
+                while (working > 0) found += index.remove(first, 0);
+                return;
+            }
+            for (int round = 0; round < rounds; ++round) {
+                index.add_in_turns(first, 0, 1);
+                ++came;
+                for (int i = 0; i < 10; ++i) {
+                    Text text{1, 10 + static_cast<Token>(random() % (2 * kFollowers))};
+                    if (random() % 2) text.insert(text.end(), {1, static_cast<Token>(random() % 3)});
+                    index.add_in_turns(text, 0, 2);
+                    if (!index.remove(text, 0))
+                        fail("remove", "a text with a frequent beginning is not found");
+                }
+            }
+            --working;
+        });
+    }
+    for (auto& t : threads) t.join();
+    while (index.remove(first, 0)) ++found;
+    if (found != came) fail("remove", "a text is not found as often as it came");
+    if (const std::string what = index.check(); !what.empty()) fail("check", what);
+    for (Token t = 0; t < kFollowers; ++t)
+        if (!index.remove(Text{1, 10 + t}, 0)) fail("remove", "a text that stayed is not found");
+    if (index.stats().nodes != 1) fail("remove", "nodes are left behind");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -311,6 +351,7 @@ int main(int argc, char** argv) {
     alone(seed, rounds);
     together(seed, rounds / 10 + 1);
     for (std::uint32_t i = 0; i < 2; ++i) one_namespace(seed + i, rounds / 6 + 1);
+    many_followers(seed, rounds / 2 + 1);
     std::printf("core_stress: seed %u, %d rounds alone, %d rounds with 8 threads: clean\n", seed, rounds,
                 rounds / 10 + 1);
     return 0;
