@@ -7,9 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.failing_disk import FailingDisk
+from support.serving import eventually
 
 from suffixsvc import Limits, SuffixCache
-from suffixsvc.errors import UnknownSessionError
+from suffixsvc.errors import StoreError, UnknownSessionError
+from suffixsvc.service import unkept as unkept_module
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
@@ -22,7 +25,8 @@ class Service:
     """Handlers over a folder, as ``suffixsvc serve`` makes them."""
 
     def __init__(self, folder: Path) -> None:
-        self.cache = SuffixCache(folder, background=False)
+        self.disk = FailingDisk()
+        self.cache = SuffixCache(folder, crash_hook=self.disk, background=False)
         self.handlers = Handlers(self.cache, Limits(), durable=True, version="")
 
     def open(self, output: list[int], prompt: list[int] = PROMPT, session_id: str = "mine") -> None:
@@ -47,6 +51,12 @@ class Service:
         request = pb.CloseSessionRequest(session_id=session_id, discard=discard, no_wait=no_wait)
         reply = self.handlers.close_session(request)
         return reply.output_id if reply.HasField("output_id") else None
+
+    def discarded(self) -> bool:
+        try:
+            return self.close(discard=True) is None
+        except StoreError:
+            return False
 
     def outputs(self) -> list[tuple[list[int], bool]]:
         """Tokens of what is in the log, and whether it is incomplete."""
@@ -122,6 +132,24 @@ def test_a_session_can_be_discarded_without_being_resumed(drained: Service) -> N
         drained.close("another", discard=True)
     with pytest.raises(UnknownSessionError):
         drained.close("another")
+
+
+def test_a_resumed_session_whose_output_was_lost_can_be_discarded(
+    drained: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What happened: the store failed, the resumed session was released without its output, and its discard
+    was refused as of an unknown session: what the drain had committed stayed, and was drafted from."""
+    monkeypatch.setattr(unkept_module, "MAX_UNKEPT_BYTES", 10)  # released at once
+    drained.open(TEXT)
+    drained.step([7, 8])
+    drained.disk.failing.set()
+    with pytest.raises(StoreError):
+        drained.close()
+    assert drained.handlers.sessions.unkept.lost == 1
+    drained.disk.failing.clear()
+    eventually(lambda: drained.discarded(), "the store has recovered")
+    assert drained.outputs() == []
+    assert drained.close(discard=True) is None, "the same again"
 
 
 def test_one_restart_after_the_other(drained: Service, restart: Restart) -> None:

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import lmdb
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from suffixsvc_client import ClientConfig, SuffixClient
+from support.failing_disk import FailingDisk
 from support.serving import PATIENCE_S, eventually, serving, socket_dir
 
 from suffixsvc import Limits, SuffixCache, wire
@@ -44,19 +44,6 @@ PLACES = 8
 
 def tokens(count: int) -> bytes:
     return wire.pack_tokens(RNG.integers(0, 50_000, count).astype(np.int32))
-
-
-class Disk:
-    """A hook of the store's: while it is failing, no transaction is written."""
-
-    def __init__(self) -> None:
-        self.failing = threading.Event()
-
-    def __call__(self, point: str) -> None:
-        if point == "written" and self.failing.is_set():
-            error = lmdb.Error("injected")
-            error.code = errno.EIO
-            raise error
 
 
 @pytest.fixture
@@ -101,7 +88,7 @@ def fill(handlers: Handlers) -> None:
 
 
 @contextlib.contextmanager
-def opened_cache(folder: Path, disk: Disk, chosen: Limits) -> Iterator[SuffixCache]:
+def opened_cache(folder: Path, disk: FailingDisk, chosen: Limits) -> Iterator[SuffixCache]:
     """With the namespaces "a" and "b", as making one is a write, too; it can be written to at the end."""
     with SuffixCache(folder / "d", limits=chosen, crash_hook=disk, background=False) as cache:
         for path in ("a", "b"):
@@ -112,12 +99,12 @@ def opened_cache(folder: Path, disk: Disk, chosen: Limits) -> Iterator[SuffixCac
 
 
 @pytest.fixture
-def disk() -> Disk:
-    return Disk()
+def disk() -> FailingDisk:
+    return FailingDisk()
 
 
 @pytest.fixture
-def handlers(folder: Path, disk: Disk) -> Iterator[Handlers]:
+def handlers(folder: Path, disk: FailingDisk) -> Iterator[Handlers]:
     with opened_cache(folder, disk, limits()) as cache:
         yield Handlers(cache, limits(), durable=True, version="")
 
@@ -125,7 +112,7 @@ def handlers(folder: Path, disk: Disk) -> Iterator[Handlers]:
 # ----------------------------------------------------------------------------------------------- the grace
 
 
-def test_a_failed_close_can_be_repeated(handlers: Handlers, disk: Disk) -> None:
+def test_a_failed_close_can_be_repeated(handlers: Handlers, disk: FailingDisk) -> None:
     disk.failing.set()
     session_id = fail_to_close(handlers)
     with pytest.raises(StoreError):
@@ -146,7 +133,7 @@ def test_a_failed_close_can_be_repeated(handlers: Handlers, disk: Disk) -> None:
     assert unkept(handlers) == (0, 0)
 
 
-def test_sessions_that_cannot_be_kept_make_room_for_new_ones(handlers: Handlers, disk: Disk) -> None:
+def test_sessions_that_cannot_be_kept_make_room_for_new_ones(handlers: Handlers, disk: FailingDisk) -> None:
     """The first that failed goes first; drafting goes on for ever."""
     disk.failing.set()
     closed = [fail_to_close(handlers) for _ in range(5 * PLACES)]
@@ -158,7 +145,7 @@ def test_sessions_that_cannot_be_kept_make_room_for_new_ones(handlers: Handlers,
         handlers.step(pb.StepRequest(session_id=closed[0], new_token_ids=tokens(1)))
 
 
-def test_sessions_in_use_are_not_released_for_new_ones(handlers: Handlers, disk: Disk) -> None:
+def test_sessions_in_use_are_not_released_for_new_ones(handlers: Handlers, disk: FailingDisk) -> None:
     """One whose close failed and that is stepped again is alive like any other."""
     disk.failing.set()
     used = [fail_to_close(handlers) for _ in range(PLACES)]
@@ -177,7 +164,7 @@ def test_sessions_in_use_are_not_released_for_new_ones(handlers: Handlers, disk:
 
 @pytest.mark.parametrize("bound", ["sessions", "bytes"])
 def test_their_number_and_their_bytes_are_bounded(
-    handlers: Handlers, disk: Disk, monkeypatch: pytest.MonkeyPatch, bound: str
+    handlers: Handlers, disk: FailingDisk, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
     if bound == "sessions":
         monkeypatch.setattr(unkept_module, "MAX_UNKEPT_SESSIONS", 3)
@@ -190,7 +177,7 @@ def test_their_number_and_their_bytes_are_bounded(
 
 
 def test_a_session_larger_than_all_may_be_is_released_at_once(
-    handlers: Handlers, disk: Disk, monkeypatch: pytest.MonkeyPatch
+    handlers: Handlers, disk: FailingDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unkept_module, "MAX_UNKEPT_BYTES", 10)
     disk.failing.set()
@@ -199,7 +186,7 @@ def test_a_session_larger_than_all_may_be_is_released_at_once(
     assert handlers.sessions.ids() == []
 
 
-def test_a_discarded_session_is_not_lost(handlers: Handlers, disk: Disk) -> None:
+def test_a_discarded_session_is_not_lost(handlers: Handlers, disk: FailingDisk) -> None:
     disk.failing.set()
     session_id = fail_to_close(handlers)
     handlers.close_session(pb.CloseSessionRequest(session_id=session_id, discard=True))
@@ -209,7 +196,7 @@ def test_a_discarded_session_is_not_lost(handlers: Handlers, disk: Disk) -> None
 # ---------------------------------------------------------------------------------------- expiry and drain
 
 
-def test_expiry_ends_what_cannot_be_kept(folder: Path, disk: Disk) -> None:
+def test_expiry_ends_what_cannot_be_kept(folder: Path, disk: FailingDisk) -> None:
     """A session that is idle gets its grace; one whose grace is over is tried once more and released."""
     idle = limits(session_idle_seconds=0.05)
     with opened_cache(folder, disk, idle) as cache:
@@ -224,7 +211,32 @@ def test_expiry_ends_what_cannot_be_kept(folder: Path, disk: Disk) -> None:
         open_session(handlers)
 
 
-def test_expiry_keeps_what_can_be_kept_again(folder: Path, disk: Disk) -> None:
+def test_a_client_that_closes_again_and_again_does_not_renew_the_grace(
+    folder: Path, disk: FailingDisk
+) -> None:
+    """What happened: each close counted as a use of the session, so that its grace began anew: clients that
+    retried kept their sessions, and the memory of their text, for as long as the disk was full."""
+    idle = limits(session_idle_seconds=0.5)
+    with opened_cache(folder, disk, idle) as cache:
+        handlers = Handlers(cache, idle, durable=True, version="")
+        disk.failing.set()
+        session_id = fail_to_close(handlers)
+
+        def released() -> bool:
+            try:
+                close(handlers, session_id)
+            except StoreError:
+                handlers.sessions.expire()
+                return False
+            except UnknownSessionError:
+                return True
+            raise AssertionError("the disk fails")
+
+        eventually(released, "the session is released")
+        assert unkept(handlers) == (0, 1)
+
+
+def test_expiry_keeps_what_can_be_kept_again(folder: Path, disk: FailingDisk) -> None:
     idle = limits(session_idle_seconds=0.05)
     with opened_cache(folder, disk, idle) as cache:
         handlers = Handlers(cache, idle, durable=True, version="")
@@ -260,7 +272,7 @@ def test_no_exception_of_one_session_keeps_the_others_from_ending(
         assert unkept(handlers) == (0, 1)
 
 
-def test_a_drain_leaves_no_session_behind(handlers: Handlers, disk: Disk) -> None:
+def test_a_drain_leaves_no_session_behind(handlers: Handlers, disk: FailingDisk) -> None:
     disk.failing.set()
     fail_to_close(handlers)
     open_session(handlers)
@@ -284,7 +296,9 @@ def test_a_full_store_is_the_same(folder: Path) -> None:
         assert unkept(handlers) == (PLACES, 2 * PLACES)
 
 
-def test_closes_and_opens_at_once_on_a_failing_store_lose_no_count(handlers: Handlers, disk: Disk) -> None:
+def test_closes_and_opens_at_once_on_a_failing_store_lose_no_count(
+    handlers: Handlers, disk: FailingDisk
+) -> None:
     """Eight threads. Each session ends as kept, as lost, or is still there."""
     opened = refused = kept = 0
     lock = threading.Lock()
@@ -329,7 +343,7 @@ def test_closes_and_opens_at_once_on_a_failing_store_lose_no_count(handlers: Han
 # --------------------------------------------------------------------------------------- health, statistics
 
 
-def test_health_tells_drafting_and_durability_apart(folder: Path, disk: Disk) -> None:
+def test_health_tells_drafting_and_durability_apart(folder: Path, disk: FailingDisk) -> None:
     with (
         opened_cache(folder, disk, limits()) as cache,
         serving(cache, f"unix:{folder}/s", limits()) as (_, address),
@@ -366,7 +380,9 @@ def test_health_tells_drafting_and_durability_apart(folder: Path, disk: Disk) ->
         assert not client.stats().store_failing
 
 
-def test_a_client_keeps_its_text_and_can_close_after_the_store_recovered(folder: Path, disk: Disk) -> None:
+def test_a_client_keeps_its_text_and_can_close_after_the_store_recovered(
+    folder: Path, disk: FailingDisk
+) -> None:
     """Also where the service has released the session meanwhile: the client opens it again with its text."""
     with (
         opened_cache(folder, disk, limits()) as cache,

@@ -121,6 +121,15 @@ class DraftEngine:
             if own and each.index not in taken:
                 self._clear(each)
 
+    def clear(self, taken: Collection[int] = ()) -> None:
+        """Forget all KV but that of ``taken`` sequences; sessions keep their tokens, which are read again."""
+        for each in self._sequences.all:
+            if each.index not in taken:
+                try:
+                    self._clear(each)
+                finally:
+                    each.tokens.clear()  # what is still there is cut off by the next job
+
     def draft(self, request: DraftRequest) -> Draft:
         """Do a request from beginning to end. Raises what :meth:`begin` does, ModelError besides."""
         job = self.begin(request)

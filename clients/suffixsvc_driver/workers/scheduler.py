@@ -9,6 +9,9 @@ the worker is busy, with nothing done. What has started shares the model, batch 
 A long context - a new prompt - is read in chunks, so that it does not keep the others from drafting; nobody
 waits for its draft. Each request may say how long its driver waits: it is answered by then, with what was
 drafted so far. The context is read to its end in any case, or the session would never catch up.
+
+What the engine raises unexpectedly fails the requests of that very batch or read: it is logged and counted,
+the KV that no other request works on is read again, and the thread goes on.
 """
 
 from __future__ import annotations
@@ -17,12 +20,13 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import structlog
 
-from suffixsvc.errors import InvalidConfigError, ServiceUnavailableError, SuffixError
+from suffixsvc.errors import InvalidConfigError, ModelError, ServiceUnavailableError, SuffixError
 from suffixsvc.types import Draft
 from suffixsvc_driver.workers.engine import DraftEngine, DraftRequest, Job
 
@@ -39,6 +43,8 @@ _BUSY_AFTER_TOKENS: Final = 2.0
 _BUSY_AFTER_SECONDS: Final = 0.005
 #: an answer needs a moment to reach its driver
 _MARGIN_SECONDS: Final = 0.001
+#: pause after a failure that no request explains: it may come again at once
+_FAILED_PAUSE_SECONDS: Final = 0.1
 
 
 class Ticket:
@@ -73,10 +79,14 @@ class Scheduler:
     """Runs an engine on a thread of its own. Everything else is thread-safe.
 
     Args:
-        engine: the scheduler's alone from :meth:`start` to :meth:`stop`.
+        engine: the scheduler's alone from :meth:`start` to :meth:`stop`. What it raises unexpectedly is a
+            ModelError of the requests concerned.
         queue: requests that may wait at a time; one more is told "busy" at once.
         busy_after_seconds: how long one may wait for its start unless it says so itself; by default two
             tokens of the model, and 5 ms at least.
+
+    Attributes:
+        failures: unexpected exceptions so far.
 
     Raises:
         InvalidConfigError: a queue below 1, a time that is negative or no number.
@@ -116,6 +126,7 @@ class Scheduler:
         self._readers: deque[Ticket] = deque()
         self._finished: list[Ticket] = []
         self._drafts_since_chunk = 0
+        self.failures = 0
         self._thread = threading.Thread(target=self._run, name="draft-model", daemon=True)
 
     def start(self) -> None:
@@ -136,7 +147,7 @@ class Scheduler:
 
     @property
     def stopped(self) -> bool:
-        """Nothing is taken any more: it stops, or it broke."""
+        """Nothing is taken any more: :meth:`stop` was called."""
         with self._changed:
             return self._draining
 
@@ -212,13 +223,45 @@ class Scheduler:
     # -- the model's thread
 
     def _run(self) -> None:
+        going = True
         try:
-            while self._answer_and_admit():
-                self._compute()
-        except Exception as err:  # a bug must not leave drivers waiting
-            _log.exception("the draft model's thread failed", error=repr(err))
+            while going:
+                try:
+                    going = self._answer_and_admit()
+                    if going:
+                        self._compute()
+                except Exception as err:  # of no request: all that are under way may be concerned
+                    self._fail([*self._lanes, *self._readers], err)
+                    with self._changed:
+                        self._changed.wait(_FAILED_PAUSE_SECONDS)
         finally:
             self._give_up()
+
+    @contextmanager
+    def _failing(self, *tickets: Ticket) -> Iterator[None]:
+        """What is raised in here fails these requests, and nothing else."""
+        try:
+            yield
+        except Exception as err:  # a bug in one request must end neither the others nor the thread
+            self._fail(tickets, err)
+
+    def _fail(self, tickets: Sequence[Ticket], err: Exception) -> None:
+        self.failures += 1
+        _log.warning(
+            "the draft model failed unexpectedly; the worker goes on",
+            sessions=[ticket.request.session_id for ticket in tickets],
+            failures=self.failures,
+            error=repr(err)[:300],
+            exc_info=err if self.failures == 1 else None,
+        )
+        self._lanes = [ticket for ticket in self._lanes if ticket not in tickets]
+        self._readers = deque(ticket for ticket in self._readers if ticket not in tickets)
+        with suppress(Exception):  # it is cut off by the next job too
+            self._engine.clear(self._taken())  # nobody knows what was left in the KV
+        for ticket in tickets:
+            if ticket not in self._finished:
+                with suppress(Exception):  # of the session's length: then 0 is said
+                    self._finish(ticket, ModelError("the draft model failed", got=repr(err)[:80]))
 
     def _answer_and_admit(self) -> bool:
         """Answer what is done, start what can be, wait where there is neither. False: stop."""
@@ -238,9 +281,11 @@ class Scheduler:
             self._lanes_used += len(starting)
             self._slots_used += len(starting)
         for session_id in forgetting:
-            self._engine.forget(session_id, self._taken())
+            with self._failing():
+                self._engine.forget(session_id, self._taken())
         for ticket in starting:
-            self._start(ticket)
+            with self._failing(ticket):
+                self._start(ticket)
         with self._changed:
             self._note_load()
             self._batch_ends = self._clock() + self._expected()
@@ -309,22 +354,27 @@ class Scheduler:
             self._read_chunk()
         width = self._engine.costs.width_for(max(1, len(self._lanes)))
         next_token = self._clock() + self._engine.costs.step_seconds(width)
-        drafting = []
-        for ticket in self._lanes:
+        drafting: list[tuple[Ticket, Job]] = []
+        for ticket in list(self._lanes):
             job = ticket.job
             if job is None:
                 continue
-            while job.to_read and not job.done:
-                self._engine.read(job)
+            with self._failing(ticket):
+                while job.to_read and not job.done:
+                    self._engine.read(job)
+            if ticket in self._finished:
+                continue
             if ticket.deadline is not None:
                 if next_token + self._engine.costs.read_seconds(len(job.suggested)) > ticket.deadline:
                     job.suggested = []  # a token at a time, some may still come
                 if next_token > ticket.deadline:
                     job.left = 0  # its driver will not wait for another token
             if not job.done and not ticket.cancelled:
-                drafting.append(job)
+                drafting.append((ticket, job))
         # the oldest first: those behind were told that they would have to wait
-        self._engine.step(drafting[:width])
+        batch = drafting[:width]
+        with self._failing(*(ticket for ticket, _ in batch)):
+            self._engine.step([job for _, job in batch])
         self._drafts_since_chunk += bool(drafting)
         self._lanes = [ticket for ticket in self._lanes if not self._is_over(ticket)]
 
@@ -335,8 +385,9 @@ class Scheduler:
         if job is None or ticket.cancelled:
             self._finish(ticket, None)
             return
-        self._engine.read(job, _CHUNK)
-        if self._is_over(ticket):
+        with self._failing(ticket):
+            self._engine.read(job, _CHUNK)
+        if ticket in self._finished or self._is_over(ticket):
             return
         (self._readers if job.to_read else self._lanes).append(ticket)
 
@@ -353,9 +404,9 @@ class Scheduler:
     def _finish(self, ticket: Ticket, error: SuffixError | None) -> None:
         """To be answered as soon as the load is noted."""
         ticket.error = error
-        ticket.length = self._engine.length(ticket.request.session_id)
         ticket.seconds = self._clock() - ticket.started_at
         self._finished.append(ticket)
+        ticket.length = self._engine.length(ticket.request.session_id)
 
     def _give_up(self) -> None:
         """Leave nobody waiting."""
