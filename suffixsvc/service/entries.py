@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from suffixsvc.core import Seat
-from suffixsvc.errors import StepSequenceError
+from suffixsvc.errors import SessionClosedError, StepSequenceError, SuffixError, UnknownSessionError
 from suffixsvc.types import FloatArray, OutputId
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
 if TYPE_CHECKING:
     from suffixsvc.engine import Session
 
-__all__ = ["Closed", "Entry"]
+__all__ = ["Closed", "Entry", "not_live"]
 
 _DEFAULT_COST = 0.02
 
@@ -79,3 +79,27 @@ class Closed:
     expired: bool
     namespace: str = ""
     lost: bool = False
+
+
+def not_live(session_id: str, closed: Closed | None) -> SuffixError:
+    """Why there is no live session of this id.
+
+    Args:
+        closed: how the last one ended; None: there was none, as far as known.
+    """
+    if closed is not None and not closed.expired:
+        return SessionClosedError(
+            f"session {session_id} is closed", expected="a live session", remedy="Open a new session."
+        )
+    reason = "not known here"
+    if closed is not None:
+        reason = (
+            "released: its output could not be stored, and is lost unless it is sent again"
+            if closed.lost
+            else "expired: it was idle and its output is kept as incomplete"
+        )
+    return UnknownSessionError(
+        f"session {session_id} is {reason}",
+        expected="a live session",
+        remedy="Open it again with the prompt and the output so far.",
+    )

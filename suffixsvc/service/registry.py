@@ -10,7 +10,6 @@ is held while its engine session works, so that two streams that use one session
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 import uuid
@@ -33,15 +32,14 @@ from suffixsvc.errors import (
     ServiceUnavailableError,
     SessionClosedError,
     SuffixError,
-    UnknownOutputError,
-    UnknownSessionError,
 )
 from suffixsvc.index import step_together
 from suffixsvc.service import converters
 from suffixsvc.service.converters import AppendArgs, OpenArgs, StepArgs
-from suffixsvc.service.entries import Closed, Entry
+from suffixsvc.service.entries import Closed, Entry, not_live
+from suffixsvc.service.left_outputs import LeftOutputs
 from suffixsvc.service.unkept import GRACE_SECONDS, UnkeptSessions
-from suffixsvc.types import FloatArray, IncompleteOutput, OutputId, TokenArray
+from suffixsvc.types import FloatArray, OutputId, TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
 if TYPE_CHECKING:
@@ -67,6 +65,7 @@ class SessionRegistry:
     def __init__(self, cache: SuffixCache, limits: Limits) -> None:
         self._cache = cache
         self._limits = limits
+        self._left = LeftOutputs(cache)
         self._lock = threading.Lock()
         #: answers plain steps without Python; knows the seats of the live sessions
         self.desk = Desk(limits.max_draft_tokens, WIRE_SOURCES)
@@ -253,8 +252,8 @@ class SessionRegistry:
         if not commit and self._discard_left(session_id, closed):
             return None
         try:
-            with self._use(session_id) as (entry, session):
-                left = self._replaced(entry, session)
+            with self._use(session_id, touch=False) as (entry, session):
+                left = self._left.contained_in(session, entry.session_id)
                 try:
                     output_id = session.close(commit, incomplete=incomplete, wait=wait, session_id=session_id)
                 except Exception:
@@ -262,7 +261,7 @@ class SessionRegistry:
                     raise
                 self._retire(entry, Closed(output_id, expired=False))
                 if output_id is not None or not (commit and wait):
-                    self._forget_left(left, output_id)
+                    self._left.forget(left, output_id)
                 return output_id
         except SessionClosedError:
             closed = self._closed(session_id)  # by another call, while this one waited for the entry's lock
@@ -278,8 +277,13 @@ class SessionRegistry:
             return None if session_id in self._entries else self._recent.get(session_id)
 
     @contextmanager
-    def _use(self, session_id: str) -> Iterator[tuple[Entry, Session]]:
-        """The live session of this id, locked for the caller."""
+    def _use(self, session_id: str, *, touch: bool = True) -> Iterator[tuple[Entry, Session]]:
+        """The live session of this id, locked for the caller.
+
+        Args:
+            touch: it is used, and lives on. A close is no use: one that fails and is repeated must not renew
+                the session's grace (unkept.py).
+        """
         with self._lock:
             entry = self._entries.get(session_id)
         if entry is None:
@@ -287,29 +291,14 @@ class SessionRegistry:
         with entry.lock:
             if entry.session is None:
                 raise self._missing(session_id)
-            entry.touched = time.monotonic()
+            if touch:
+                entry.touched = time.monotonic()
             yield entry, entry.session
 
     def _missing(self, session_id: str) -> SuffixError:
         with self._lock:
             self._refuse_while_draining()
-        closed = self._closed(session_id)
-        if closed is not None and not closed.expired:
-            return SessionClosedError(
-                f"session {session_id} is closed", expected="a live session", remedy="Open a new session."
-            )
-        reason = "not known here"
-        if closed is not None:
-            reason = (
-                "released: its output could not be stored, and is lost unless it is sent again"
-                if closed.lost
-                else "expired: it was idle and its output is kept as incomplete"
-            )
-        return UnknownSessionError(
-            f"session {session_id} is {reason}",
-            expected="a live session",
-            remedy="Open it again with the prompt and the output so far.",
-        )
+        return not_live(session_id, self._closed(session_id))
 
     # ------------------------------------------------------------------------------------------ their end
 
@@ -350,7 +339,7 @@ class SessionRegistry:
                 return False
             session = entry.session
             try:
-                replaced = self._replaced(entry, session)
+                replaced = self._left.contained_in(session, entry.session_id)
                 output_id = session.close(commit=True, incomplete=True, session_id=entry.session_id)
             except Exception as error:  # the file system's own, too: no session may end the task
                 log.warning("session not committed", session=entry.session_id, error=str(error))
@@ -358,7 +347,7 @@ class SessionRegistry:
                 return False
             self._retire(entry, Closed(output_id, expired=True, namespace=entry.identity[0]))
             if output_id is not None:
-                self._forget_left(replaced, output_id)
+                self._left.forget(replaced, output_id)
             return True
 
     def _release(self, entries: Sequence[Entry]) -> int:
@@ -383,44 +372,18 @@ class SessionRegistry:
             self._retire(entry, Closed(None, expired=True, lost=True))
             return True
 
-    def _replaced(self, entry: Entry, session: Session) -> list[IncompleteOutput]:
-        """The incomplete outputs that this session's own replaces, as it contains them: what sessions of its
-        id left, in this process or in an earlier one."""
-        left = self._cache.incomplete_outputs(entry.session_id)
-        return [each for each in left if session.continues(each.namespace, each.uuid, entry.session_id)]
-
     def _discard_left(self, session_id: str, closed: Closed | None) -> bool:
-        """Take back what an expired session left, or where no session of this id is known here, the last one
-        of an earlier process; whether there was anything. Raises what the store says: try it again."""
-        if closed is not None:
-            namespace, output_id = closed.namespace, closed.output_id
-        else:
-            with self._lock:
-                known = session_id in self._entries
-            left = [] if known else self._cache.incomplete_outputs(session_id)
-            if not left:
+        """Take back what the last session of this id left; whether there was anything. A live one is not
+        touched."""
+        with self._lock:
+            if session_id in self._entries:
                 return False
-            namespace, output_id = left[-1].namespace, left[-1].output_id
-        if output_id is None:
+        if not self._left.discard(session_id, closed):
             return False
-        with contextlib.suppress(UnknownOutputError):  # by another call, or by its time to live
-            self._cache.namespace(namespace).forget(output_id)
         with self._lock:
             if session_id not in self._entries:
                 self._remember(session_id, Closed(None, expired=False))
         return True
-
-    def _forget_left(self, left: Sequence[IncompleteOutput], kept: OutputId | None) -> None:
-        """The resumed session has been acknowledged: what its first part left is worth a line in the log."""
-        for each in left:
-            if each.output_id == kept:
-                continue  # it was resumed and left again as it was
-            try:
-                self._cache.namespace(each.namespace).forget(each.output_id)
-            except UnknownOutputError:
-                continue  # somebody else forgot it
-            except SuffixError as error:
-                log.warning("incomplete output not forgotten", output=each.output_id, error=str(error))
 
     def _retire(self, entry: Entry, closed: Closed) -> None:
         """Take a closed entry out of the tables, under its own lock."""

@@ -53,7 +53,8 @@ class UnkeptSessions:
         with self._lock:
             before = self._forget(entry)
             size = tokens * BYTES_A_TOKEN
-            # its place in the order, and its grace, are those of the first failure since it was last used
+            # Its place in the order, and its grace, are those of the first failure since it was last used; a
+            # close is no use, or a client that repeats it would renew the grace for ever.
             first = before[1] if before is not None and not _used_since(entry, before[2]) else now
             self._held[entry.session_id] = entry, first, now, size
             self._bytes += size

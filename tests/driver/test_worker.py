@@ -36,6 +36,7 @@ from suffixsvc.errors import (
     InvalidInputError,
     InvalidTokensError,
     LimitExceededError,
+    ModelError,
     ServiceUnavailableError,
     UnknownSessionError,
     VocabularyMismatchError,
@@ -378,9 +379,11 @@ def test_more_drivers_than_a_worker_serves(engine: DraftEngine, socket_path: str
     server.stop()
 
 
-def test_a_worker_whose_model_broke_says_so(
+def test_a_worker_whose_model_failed_once_says_so_and_goes_on(
     engine: DraftEngine, client: DraftWorkerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It refused everybody from then on."""
+
     def broken(_jobs: Sequence[Job]) -> None:
         raise ZeroDivisionError
 
@@ -389,9 +392,12 @@ def test_a_worker_whose_model_broke_says_so(
     session.set_text([70, 71])
     assert len(session.draft(3, PATIENT)) == 0
     assert session.broken
-    assert isinstance(session.last_error, ServiceUnavailableError)
-    with pytest.raises(ServiceUnavailableError):
-        client.describe(1.0)
+    assert isinstance(session.last_error, ModelError)
+    monkeypatch.undo()
+    assert client.describe(PATIENT)
+    after = client.open_session(p_min=0.0)
+    after.set_text([70, 71])
+    assert len(after.draft(3, PATIENT)) == 3
 
 
 def test_garbage_on_the_wire_is_answered_typed(client: DraftWorkerClient) -> None:

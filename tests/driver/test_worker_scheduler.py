@@ -7,15 +7,17 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import structlog
 from suffixsvc_driver.targets.llama_context import ContextSettings
 from suffixsvc_driver.workers.batching import BatchCosts
 from suffixsvc_driver.workers.engine import DraftEngine, DraftRequest, Job
 from suffixsvc_driver.workers.scheduler import Scheduler, Ticket
 from suffixsvc_driver.workers.sequences import KvSequences
 
-from suffixsvc.errors import AppendGap, InvalidConfigError, ModelError, ServiceUnavailableError
+from suffixsvc.errors import AppendGap, InvalidConfigError, ModelError
 
 SLOTS = 4
 SETTINGS = ContextSettings(
@@ -266,22 +268,59 @@ def test_a_batch_that_fails_fails_only_for_whom_it_must(
     assert answers(scheduler, [again]) == [alone.draft(requests[1]).token_ids.tolist()]
 
 
-def test_a_thread_that_breaks_leaves_nobody_waiting(
-    engine: DraftEngine, run: Callable[..., Scheduler], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("call", ["begin", "read", "_check", "_decode", "forget", "length"])
+def test_an_unexpected_exception_fails_only_the_requests_concerned(
+    engine: DraftEngine,
+    alone: DraftEngine,
+    run: Callable[..., Scheduler],
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
 ) -> None:
-    def broken(_jobs: Sequence[Job]) -> None:
-        raise ZeroDivisionError
+    """One exception that was not our own ended the thread: the worker refused every request from then on,
+    until it was restarted. Now it is logged and counted, the requests of that read or batch have an error,
+    others are answered, and later ones drafted for as if nothing had happened."""
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    work = getattr(engine, call)
+    failing = False
 
-    monkeypatch.setattr(engine, "step", broken)
+    def broken(*arguments: Any) -> Any:
+        if failing and rng.random() < 0.4:
+            raise ZeroDivisionError
+        return work(*arguments)
+
+    monkeypatch.setattr(engine, call, broken)
     scheduler = run()
-    tickets = [scheduler.submit(ask("a", [1], 3)), scheduler.submit(ask("b", [1], 3))]
     scheduler.start()
-    answers(scheduler, tickets)
-    assert {type(ticket.error) for ticket in tickets} == {ServiceUnavailableError}
-    assert scheduler.stopped
-    after = scheduler.submit(ask("c", [1], 3))
-    scheduler.wait(after)
-    assert isinstance(after.error, ServiceUnavailableError)
+    texts = {name: prompt(i, rng.randrange(1, 20)) for i, name in enumerate("abcdef")}
+    answered = []
+    with structlog.testing.capture_logs() as logs:
+        for turn in range(12):
+            failing = turn < 10
+            requests = []
+            for name in rng.sample("abcdef", k=3):
+                texts[name] = texts[name] + prompt(rng.randrange(99), rng.randrange(1, 9))
+                request = ask(name, texts[name], rng.randrange(1, 6))
+                right = alone.draft(request).token_ids.tolist()[: rng.randrange(5)]
+                requests.append(replace(request, suggested=right))
+                if call == "forget":
+                    scheduler.forget(name)
+            tickets = [scheduler.submit(request) for request in requests]
+            for ticket, request in zip(tickets, requests, strict=True):
+                scheduler.wait(ticket)
+                assert not ticket.busy
+                if ticket.error is None:
+                    assert ticket.draft.token_ids.tolist() == alone.draft(request).token_ids.tolist()
+                    answered.append(failing)
+                else:
+                    assert isinstance(ticket.error, ModelError)
+                    assert failing
+    assert answered.count(False) == 6, "all of the last turns"
+    assert not scheduler.stopped
+    told = [entry for entry in logs if "failed unexpectedly" in entry["event"]]
+    assert len(told) == scheduler.failures > 0
+    assert call == "length" or answered.count(True) > 0
 
 
 def test_busy_has_done_nothing(
