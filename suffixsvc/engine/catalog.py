@@ -71,10 +71,12 @@ class Catalog:
         return [record_of(index) for index in sorted(self._indexes.values(), key=lambda index: index.path)]
 
     def bind(self, path: str, tokenizer: str | None) -> NamespaceIndex:
-        """The namespace of a valid path, created on first use; a tokenizer given once stays.
+        """The namespace of a valid path, created on first use; a tokenizer given once stays, and is durable
+        where the log holds the namespace.
 
         Raises:
-            LimitExceededError, TokenizerMismatchError. StoreError: it is being deleted.
+            LimitExceededError, TokenizerMismatchError. StoreError: it is being deleted, or the tokenizer was
+            not stored; the next call with it, or the next write, stores it.
         """
         check_namespace(NamespaceRecord(path, tokenizer or ""))
         with self._lock:
@@ -83,11 +85,7 @@ class Catalog:
                 self._require_place()
                 index = self._create(path)
             if index.deleted:
-                raise StoreError(
-                    f"namespace {path} is being deleted",
-                    expected="a namespace that is there, or a path that is free",
-                    remedy="Try again when it is gone; delete it again if its deletion failed.",
-                )
+                raise _being_deleted(path)
             if tokenizer and index.tokenizer and index.tokenizer != tokenizer:
                 raise TokenizerMismatchError(
                     f"namespace {path} holds tokens of another tokenizer",
@@ -95,11 +93,12 @@ class Catalog:
                     got=tokenizer,
                     remedy="Use another namespace for this model.",
                 )
-            bound = not tokenizer or index.tokenizer == tokenizer
             index.tokenizer = tokenizer or index.tokenizer
-            stored = index.stored
-        if not bound and stored:
-            self._store.add_namespace(NamespaceRecord(path, tokenizer or ""))
+        if tokenizer and self._indexes.lacks_tokenizer(index):
+            try:
+                self.store(index)
+            except UnknownNamespaceError:
+                raise _being_deleted(path) from None
         return index
 
     def _require_place(self) -> None:
@@ -152,7 +151,8 @@ class Catalog:
         ]
 
     def store(self, index: NamespaceIndex) -> None:
-        """Have the store hold a namespace, though nothing was written to it. Durable when it returns."""
+        """Have the store hold a namespace with its tokenizer, though nothing was written to it. Durable when
+        it returns."""
         create = self._indexes.begin_write(index)
         kept = False
         try:
@@ -160,7 +160,7 @@ class Catalog:
                 self._store.add_namespace(record)
             kept = True
         finally:
-            self._indexes.end_write(index, kept=kept)
+            self._indexes.end_write(index, create, kept=kept)
 
     # ------------------------------------------------------------------------------------------- deleting
 
@@ -223,7 +223,7 @@ class Catalog:
         """
         for record in self._store.namespaces():
             index = self._create(record.path)
-            index.tokenizer, index.stored = record.tokenizer, True
+            index.tokenizer, index.logged_tokenizer, index.stored = record.tokenizer, record.tokenizer, True
             if index.ledger is not None:
                 index.ledger.complete = False
             self._indexes.keep(index)
@@ -254,3 +254,11 @@ class Catalog:
                 self._store.put_state(index.path, _LEARNER_STATE, index.learner.save())
             except StoreFullError as error:  # derived and learned anew: no reason to fail a close
                 log.warning("what was learned could not be kept", namespace=index.path, error=str(error))
+
+
+def _being_deleted(path: str) -> StoreError:
+    return StoreError(
+        f"namespace {path} is being deleted",
+        expected="a namespace that is there, or a path that is free",
+        remedy="Try again when it is gone; delete it again if its deletion failed.",
+    )

@@ -66,21 +66,38 @@ class Indexes:
             if index.deleted:
                 raise unknown_namespace(index.path)
             index.writes += 1
-            if index.stored:
+            if index.stored and index.logged_tokenizer == index.tokenizer:
                 return ()
             self._used.pop(index.path, None)
             self._kept[index.path] = index
-            return [record_of(index)]
+            create = [record_of(index)]
+            index.untagged_writes += _untagged(create)
+            return create
 
-    def end_write(self, index: NamespaceIndex, *, kept: bool) -> None:
-        """The store has decided: it holds the namespace, or does not because of this."""
+    def end_write(self, index: NamespaceIndex, create: Sequence[NamespaceRecord], *, kept: bool) -> None:
+        """The store has decided: it holds the namespace, or does not because of this.
+
+        Args:
+            create: what :meth:`begin_write` returned.
+        """
         with self._lock:
             index.writes -= 1
-            index.stored |= kept
+            index.untagged_writes -= _untagged(create)
+            if kept:
+                index.stored = True
+                for record in create:
+                    index.logged_tokenizer = record.tokenizer or index.logged_tokenizer
             if not (index.stored or index.writes or index.deleted):
                 self._kept.pop(index.path, None)
                 self._used[index.path] = index
             self._lock.notify_all()
+
+    def lacks_tokenizer(self, index: NamespaceIndex) -> bool:
+        """Whether the log holds the namespace without the tokenizer bound to it. Waits for writes that
+        may make it so."""
+        with self._lock:
+            self._lock.wait_for(lambda: index.stored or not index.untagged_writes)
+            return index.stored and index.logged_tokenizer != index.tokenizer
 
     def wait_for_writes(self, index: NamespaceIndex) -> None:
         """Returns when no write is in flight. Of one that is deleted, none begins after that."""
@@ -95,6 +112,11 @@ class Indexes:
             for held in (self._kept, self._used):
                 if held.get(index.path) is index:
                     del held[index.path]
+
+
+def _untagged(create: Sequence[NamespaceRecord]) -> int:
+    """1 where a namespace is to be made without a tokenizer."""
+    return sum(not record.tokenizer for record in create)
 
 
 def record_of(index: NamespaceIndex) -> NamespaceRecord:

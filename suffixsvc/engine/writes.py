@@ -62,7 +62,7 @@ class Write(ABC):
         """
         self._ending.callback(room.admit(self._index, self._outputs, live=live))
         self._create = indexes.begin_write(self._index)
-        self._ending.callback(lambda: indexes.end_write(self._index, kept=self._stored))
+        self._ending.callback(lambda: indexes.end_write(self._index, self._create, kept=self._stored))
 
     def hand_over(self, store: Store) -> Future[list[OutputId]]:
         """Give it to the store."""

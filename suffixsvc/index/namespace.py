@@ -135,7 +135,9 @@ class NamespaceIndex:
         # The engine's catalog keeps these:
         self.tokenizer = ""  #: its fingerprint; empty while none was given
         self.stored = False  #: the log knows the namespace
+        self.logged_tokenizer = ""  #: the tokenizer that the log has for it
         self.writes = 0  #: in flight
+        self.untagged_writes = 0  #: of these, those that would make the namespace without a tokenizer
         self._now_us = now_us
         #: who was drafted from; None where nothing is ever evicted
         self.ledger = ledger

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ import pytest
 from sealing_testing import output
 
 from suffixsvc import Limits, Policies, Policy, SuffixCache
+from suffixsvc.engine.namespace import Namespace
 from suffixsvc.errors import (
     InvalidNamespaceError,
     LimitExceededError,
@@ -301,3 +303,105 @@ def test_a_deletion_that_was_interrupted_at_its_end_can_be_finished(
         cache.namespace("a", "another").add_output(TEXT)
         cache.check()
         assert cache.stats().outputs == 1
+
+
+# ------------------------------------------------------------------------------------------- its tokenizer
+
+
+def stored_tokenizers(cache: SuffixCache) -> dict[str, str]:
+    return {record.path: record.tokenizer for record in cache._store.namespaces()}
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_tokenizer_that_is_bound_while_the_first_write_is_in_flight_is_stored(
+    place: Path | None, cache: SuffixCache, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """The write had been handed to the store without a tokenizer, and the store did not hold the namespace
+    yet: the tokenizer was bound in memory alone, and after a restart another one could be bound."""
+    append = cache._store.append
+    begun, go_on, bound = threading.Event(), threading.Event(), threading.Event()
+
+    def late(*args: Any, **more: Any) -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        if not kept:
+            raise StoreError("injected")
+        return append(*args, **more)
+
+    def write() -> None:
+        with contextlib.suppress(StoreError):
+            cache.namespace("a").add_output(TEXT)
+
+    def bind() -> None:
+        held.append(cache.namespace("a", "a-tokenizer"))
+        bound.set()
+
+    held: list[Namespace] = []
+    monkeypatch.setattr(cache._store, "append", late)
+    threads = [threading.Thread(target=write), threading.Thread(target=bind)]
+    threads[0].start()
+    assert begun.wait(60)
+    threads[1].start()
+    early = bound.wait(0.2)
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert not early, "bound before it was known whether the namespace is stored"
+    assert held[0].tokenizer == "a-tokenizer"
+    assert stored_tokenizers(cache) == ({"a": "a-tokenizer"} if kept else {})
+    monkeypatch.undo()
+    held[0].add_output(TEXT)
+    assert stored_tokenizers(cache) == {"a": "a-tokenizer"}
+
+
+def test_a_tokenizer_that_could_not_be_stored_is_stored_later(
+    place: Path | None, cache: SuffixCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store failed to note the tokenizer of a namespace that had none. Memory had it from then on, so no
+    later call saw anything to be stored, until the restart that lost it."""
+
+    def fails(*_: object) -> None:
+        raise StoreError("injected")
+
+    cache.namespace("a").add_output(TEXT)
+    for _ in range(2):
+        with monkeypatch.context() as broken:
+            broken.setattr(cache._store, "add_namespace", fails)
+            with pytest.raises(StoreError, match="injected"):
+                cache.namespace("a", "a-tokenizer")
+    assert stored_tokenizers(cache) == {"a": ""}
+    cache.namespace("a", "a-tokenizer")
+    assert stored_tokenizers(cache) == {"a": "a-tokenizer"}
+    with monkeypatch.context() as broken:
+        broken.setattr(cache._store, "add_namespace", fails)
+        cache.namespace("a", "a-tokenizer")  # what is stored is not stored again
+
+
+def test_the_next_write_stores_a_tokenizer_that_could_not_be_stored(
+    place: Path | None, cache: SuffixCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its own transaction, for a caller that binds it no second time."""
+
+    def fails(*_: object) -> None:
+        raise StoreError("injected")
+
+    namespace = cache.namespace("a")
+    namespace.add_output(TEXT)
+    with monkeypatch.context() as broken:
+        broken.setattr(cache._store, "add_namespace", fails)
+        with pytest.raises(StoreError, match="injected"):
+            cache.namespace("a", "a-tokenizer")
+    namespace.add_output(TEXT)
+    assert stored_tokenizers(cache) == {"a": "a-tokenizer"}
+
+
+def test_a_tokenizer_that_came_with_the_first_write_is_not_stored_twice(
+    cache: SuffixCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise StoreError("injected")
+
+    cache.namespace("a", "a-tokenizer").add_output(TEXT)
+    monkeypatch.setattr(cache._store, "add_namespace", fails)
+    cache.namespace("a", "a-tokenizer").add_output(TEXT)
+    assert stored_tokenizers(cache) == {"a": "a-tokenizer"}
