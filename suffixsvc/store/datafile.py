@@ -32,6 +32,7 @@ from lmdb import verify as lmdb_verify
 from suffixsvc.errors import StoreCorruptError, StoreError, StoreForeignError
 from suffixsvc.store import pagewalk
 from suffixsvc.store.folder import DATA_FILE, disk_error, sync_folder
+from suffixsvc.store.meta_journal import MetaBefore
 from suffixsvc.store.records import COUNTERS_KEY, decode_counters
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "require_own_commits",
     "require_whole",
     "restore_meta_page",
+    "roll_back",
     "verify_pages",
 ]
 
@@ -161,19 +163,41 @@ def meta_page(fd: int, page_bytes: int, txn: int) -> bytes:
     return os.pread(fd, _META.size, txn % 2 * page_bytes)
 
 
-def restore_meta_page(path: str, page_bytes: int, txn: int, raw: bytes) -> None:
+def restore_meta_page(path: str, page_bytes: int, before: MetaBefore) -> None:
     """Put back what :func:`meta_page` gave, durably: a commit that failed is then none, whatever of it
     reached the disk. The pages of the transaction before are whole, as are those of the one that is put back:
     LMDB takes a page for new data only when two transactions have passed since it was freed."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            os.pwrite(fd, raw, txn % 2 * page_bytes)
+            os.pwrite(fd, before.raw, before.txn % 2 * page_bytes)
             os.fsync(fd)
         finally:
             os.close(fd)
     except OSError as e:
         raise disk_error(e, path, "taking back a commit in") from e
+
+
+def roll_back(path: str, before: MetaBefore) -> bool:
+    """Put back the meta page that the journal holds, where the commit failed or left half a page; whether
+    that was so. A journal of another file, or of an older state of this one, changes nothing: the other meta
+    page is not of the transaction before."""
+    slot = before.txn % 2
+    _, *metas = _both_metas(path)
+    page, other = metas[slot], metas[1 - slot]
+    if len(before.raw) != _META.size or other.txn != before.txn - 1:
+        return False
+    fd = open_to_read(path)
+    try:
+        found = meta_page(fd, other.page_bytes, before.txn)
+    except OSError as e:
+        raise disk_error(e, path, "reading") from e
+    finally:
+        os.close(fd)
+    if found == before.raw or (page.txn == before.txn and not before.failed):
+        return False
+    restore_meta_page(path, other.page_bytes, before)
+    return True
 
 
 def inspect(path: str) -> DataFileInfo:

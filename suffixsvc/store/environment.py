@@ -9,8 +9,9 @@ are short, counted at a gate, and growth waits until none is under way:
     reopening ──┘  the same, with a new LMDB environment
 
 A commit that failed may be on the disk or not, and LMDB writes no more. Before a commit the meta page that it
-will overwrite is read; reopening puts it back, so that a commit that failed never happened, verifies the file
-as an open does, while readers go on, and only then replaces the environment.
+will overwrite is read and kept in a journal; reopening puts it back, so that a commit that failed never
+happened, verifies the file as an open does, while readers go on, and only then replaces the environment.
+Where the process ends before that, the next open puts it back.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import lmdb
+import structlog
 
 from suffixsvc.errors import StoreClosedError, StoreCorruptError, StoreError, StoreForeignError
 from suffixsvc.store import datafile
@@ -32,6 +34,7 @@ from suffixsvc.store.clock_record import load_clock
 from suffixsvc.store.folder import DATA_FILE, FULL_ERRNOS, FolderLock, disk_error
 from suffixsvc.store.gate import Gate
 from suffixsvc.store.identity_records import encode_node
+from suffixsvc.store.meta_journal import MetaBefore, MetaJournal
 from suffixsvc.store.records import (
     COUNTERS_KEY,
     NODE_KEY,
@@ -55,6 +58,8 @@ __all__ = [
     "new_node_id",
     "rounded_up",
 ]
+
+log = structlog.get_logger(__name__)
 
 #: simultaneous short reads; each takes a slot of LMDB's reader table
 _MAX_READERS: Final = 1024
@@ -116,10 +121,12 @@ class Environment:
         self._closed = False
         self._folder = folder
         self._sync = sync
-        #: of a commit that failed: its number, and the meta page that it may have overwritten
-        self._unsettled: tuple[int, bytes] | None = None
+        #: of a commit that failed: the meta page that it may have overwritten
+        self._unsettled: MetaBefore | None = None
         self._lock = FolderLock(folder)
         try:
+            self._journal = MetaJournal(folder)
+            self._roll_back()
             if not os.path.lexists(self.path):
                 datafile.create(folder, map_bytes_initial, lambda env: _fill(env, created_us), hook)
             info = datafile.inspect(self.path)
@@ -148,8 +155,19 @@ class Environment:
                 self._release()
                 raise
         except BaseException:
+            self._journal.close()
             self._lock.release()
             raise
+
+    def _roll_back(self) -> None:
+        """What a process left of a commit that failed."""
+        before = self._journal.left()
+        if before is None:
+            return
+        if os.path.lexists(self.path) and datafile.roll_back(self.path, before):
+            self._call_hook("rolled-back")
+            log.warning("a commit that failed is taken back", folder=self.path, transaction=before.txn)
+        self._journal.settle()
 
     @property
     def _env(self) -> lmdb.Environment:
@@ -287,16 +305,21 @@ class Environment:
         whether the commit is on the disk. Writer thread."""
         number = txn.id()
         try:
-            before = datafile.meta_page(self._fd, self._page_bytes, number)
+            before = MetaBefore(number, datafile.meta_page(self._fd, self._page_bytes, number))
         except OSError as e:
             raise disk_error(e, self.path, "reading") from e
+        self._journal.begin(before)
         try:
             txn.commit()
-        except lmdb.MapFullError:
-            raise  # seen while the transaction was prepared: nothing was written
-        except lmdb.Error:
-            self._unsettled = number, before
+        except lmdb.MapFullError:  # seen while the transaction was prepared: nothing was written
+            self._journal.end()
             raise
+        except lmdb.Error:
+            self._unsettled = before
+            self._call_hook("commit-failed")
+            self._journal.fail(before)
+            raise
+        self._journal.end()
 
     @property
     def unsettled(self) -> bool:
@@ -311,7 +334,7 @@ class Environment:
             StoreError: not now. Where that shows early, the environment that was there still serves reads.
         """
         if self._unsettled is not None:
-            datafile.restore_meta_page(self.path, self._page_bytes, *self._unsettled)
+            datafile.restore_meta_page(self.path, self._page_bytes, self._unsettled)
         self._call_hook("reopen-restored")
         info = datafile.inspect(self.path)
         datafile.require_whole(self.path, info)
@@ -333,6 +356,7 @@ class Environment:
                 if isinstance(error, lmdb.Error):
                     raise full_or_store_error(error, f"opening {self.path} again") from error
                 raise
+        self._journal.settle()
         self._unsettled = None
         self._call_hook("reopened")
 
@@ -397,6 +421,7 @@ class Environment:
                 raise full_or_store_error(e, "flushing at close") from e
             finally:
                 self._release()
+                self._journal.close()
                 self._lock.release()
 
     def _call_hook(self, point: str) -> None:

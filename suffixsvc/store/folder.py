@@ -4,6 +4,7 @@ DIR/
   owner.lock     flock'ed by the one process that has the folder open; holds its pid
   data.mdb       LMDB's data file: everything
   lock.mdb       LMDB's reader table; worthless between runs
+  meta.journal   the meta page that a commit overwrites (meta_journal.py)
   .creating/     a data file that is not finished yet; removed at the next open
 """
 

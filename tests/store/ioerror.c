@@ -8,6 +8,7 @@
  *         2  synced                (the sync is done, and still reported as failed)
  *         4  written through a descriptor that syncs by itself, as meta pages are (nothing is written)
  *         8  the same, but written before it is reported as failed
+ *        16  with one of the last two: once one of those has failed, 1 and 2 fail as well
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -23,10 +24,10 @@
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
-enum { DATA = 1, SYNC = 2, META = 4, META_WRITTEN = 8 };
+enum { DATA = 1, SYNC = 2, META = 4, META_WRITTEN = 8, AFTER_META = 16 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int kinds, left, seen;
+static int kinds, left, seen; /* `kinds` gets DATA and SYNC where AFTER_META asks for it */
 
 void ioerror_arm(int which, int count)
 {
@@ -66,6 +67,8 @@ static int fails(int fd, int which)
     if (hit) {
         left--;
         seen++;
+        if (kinds & AFTER_META && hit & (META | META_WRITTEN))
+            kinds |= DATA | SYNC;
     }
     pthread_mutex_unlock(&lock);
     return hit;

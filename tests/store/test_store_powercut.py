@@ -21,6 +21,7 @@ import pytest
 from test_store_crash import Truth
 
 from suffixsvc.errors import StoreError
+from suffixsvc.store.meta_journal import JOURNAL_FILE
 
 pytestmark = pytest.mark.crash
 
@@ -95,7 +96,7 @@ class Disk:
         if rng is not None and rng.random() < 0.5:
             names = dict(self.names)
         for name, number in names.items():
-            if not name.endswith("data.mdb"):
+            if not name.endswith(("data.mdb", JOURNAL_FILE)):
                 continue
             file = self.files[number]
             image = bytearray(file.durable)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,9 +22,12 @@ class ForkServer:
     Args:
         script: a module with a ``live(order)``, which ``support.victims`` runs in a process for every order.
         patience_seconds: a victim that says nothing for so long hangs.
+        environ: environment variables of the victims; this process's where it is None.
     """
 
-    def __init__(self, script: Path, patience_seconds: float = 60.0) -> None:
+    def __init__(
+        self, script: Path, patience_seconds: float = 60.0, environ: Mapping[str, str] | None = None
+    ) -> None:
         self.patience_seconds = patience_seconds
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("victims.py")), str(script)],
@@ -32,6 +35,7 @@ class ForkServer:
             stdout=subprocess.PIPE,
             text=True,
             bufsize=1,
+            env=environ,
         )
         assert self.process.stdin
         assert self.process.stdout
