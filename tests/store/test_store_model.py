@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,11 +12,23 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from store_testing import Clock, make_output, plain
 
-from suffixsvc.errors import ManifestError, UnknownOutputError
+from suffixsvc.errors import InvalidInputError, ManifestError, UnknownNamespaceError, UnknownOutputError
 from suffixsvc.store import LmdbStore, MemoryStore
-from suffixsvc.types import NamespaceRecord, NewOutput, Store, StoredOutput
+from suffixsvc.store.identity_records import drawn_uuid
+from suffixsvc.types import (
+    IncompleteOutput,
+    NamespaceRecord,
+    NewOutput,
+    OutputId,
+    Store,
+    StoredOutput,
+    repeated_in,
+)
 
 PATHS = ("a", "a/b", "z")
+#: of outputs whose writer chose none, and few others, so that they meet again
+UUIDS = (b"", b"", b"", bytes([1] * 16), bytes([2] * 16), bytes([255] * 16))
+SESSIONS = ("", "s", "another")
 
 outputs = st.builds(
     make_output,
@@ -27,6 +40,8 @@ outputs = st.builds(
     incomplete=st.booleans(),
     corpus=st.booleans(),
     ttl_seconds=st.sampled_from([0, 0, 1, 5, 2**32 - 1]),
+    uuid=st.sampled_from(UUIDS),
+    session_id=st.sampled_from(SESSIONS),
 )
 
 
@@ -40,6 +55,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.clock = Clock(1_000_000.0)
         self.rows: dict[int, tuple[float, dict[str, Any]]] = {}
         self.states: dict[tuple[str, str], bytes] = {}
+        #: the uuid and the session of each row
+        self.identities: dict[OutputId, tuple[bytes, str]] = {}
+        self.paths: set[str] = set()
         self.last = 0
         self.names = 0
 
@@ -47,18 +65,101 @@ class StoreMachine(RuleBasedStateMachine):
     def open(self) -> None:
         self.start()
         for path in PATHS:
-            self.store.add_namespace(NamespaceRecord(path))
+            self.add_namespace(path)
+
+    @rule(path=st.sampled_from(PATHS))
+    def add_namespace(self, path: str) -> None:
+        self.store.add_namespace(NamespaceRecord(path))
+        self.paths.add(path)
+
+    @rule(path=st.sampled_from(PATHS))
+    def delete_namespace(self, path: str) -> None:
+        """Its rows and states go, those of namespaces below it stay; its path is free again."""
+        if self.is_unknown(path, lambda: self.store.delete_namespace(path)):
+            return
+        gone = [i for i, (_, output) in self.rows.items() if output["namespace"] == path]
+        assert self.store.delete_namespace(path) == len(gone)
+        for output_id in gone:
+            self.take(output_id)
+        self.states = {key: value for key, value in self.states.items() if key[0] != path}
+        self.paths.remove(path)
+
+    def is_unknown(self, path: str, call: Callable[[], object]) -> bool:
+        """Whether there is no such namespace; then the call says so."""
+        if path in self.paths:
+            return False
+        with pytest.raises(UnknownNamespaceError):
+            call()
+        return True
+
+    def take(self, output_id: OutputId) -> tuple[float, dict[str, Any]]:
+        """A row that is there no more."""
+        del self.identities[output_id]
+        return self.rows.pop(output_id)
 
     def start(self) -> None:
         raise NotImplementedError
 
-    @rule(batch=st.lists(outputs, max_size=5))
-    def append(self, batch: list[NewOutput]) -> None:
-        ids = self.store.append(batch).result()
-        assert ids == list(range(self.last + 1, self.last + 1 + len(batch)))
+    @rule(batch=st.lists(outputs, max_size=5), create=st.booleans())
+    def append(self, batch: list[NewOutput], create: bool = False) -> None:
+        """All of it or, where a namespace is unknown or a uuid names another output, nothing."""
+        used = {output.namespace for output in batch}
+        made = [NamespaceRecord(path) for path in sorted(used)] if create else []
+        expected = self.ids_of(batch)
+        if not create and not used <= self.paths:
+            with pytest.raises(UnknownNamespaceError):
+                self.store.append(batch).result()
+            return
+        if expected is None:
+            with pytest.raises(InvalidInputError, match="uuid"):
+                self.store.append(batch, made).result()
+            return
+        ids = self.store.append(batch, made).result()
+        self.paths |= used
+        assert ids == expected
+        first = self.last + 1
+        seen: set[OutputId] = set()
+        assert repeated_in(ids) == [n for n, i in enumerate(ids) if i < first or i in seen or seen.add(i)]
         for output_id, output in zip(ids, batch, strict=True):
-            self.rows[output_id] = (self.clock.now, plain(output))
-        self.last += len(batch)
+            if output_id > self.last:
+                self.rows[output_id] = (self.clock.now, plain(output))
+                uuid = output.uuid or drawn_uuid(self.store.node_id, output_id)
+                self.identities[output_id] = uuid, output.session_id
+                self.last = output_id
+
+    def ids_of(self, batch: list[NewOutput]) -> list[OutputId] | None:
+        """What an append of these has to return; None where a uuid names another output, or one that is to
+        be drawn."""
+        named = {(self.rows[i][1]["namespace"], uuid): i for i, (uuid, _) in self.identities.items()}
+        contents = {i: output["token_ids"] for i, (_, output) in self.rows.items()}
+        coming = {drawn_uuid(self.store.node_id, self.last + n) for n in range(1, 10)}
+        ids = []
+        last = self.last
+        for output in batch:
+            tokens = output.token_ids.tolist()
+            there = named.get((output.namespace, output.uuid)) if output.uuid else None
+            if there is not None:
+                if contents[there] != tokens:
+                    return None
+                ids.append(there)
+                continue
+            if output.uuid in coming:
+                return None
+            last += 1
+            ids.append(last)
+            contents[last] = tokens
+            if output.uuid:
+                named[output.namespace, output.uuid] = last
+        return ids
+
+    @rule(data=st.data(), namespace=st.sampled_from(PATHS), same=st.booleans())
+    def send_again_by_a_uuid_that_was_drawn(self, data: st.DataObject, namespace: str, same: bool) -> None:
+        """Of a row that is there, was forgotten, or is still to come; in its own namespace or another."""
+        output_id = data.draw(st.integers(1, self.last + 2))
+        row = self.rows.get(output_id)
+        tokens = row[1]["token_ids"] if row is not None and same else [77, 7]
+        uuid = drawn_uuid(self.store.node_id, output_id)
+        self.append([make_output(tokens, namespace=namespace, uuid=uuid)])
 
     @rule(data=st.data())
     def forget(self, data: st.DataObject) -> None:
@@ -66,7 +167,7 @@ class StoreMachine(RuleBasedStateMachine):
         namespace = data.draw(st.sampled_from(PATHS))
         if output_id in self.rows and self.rows[output_id][1]["namespace"] == namespace:
             gone = self.store.forget(namespace, output_id)
-            assert (gone.written_at, plain(gone.output)) == self.rows.pop(output_id)
+            assert (gone.written_at, plain(gone.output)) == self.take(output_id)
         else:
             with pytest.raises(UnknownOutputError):
                 self.store.forget(namespace, output_id)
@@ -74,16 +175,18 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data(), namespace=st.sampled_from(PATHS))
     def forget_many(self, data: st.DataObject, namespace: str) -> None:
         ids = data.draw(st.lists(st.integers(1, self.last + 1), max_size=6))
+        if self.is_unknown(namespace, lambda: self.store.forget_many(namespace, ids)):
+            return
         there = {i for i in ids if i in self.rows and self.rows[i][1]["namespace"] == namespace}
         gone = self.store.forget_many(namespace, ids)
         assert [(s.output_id, (s.written_at, plain(s.output))) for s in gone] == [
-            (i, self.rows.pop(i)) for i in sorted(there)
+            (i, self.take(i)) for i in sorted(there)
         ]
 
     @precondition(lambda self: self.last in self.rows)
     @rule()
     def forget_the_newest(self) -> None:
-        self.store.forget(self.rows.pop(self.last)[1]["namespace"], self.last)
+        self.store.forget(self.take(self.last)[1]["namespace"], self.last)
 
     @rule(seconds=st.integers(0, 6))
     def time_passes(self, seconds: int) -> None:
@@ -95,16 +198,20 @@ class StoreMachine(RuleBasedStateMachine):
         due = {i for i, (at, o) in self.rows.items() if o["ttl_seconds"] and at + o["ttl_seconds"] <= now}
         assert {s.output_id for s in self.store.expire(now)} == due
         for output_id in due:
-            del self.rows[output_id]
+            self.take(output_id)
 
     @rule(path=st.sampled_from(PATHS), name=st.sampled_from("xy"), value=st.binary(max_size=3000))
     def put_state(self, path: str, name: str, value: bytes) -> None:
+        if self.is_unknown(path, lambda: self.store.put_state(path, name, value)):
+            return
         self.store.put_state(path, name, value)
         self.states[path, name] = value
 
     @rule(path=st.sampled_from([None, *PATHS]), data=st.data())
     def scan_while_it_changes(self, path: str | None, data: st.DataObject) -> None:
         """Drawn half, then rows go and come, then the rest is drawn: still the first moment's rows."""
+        if path is not None and self.is_unknown(path, lambda: list(self.store.scan(path))):
+            return
         expected = [i for i in self.rows if path in (None, self.rows[i][1]["namespace"])]
         kept = dict(self.rows)
         scan = self.store.scan(path)
@@ -113,7 +220,9 @@ class StoreMachine(RuleBasedStateMachine):
             drawn += [stored for stored in [next(scan, None)] if stored is not None]
         if expected and self.rows:
             victim = data.draw(st.sampled_from(sorted(self.rows)))
-            self.store.forget(self.rows.pop(victim)[1]["namespace"], victim)
+            self.store.forget(self.take(victim)[1]["namespace"], victim)
+        if data.draw(st.booleans()):
+            self.delete_namespace(data.draw(st.sampled_from(sorted(self.paths or PATHS))))
         self.append(data.draw(st.lists(outputs, max_size=1)))
         drawn += scan
         assert [s.output_id for s in drawn] == expected
@@ -122,6 +231,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(path=st.sampled_from(PATHS), most=st.integers(1, 4))
     def seal(self, path: str, most: int) -> None:
         """The oldest rows that no segment stands for, up to the next segment."""
+        if self.is_unknown(path, lambda: self.store.segments(path)):
+            return
         ours = [i for i in sorted(self.rows) if self.rows[i][1]["namespace"] == path]
         records = self.store.segments(path)
         free = [i for i in ours if not any(record.covers(i) for record in records)]
@@ -135,6 +246,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(path=st.sampled_from(PATHS), data=st.data())
     def merge_or_drop(self, path: str, data: st.DataObject) -> None:
+        if self.is_unknown(path, lambda: self.store.tombstones(path)):
+            return
         records = self.store.segments(path)
         if not records:
             return
@@ -170,6 +283,8 @@ class StoreMachine(RuleBasedStateMachine):
         found = {s.output_id: (s.written_at, plain(s.output)) for s in self.store.scan()}
         assert found == self.rows
         assert list(found) == sorted(found)
+        assert {n.path for n in self.store.namespaces()} == self.paths
+        self.identities_agree()
         for (path, name), value in self.states.items():
             assert self.store.get_state(path, name) == value
         stats = self.store.stats()
@@ -177,6 +292,22 @@ class StoreMachine(RuleBasedStateMachine):
         tokens = sum(len(o["token_ids"]) for _, o in self.rows.values())
         assert (stats.outputs, stats.payloads, stats.tokens) == (len(self.rows), len(contents), tokens)
         assert stats.last_lsn == self.last
+
+    def identities_agree(self) -> None:
+        """Every row is found by its uuid, in its own namespace alone, and the incomplete ones by session."""
+        written = {s.output_id: (s.output.uuid, s.output.session_id) for s in self.store.scan()}
+        assert written == self.identities
+        left: dict[str, list[IncompleteOutput]] = {session: [] for session in SESSIONS if session}
+        for output_id, (uuid, session) in self.identities.items():
+            row = self.rows[output_id][1]
+            assert self.store.find(row["namespace"], uuid) == output_id
+            if row["incomplete"] and session:
+                left[session].append(IncompleteOutput(output_id, row["namespace"], uuid))
+        assert {session: self.store.incomplete(session) for session in left} == left
+        named = {(self.rows[i][1]["namespace"], uuid) for i, (uuid, _) in self.identities.items()}
+        for path in self.paths:
+            for uuid in set(UUIDS) - {b""}:
+                assert (self.store.find(path, uuid) is not None) == ((path, uuid) in named)
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
