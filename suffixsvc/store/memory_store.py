@@ -189,9 +189,9 @@ class MemoryStore:
             self._require_room(needed + sum(_row_bytes(o) for o in outputs))
             for record in create:
                 self._require_tokenizer(record)
+            self._require_uuids(outputs)
             for record in create:
                 self.add_namespace(record)
-            self._require_uuids(outputs)
             ids = AppendedIds()
             for place, output in enumerate(outputs):
                 there = self._uuids.get((output.namespace, output.uuid))

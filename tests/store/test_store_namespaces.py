@@ -12,7 +12,13 @@ from removal_child import OUTPUTS, OWN, fill_namespaces
 from store_testing import NS, make_output, plain_stored
 from support.forking import ForkServer
 
-from suffixsvc.errors import StoreError, StoreFullError, TokenizerMismatchError, UnknownNamespaceError
+from suffixsvc.errors import (
+    InvalidInputError,
+    StoreError,
+    StoreFullError,
+    TokenizerMismatchError,
+    UnknownNamespaceError,
+)
 from suffixsvc.store import LmdbStore, MemoryStore
 from suffixsvc.store import records as r
 from suffixsvc.store.lmdb_store import MIN_LIMIT_BYTES
@@ -88,10 +94,14 @@ def test_an_append_can_make_its_namespace(store: Store) -> None:
 
 
 def test_a_refused_append_leaves_no_namespace(store: Store) -> None:
+    """Whatever it is refused for. The store in memory kept the namespace where a uuid named two outputs."""
     missing = make_output([1], namespace="acme/never")
     future = store.append([make_output([1], namespace=OTHER), missing], [NamespaceRecord(OTHER, "t")])
     with pytest.raises(UnknownNamespaceError):
         future.result()
+    two = [make_output([n], namespace=OTHER, uuid=bytes(range(16))) for n in (1, 2)]
+    with pytest.raises(InvalidInputError, match="uuid"):
+        store.append(two, [NamespaceRecord(OTHER, "t")]).result()
     assert store.namespaces() == [NamespaceRecord(NS)]
     assert store.stats().outputs == 0
 
