@@ -170,7 +170,7 @@ class SuffixCache:
         """Delete a namespace with its outputs, segments, notes and learned tables; returns how many outputs.
 
         Another one of the same path may be created afterwards, with another tokenizer. Handles and sessions
-        of the one that was deleted write nothing any more.
+        of the one that was deleted write nothing any more, and no session is opened through such a handle.
 
         Args:
             force: also where sessions are live: what they wrote is discarded, they can be stepped and closed.

@@ -69,8 +69,9 @@ class Namespace:
             reads: paths of further namespaces to draft from; what is written goes to this one only.
 
         Raises:
-            InvalidTokensError, InvalidLabelsError, UnknownNamespaceError (in ``reads``),
-            TokenizerMismatchError (a namespace in ``reads`` has another tokenizer), LimitExceededError.
+            InvalidTokensError, InvalidLabelsError, UnknownNamespaceError (in ``reads``, or this namespace was
+            deleted), TokenizerMismatchError (a namespace in ``reads`` has another tokenizer),
+            LimitExceededError.
         """
         return self._cache._open_session(
             self._index,
