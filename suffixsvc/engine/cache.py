@@ -364,8 +364,9 @@ class SuffixCache:
         IndexCorruptError or StoreCorruptError names what is broken. What an I/O error kept from being read
         again from the log is read first.
 
-        Others may use the cache meanwhile; nobody waits for the walk. In a namespace that is written to all
-        the time, what is hot is held against the log one way only: that nothing of the log is missing.
+        Others may use the cache meanwhile; steps and writes wait for a turn of the walk at most. In a
+        namespace that is written to all the time, what is hot is held against the log one way only: that
+        nothing of the log is missing.
         """
         with self._quiet() as sealer, self._lifetime.while_open():
             self._outputs.settle()

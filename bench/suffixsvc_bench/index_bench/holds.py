@@ -45,10 +45,10 @@ def measure_holds(outputs: Iterator[TokenArray], tokens: int, folder: Path | Non
         measured("open a session with a prompt", lambda: session.append_context(prompt))
         measured("write in a session", lambda: session.append(written, True))
         measured("export bigrams", lambda: index.ngrams(2))
+        measured("check the index", index.check)
         measured("discard the session", session.retract)
         measured("forget the output", lambda: index.remove(long, 0))
         measured("statistics", index.stats)
-        measured("check the index", index.check)
         with tempfile.TemporaryDirectory(dir=folder) as name:
             path = Path(name) / "holds.seg"
             texts = itertools.islice(outputs, 10 * _FORGOTTEN)
