@@ -105,6 +105,7 @@ def test_an_eviction_that_was_killed_took_what_it_chose_or_nothing(
     print(f"LIMITS_CRASH_SEED={seed - number}")
     rng = random.Random(seed)
     truth = Truth()
+    finished = 0  # evictions at least: those before the one that a life was killed in
     for life, point in enumerate(LIVES):
         order = {
             "folder": str(tmp_path / "data"),
@@ -112,9 +113,11 @@ def test_an_eviction_that_was_killed_took_what_it_chose_or_nothing(
             "point": point or None,
             "hits": rng.randrange(1, 5),
         }
+        finished += order["hits"] - 1 if point else 0
         truth.begin_life()
         status = fork_server.run(order, truth.hear, None if point else rng.uniform(0.2, 0.6))
         assert status == -signal.SIGKILL
         assert truth.killed_at == point
         truth.compare(tmp_path / "data")
-    assert truth.evictions > 10, "the victims had nothing to evict"
+    # a life that is killed at a random time may finish none: on a slow disk it opens the folder, no more
+    assert truth.evictions >= finished, "the victims had nothing to evict"
