@@ -11,6 +11,7 @@ from store_testing import NS, Clock
 
 from suffixsvc.errors import StoreClosedError
 from suffixsvc.store import LmdbStore, MemoryStore
+from suffixsvc.store.lmdb_store import MIN_LIMIT_BYTES
 from suffixsvc.types import NamespaceRecord, Store
 
 
@@ -36,3 +37,17 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Itera
         reopened = LmdbStore(tmp_path / "data")
         reopened.check()
         reopened.close()
+
+
+@pytest.fixture(params=["lmdb", "memory"])
+def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """An open store with one namespace and the least room that one may have; checked at the end."""
+    opened: Store
+    if request.param == "lmdb":
+        opened = LmdbStore(tmp_path / "data", limit_bytes=MIN_LIMIT_BYTES, sync=False)
+    else:
+        opened = MemoryStore(limit_bytes=MIN_LIMIT_BYTES)
+    opened.add_namespace(NamespaceRecord(NS))
+    yield opened
+    opened.check()
+    opened.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 from suffixsvc.store import LmdbStore
 from suffixsvc.store import records as r
-from suffixsvc.types import NamespaceRecord, NewOutput, StoredOutput
+from suffixsvc.types import NamespaceRecord, NewOutput, Store, StoredOutput
 
 NS = "acme/qwen2.5-coder/sql-agent"
 GOLDEN = Path(__file__).parents[1] / "golden" / "store"
@@ -78,6 +79,14 @@ class Clock:
 
     def elapsed(self) -> float:
         return self.now
+
+
+def until_it_works(store: Store, seconds: float = 60.0) -> None:
+    """Wait until the store says that appends work, without any write."""
+    deadline = time.monotonic() + seconds
+    while store.failure() is not None:
+        assert time.monotonic() < deadline, f"still failing: {store.failure()}"
+        time.sleep(0.005)
 
 
 ROWS = 40

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from store_testing import NS, make_output, plain
+from support.small_disk import small_disk
 
 from suffixsvc.errors import StoreFullError
-from suffixsvc.store import LmdbStore, MemoryStore
+from suffixsvc.store import LmdbStore
 from suffixsvc.store.lmdb_store import MIN_LIMIT_BYTES
 from suffixsvc.types import NamespaceRecord, Store
 
@@ -36,19 +37,6 @@ def fill_up(store: Store, tokens: int = 2000) -> int:
             )
             return 2 * i
     raise AssertionError("never full")
-
-
-@pytest.fixture(params=["lmdb", "memory"])
-def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    store: Store
-    if request.param == "lmdb":
-        store = LmdbStore(tmp_path / "data", limit_bytes=MIN_LIMIT_BYTES, sync=False)
-    else:
-        store = MemoryStore(limit_bytes=MIN_LIMIT_BYTES)
-    store.add_namespace(NamespaceRecord(NS))
-    yield store
-    store.check()
-    store.close()
 
 
 def test_the_byte_limit_holds(small: Store) -> None:
@@ -113,13 +101,8 @@ def test_a_lower_limit_than_what_is_there_only_stops_growth(tmp_path: Path) -> N
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of two MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)]
-    if os.geteuid() or subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("may not mount a small file system here (the file size limit test still runs)")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with small_disk(tmp_path / "disk", 2 << 20) as folder:
+        yield folder
 
 
 def test_a_full_disk(tiny_disk: Path) -> None:
@@ -169,9 +152,8 @@ def limited_child(folder: str) -> None:
 
 
 def test_a_file_size_limit(tmp_path: Path) -> None:
-    here = str(Path(__file__).parent)
     code = (
-        f"import sys; sys.path.insert(0, {here!r}); import test_store_full as t; t.limited_child(sys.argv[1])"
+        f"import sys; sys.path[:0] = {sys.path!r}; import test_store_full as t; t.limited_child(sys.argv[1])"
     )
     result = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "data")], capture_output=True, text=True, check=False

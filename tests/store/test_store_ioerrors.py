@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,12 @@ from typing import Any
 import lmdb
 import pytest
 from ioerror_child import FOR_EVER
-from store_testing import NS, make_output
+from store_testing import NS, make_output, until_it_works
+from support.small_disk import small_disk
 
 from suffixsvc.errors import StoreClosedError, StoreError, StoreFullError
 from suffixsvc.store import LmdbStore, MemoryStore, environment, tables
 from suffixsvc.store.environment import Environment
-from suffixsvc.store.lmdb_store import MIN_LIMIT_BYTES
 from suffixsvc.store.operations import SLICE_ROWS
 from suffixsvc.types import NamespaceRecord, Store
 
@@ -31,14 +30,6 @@ HERE = Path(__file__).parent
 KINDS = {"data": 1, "sync": 2, "meta": 4, "meta-written": 8, "all": 7, "all-written": 11}
 TROUBLE = [(kind, count) for kind in KINDS for count in (1, FOR_EVER)]
 TROUBLE += [("meta-written", 2), ("all", 3), ("all-written", 5)]
-
-
-def until_it_works(store: Store, seconds: float = 60.0) -> None:
-    """Wait until the store says that appends work, without any write."""
-    deadline = time.monotonic() + seconds
-    while store.failure() is not None:
-        assert time.monotonic() < deadline, f"still failing: {store.failure()}"
-        time.sleep(0.005)
 
 
 # --- a disk that fails, through a preloaded library -----------------------------------------------------
@@ -257,19 +248,6 @@ def test_no_exception_ends_the_stores_thread(store: LmdbStore, monkeypatch: pyte
 # --- no room -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["lmdb", "memory"])
-def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    opened: Store
-    if request.param == "lmdb":
-        opened = LmdbStore(tmp_path / "data", limit_bytes=MIN_LIMIT_BYTES, sync=False)
-    else:
-        opened = MemoryStore(limit_bytes=MIN_LIMIT_BYTES)
-    opened.add_namespace(NamespaceRecord(NS))
-    yield opened
-    opened.check()
-    opened.close()
-
-
 def test_a_full_store_says_so_until_there_is_room(small: Store) -> None:
     """Health said SERVING while nothing could be kept: there was nobody to ask."""
     assert small.failure() is None
@@ -299,14 +277,11 @@ def test_a_closed_store_says_so(small: Store) -> None:
 
 def test_a_full_disk_is_noticed_to_have_room_again(tmp_path: Path) -> None:
     """Nobody writes any more, since everything was refused; the store looks by itself."""
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(tmp_path)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("may not mount a small file system")
-    try:
-        store = LmdbStore(tmp_path / "data", map_bytes_initial=1)
+    with small_disk(tmp_path / "disk", 4 << 20) as disk:
+        store = LmdbStore(disk / "data", map_bytes_initial=1)
         store.add_namespace(NamespaceRecord(NS))
-        ballast = tmp_path / "ballast"
-        free = os.statvfs(tmp_path)
+        ballast = disk / "ballast"
+        free = os.statvfs(disk)
         ballast.write_bytes(bytes(free.f_bavail * free.f_frsize - (64 << 10)))
         count = 0
         while store.append([make_output(range(count, count + 2000))]).exception() is None:
@@ -318,8 +293,6 @@ def test_a_full_disk_is_noticed_to_have_room_again(tmp_path: Path) -> None:
         store.check()
         assert store.stats().outputs == count + 1
         store.close()
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 def growing_limit_child(folder: str) -> None:
@@ -345,7 +318,7 @@ def growing_limit_child(folder: str) -> None:
 
 def test_a_file_size_limit_that_is_raised_is_noticed(tmp_path: Path) -> None:
     code = (
-        f"import sys; sys.path.insert(0, {str(HERE)!r}); "
+        f"import sys; sys.path[:0] = {sys.path!r}; "
         "import test_store_ioerrors as t; t.growing_limit_child(sys.argv[1])"
     )
     result = subprocess.run(

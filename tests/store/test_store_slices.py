@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from store_testing import NS, make_output
+from store_testing import NS, make_output, until_it_works
 from support.small_disk import files_up_to
 
 from suffixsvc.errors import StoreError, StoreFullError
@@ -25,14 +25,6 @@ from suffixsvc.types import NamespaceRecord
 #: what appends may fill; the rest is kept back for what makes room
 _ROOM = MIN_LIMIT_BYTES - (256 << 10)
 LOAD = [make_output([n], uuid=(n + 1).to_bytes(16, "big")) for n in range(3 * SLICE_ROWS)]
-
-
-def wait_until_it_works(store: LmdbStore, seconds: float = 60.0) -> None:
-    """Until appends work again, without any write."""
-    deadline = time.monotonic() + seconds
-    while store.failure() is not None:
-        assert time.monotonic() < deadline, f"still failing: {store.failure()}"
-        time.sleep(0.005)
 
 
 def no_descriptors(*_: object) -> bool:
@@ -75,7 +67,7 @@ def test_a_load_goes_on_where_the_look_for_room_after_a_slice_fails(
             assert store.stats().outputs == before + len(LOAD)
             assert store.stats().defects == 0
             assert isinstance(store.failure(), StoreFullError), "nothing has shown that it is not"
-        wait_until_it_works(store)
+        until_it_works(store)
     assert store.append(LOAD[:3]).result(60) == ids[:3]
     store.check()
     store.close()
@@ -155,7 +147,7 @@ def test_a_folder_opens_where_an_unfinished_load_cannot_be_taken_back_yet(tmp_pa
     store = LmdbStore(tmp_path, limit_bytes=MIN_LIMIT_BYTES, sync=False)  # now the reserve can be used
     assert not set(range(2, 22)) & {stored.output_id for stored in store.scan()}
     store.forget(NS, 1)
-    wait_until_it_works(store)
+    until_it_works(store)
     assert store.append([make_output([7], uuid=LOAD[0].uuid)]).result(60)[0] > 21
     store.check()
     store.close()
