@@ -47,7 +47,8 @@ PREDICTED_BYTES_PER_OUTPUT: Final = 64 + LOG_BYTES_PER_OUTPUT
 #: what a live session is taken to need for each token before it is there, in its own index and, of its
 #: output, in the namespace's; random text takes about 50
 LIVE_BYTES_PER_TOKEN: Final = 64
-#: live sessions may take 1 / this of the whole cache's limit beside outputs that fill it
+#: outputs never take the last 1 / this of the whole cache's limit: a namespace without outputs, which may evict
+#: none, could not open a session in a full cache otherwise
 SESSIONS_SHARE: Final = 8
 #: a namespace past its limit goes down to this share of it, so that not every write has to evict
 LOWER_MARK: Final = 0.95
@@ -131,9 +132,9 @@ class Room:
         """Memory of the live sessions of all namespaces."""
         return sum(index.session_bytes for index in self._indexes.values())
 
-    def _live_beyond_share(self, coming: int = 0) -> int:
-        """What live sessions, and what comes of them, take of the limit that outputs may fill otherwise."""
-        return max(0, self.live_bytes() + self._coming_live + coming - self._whole // SESSIONS_SHARE)
+    def _of_sessions(self, coming: int = 0) -> int:
+        """What of the whole cache's limit is not for outputs."""
+        return max(self.live_bytes() + self._coming_live + coming, self._whole // SESSIONS_SHARE)
 
     def admit_text(self, index: NamespaceIndex, tokens: int) -> Callable[[], None]:
         """Let a session be opened with so many tokens, or grow by so many at once; where the whole cache is
@@ -150,15 +151,16 @@ class Room:
         coming = tokens * LIVE_BYTES_PER_TOKEN
         self.refresh(index)
         staying = self._staying_bytes(index)
-        live = self._live_beyond_share(coming)
+        sessions = self._of_sessions(coming)
+        beyond_share = sessions > self._whole // SESSIONS_SHARE
         with self._lock:
             own = max(0, index.quota.held - staying)
-            excess = self._total + self._coming + live - self._whole
-            if live and excess > own:
+            excess = self._total + self._coming + sessions - self._whole
+            if beyond_share and excess > own:
                 raise _no_room_for_session(index.path, tokens, coming, self._whole, self._total, own)
             self._coming_live += coming
         release = _once(lambda: self._release_live(coming))
-        if live and excess > 0:
+        if beyond_share and excess > 0:
             try:
                 self.make_room(index, excess)
             except BaseException:
@@ -192,14 +194,14 @@ class Room:
         if limit >= UNLIMITED and not self.whole:
             return _nothing
         outputs = list(outputs)
-        coming, most = sum(map(predicted_bytes, outputs)), min(limit, self.whole or UNLIMITED)
+        coming, most = sum(map(predicted_bytes, outputs)), min(limit, self.whole - self.whole // SESSIONS_SHARE or UNLIMITED)
         if coming > most:
             raise _too_large(index.path, len(outputs), coming, most)
         stays = sum(predicted_bytes(each) for each in outputs if index.ledger is None or each.corpus)
         self._note_drafts(index)  # what was drafted from before this write is older than it
         self.refresh(index)
         staying = self._staying_bytes(index)
-        sessions = max(0, self._live_beyond_share() - (coming if live else 0)) if self.whole else 0
+        sessions = self._of_sessions(-coming if live else 0) if self.whole else 0
         with self._lock:
             to_stay = staying + quota.coming_to_stay
             if to_stay + coming > limit:
@@ -269,9 +271,9 @@ class Room:
 
     def _too_much(self, index: NamespaceIndex, ledger: Ledger, budget: int) -> tuple[int, bool]:
         """(bytes this namespace should give back now, whether a limit is passed that it can keep)."""
-        live = self._live_beyond_share() if self.whole else 0
+        sessions = self._of_sessions() if self.whole else 0
         with self._lock:
-            held, excess = index.quota.held, self._total + live - self._whole
+            held, excess = index.quota.held, self._total + sessions - self._whole
         limit = index.quota.limit
         over = held > limit
         ledger.shrinking = over or (ledger.shrinking and held > limit * LOWER_MARK)
