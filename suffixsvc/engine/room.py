@@ -47,8 +47,8 @@ PREDICTED_BYTES_PER_OUTPUT: Final = 64 + LOG_BYTES_PER_OUTPUT
 #: what a live session is taken to need for each token before it is there, in its own index and, of its
 #: output, in the namespace's; random text takes about 50
 LIVE_BYTES_PER_TOKEN: Final = 64
-#: outputs never take the last 1 / this of the whole cache's limit: a namespace without outputs, which may evict
-#: none, could not open a session in a full cache otherwise
+#: outputs never take the last 1 / this of the whole cache's limit: a namespace without outputs, which may
+#: evict none, could not open a session in a full cache otherwise
 SESSIONS_SHARE: Final = 8
 #: a namespace past its limit goes down to this share of it, so that not every write has to evict
 LOWER_MARK: Final = 0.95
@@ -194,7 +194,8 @@ class Room:
         if limit >= UNLIMITED and not self.whole:
             return _nothing
         outputs = list(outputs)
-        coming, most = sum(map(predicted_bytes, outputs)), min(limit, self.whole - self.whole // SESSIONS_SHARE or UNLIMITED)
+        coming = sum(map(predicted_bytes, outputs))
+        most = min(limit, self.whole - self.whole // SESSIONS_SHARE or UNLIMITED)
         if coming > most:
             raise _too_large(index.path, len(outputs), coming, most)
         stays = sum(predicted_bytes(each) for each in outputs if index.ledger is None or each.corpus)
