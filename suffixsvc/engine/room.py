@@ -452,7 +452,8 @@ def _full(path: str, coming: int, limit: int, staying: int) -> LimitExceededErro
 def _cache_full(path: str, coming: int, whole: int, held: int, own: int) -> LimitExceededError:
     return LimitExceededError(
         f"the cache is full and namespace {path} has too little of its own to evict",
-        expected=f"at most {whole} bytes in all namespaces (Limits.max_cache_bytes)",
+        expected=f"at most {whole} bytes of all namespaces, 1/{SESSIONS_SHARE} of them for live sessions "
+        "(Limits.max_cache_bytes)",
         got=f"{held} bytes, {max(0, own)} of them its own and evictable, and {coming} more",
         remedy="Lower the limits of other namespaces or raise this one; nothing was evicted.",
     )
