@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from suffixsvc_driver.asking import Asking
+from suffixsvc_driver.asking import Asking, Run
 from suffixsvc_driver.chain import CleanDraft, common_prefix
 from suffixsvc_driver.config import LayerKind, LayerSpec
 from suffixsvc_driver.trust import Trust
@@ -19,6 +19,8 @@ _READING_SHARE: Final = 0.2
 _COST_STEP: Final = 0.2
 #: how fast the price of a draft model that is not asked falls back to its first guess, per step
 _COST_FADE: Final = 0.02
+#: a run of hits goes on over so many steps that add nothing
+_RUN_GAP: Final = 2
 
 
 class LayerState:
@@ -29,6 +31,7 @@ class LayerState:
         self.asking = asking
         #: steps since a question last added something to the draft at hand
         self.dry_steps = 0
+        self._run: Run | None = None  # that goes on now, where a question found it
         #: the answer in this step, the draft it goes on behind, and what was suggested to follow that
         self.answer = CleanDraft()
         self.after: tuple[int, ...] = ()
@@ -75,15 +78,32 @@ class LayerState:
         """A question was answered; 0 seconds is no measurement."""
         self.asking.measure(seconds)
 
-    def learn(self, added: float, price: float) -> None:
-        """A question of this price, in tokens, added so many to the draft at hand."""
-        self.asking.learn(self.dry_steps, added, price)
-        self.dry_steps = 0 if added > 0.0 else self.dry_steps + 1
+    def learn(self, added: float, price: float, trial_after: float) -> None:
+        """A question of this price, in tokens, added so many to the draft at hand.
+
+        Args:
+            trial_after: steps without a question after which one is tried.
+        """
+        situation = self.asking.learn(self.dry_steps, added)
+        if self._run is not None:
+            self._run.go_on(added, price)
+        elif added > 0.0 and self.dry_steps > _RUN_GAP:
+            # a trial comes in half of these steps on average, and not every one finds a run that is there
+            self._run = Run(situation, trial_after)
+        if added > 0.0:
+            self.dry_steps = 0
+        else:
+            self._grow_dry()
 
     def pass_over(self) -> None:
         """Not asked in this step."""
-        self.dry_steps += 1
+        self._grow_dry()
         self.asking.pass_over()
+
+    def _grow_dry(self) -> None:
+        self.dry_steps += 1
+        if self.dry_steps > _RUN_GAP:
+            self._run = None
 
 
 class DraftModelState(LayerState):
@@ -118,7 +138,7 @@ class DraftModelState(LayerState):
                 self.token_seconds += _COST_STEP * (each - self.token_seconds)
         self._behind = 0
 
-    def learn(self, added: float, price: float) -> None:
+    def learn(self, added: float, price: float, trial_after: float) -> None:
         """Nothing: see :meth:`Trust.acceptance`."""
 
     def pass_over(self) -> None:

@@ -28,7 +28,6 @@ it counts; but three in a row on the same side are no accident, and all is in do
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -72,10 +71,12 @@ _CARE: Final = 0.5
 #: a price that moved by less is left as it is; a step that moved its own by less is no reason to look
 _WORTH_CHANGING: Final = 0.03
 _WORTH_LOOKING: Final = 0.01
-#: plain steps' worth of time after which a plain one is due
+#: plain steps' worth of time after which a step without drafts is due
 _PLAIN_DUE: Final = 200.0
+#: steps without drafts after which one is due, whatever its price
+_DRAFT_DUE: Final = 200
 #: a draft is tried where what a step of this many tokens costs is in doubt by more, and not sooner than so
-#: many steps after the last one that was no plain one; and by which price a token of it must be worth it
+#: many steps after the last one with drafts; and by which price a token of it must be worth it
 _TRIED_WIDTH: Final = 4
 _DOUBTFUL: Final = 0.15
 _TRY_AFTER: Final = 8
@@ -124,8 +125,6 @@ class LiveCurve:
         self._in_a_row = [0, 0]  # plain steps, and others, that lay far off; below 0 they were too quick
         self._since_plain = 0.0
         self._since_wide = 0
-        self._trial = CostCurve.linear(_TRIED_PRICE, min(_TRIED_WIDTH, curve.max_width))
-        self._wide_doubt = 0.0
         #: whether a plain step is known as well as one step tells; then so many wait, with this sum
         self._settled = False
         self._pooled, self._pool = 0, 0.0
@@ -137,30 +136,45 @@ class LiveCurve:
 
     @property
     def plain_due(self) -> bool:
-        """Whether it is time for a plain step, lest nobody notices what one takes now: the others are priced
-        by it."""
+        """Whether it is time for a step without drafts, lest its price is missed: the others are priced by
+        it."""
         return self._since_plain >= _PLAIN_DUE
 
-    @property
-    def trial(self) -> CostCurve | None:
+    def trial(self, base: int = 1) -> CostCurve | None:
         """Prices by which to decide this once, where it is time to see what a step of some tokens costs now:
-        who never drafts because of a price never learns that it has fallen."""
-        if self._since_wide < _TRY_AFTER or self._wide_doubt <= _DOUBTFUL:
+        who never drafts because of a price never learns that it has fallen.
+
+        Args:
+            base: tokens in the step in any case.
+        """
+        width = min(max(_TRIED_WIDTH, base + 1), len(self._slot_of))
+        if self._since_wide < _TRY_AFTER or width <= base:
+            return None
+        # Of a batch that is wide in any case its neighbours are hardly in doubt, right or wrong: time alone
+        # tells there.
+        plain, wide, doubt = self._slot_of[base - 1], self._slot_of[width - 1], self._doubt
+        apart = float(doubt[wide, wide] - 2.0 * doubt[plain, wide] + doubt[plain, plain])
+        if apart <= _DOUBTFUL**2 and self._since_wide < _DRAFT_DUE:
             return None
         # with the unit: questions are priced in plain steps by it, and a trial makes none of them free
-        return replace(self._trial, seconds_per_step=self.curve.seconds_per_step)
+        widest = min(base + _TRIED_WIDTH - 1, len(self._slot_of))
+        return CostCurve.linear(_TRIED_PRICE, widest, seconds_per_step=self.curve.seconds_per_step)
 
     def expected(self) -> CostCurve:
         """What steps are expected to cost now, nothing added for doubt: to forecast by, not to decide by."""
         return self._curve_of(self._expected())
 
-    def observe(self, width: int, seconds: float) -> None:
+    def observe(self, width: int, seconds: float, base: int = 1) -> None:
         """A step of ``width`` tokens, the newest one and those computed again included, took so long;
-        0 seconds is no measurement, and so is a width that the curve does not know."""
+        0 seconds is no measurement, and so is a width that the curve does not know.
+
+        Args:
+            base: the width it would have had without drafts.
+        """
         if not 0.0 < seconds < math.inf or not 1 <= width <= len(self._slot_of):
             return
-        self._since_plain = 0.0 if width == 1 else self._since_plain + self.curve.costs[width]
-        self._since_wide = self._since_wide + 1 if width == 1 else 0
+        self._since_plain = 0.0 if width <= base else self._since_plain + self.curve.costs[width]
+        self._since_wide = self._since_wide + 1 if width <= base else 0
         slot = self._slot_of[width - 1]
         surprise = math.log(seconds) - self._known_of[width - 1] - float(self._off[slot])
         if width == 1 and self._settled and abs(surprise) <= _FAR * _SCATTER:
@@ -234,7 +248,6 @@ class LiveCurve:
         doubt, plain = self._doubt, self._doubt[0]
         apart = doubt.diagonal() - 2.0 * plain + plain[0]
         deviations = np.sqrt(np.maximum(apart, 0.0))
-        self._wide_doubt = float(deviations[min(_TRIED_WIDTH, len(deviations)) - 1])
         care = _CARE * deviations
         now = self._expected() + care[self._slots]
         unit, known = self.seconds_per_step, self.curve.seconds_per_step

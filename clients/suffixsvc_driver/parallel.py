@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from suffixsvc.errors import ModelError
 from suffixsvc.types import TokenIds
-from suffixsvc_driver.config import DriverConfig
+from suffixsvc_driver.config import DriverConfig, Policy
 from suffixsvc_driver.content import ContentType
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import Finish, Grant, Next, Propose, Verify
@@ -319,9 +319,9 @@ class _Loop:
 
     def _share(self) -> None:
         """Decide what everybody may send."""
-        curve = self._curve.curve if isinstance(self._curve, LiveCurve) else self._curve
         base = sum(r.base for r in self._writing)
-        room = self._target.max_width - len(self._writing)
+        curve, plain = self._prices(base)
+        room = 0 if plain else self._target.max_width - len(self._writing)
         lengths: list[int] = []
         for running in self._writing:  # first-match does not weigh
             length = min(len(running.proposal.gains), room) if running.proposal.forced else 0
@@ -336,6 +336,16 @@ class _Loop:
             running.beside = total - running.base - length - filler
             verify = running.generation.on(Grant(length, filler, running.beside))
             running.verify = verify if isinstance(verify, Verify) else Verify()
+
+    def _prices(self, base: int) -> tuple[CostCurve, bool]:
+        """By which to share, and whether nothing is to be sent, so that what a batch costs without drafts
+        is seen: as every generation decided for its questions."""
+        live = self._curve
+        if not isinstance(live, LiveCurve):
+            return live, False
+        if self._config.policy is not Policy.EXPECTED_GAIN:
+            return live.curve, False
+        return live.trial(base) or live.curve, live.plain_due
 
     def _padding(self, lengths: Sequence[int], padding: int) -> list[int]:
         """Tokens that only fill the batch go where there is most room in the context."""

@@ -119,6 +119,7 @@ class Driver:
         self._verify = _PLAIN
         self._replay = 0
         self._beside = 0  # tokens of other generations in the batch
+        self._base = 1  # tokens of the step without any drafts
         self._most = 0  # tokens with logits that may be in it
         self._trees = False
         self._proposed = 0
@@ -214,6 +215,7 @@ class Driver:
     def _start_step(self) -> Decision:
         self._phase = _Phase.ASKING
         self._next_layer = 0
+        self._base = 1 + self._replay + self._beside if self._begin.paced else 1
         headroom = Headroom(self._limit(), self._room(), self._replay + self._beside, self._begin.replays)
         curve = self._trial() or self.curve
         if self._trees:
@@ -229,13 +231,15 @@ class Driver:
         return self._ask_next()
 
     def _learns(self) -> LiveCurve | None:
-        """A curve that a step could be taken for: in a shared batch nobody decides that alone."""
-        gains = self.config.policy is Policy.EXPECTED_GAIN
-        return self._live if gains and not self._begin.paced else None
+        """A curve that a step may be taken for. Generations that share a batch have one in common, so all of
+        them decide alike, and as the loop does that shares the batch out."""
+        return self._live if self.config.policy is Policy.EXPECTED_GAIN else None
 
     def _trial(self) -> CostCurve | None:
         live = self._learns()
-        return live.trial if live is not None and not self._replay else None
+        if live is None or (self._replay and not self._begin.paced):
+            return None
+        return live.trial(self._base)
 
     def _wants_plain(self) -> bool:
         live = self._learns()
@@ -243,7 +247,9 @@ class Driver:
 
     def _go_plain(self) -> Decision:
         for layer in self._layers:
-            self._draft.leave_alone(layer.spec.name, "a plain step is due, to see what one takes now")
+            self._draft.leave_alone(
+                layer.spec.name, "a step without drafts is due, to see what one takes now"
+            )
             layer.pass_over()
         self._ask = None
         return self._decide()
@@ -317,7 +323,8 @@ class Driver:
         if gains:
             price = self._draft.rate * in_steps(layer.asking.seconds, self.curve)
             added = max(0.0, self._draft.gain - at_hand)
-            layer.learn(added, price)
+            every, unit = self.config.probe_every_steps, self.curve.seconds_per_step
+            layer.learn(added, price, layer.asking.trial_after(every, unit))
             if added > 0.0 and layer.spec.kind in _TEXT_LAYERS:
                 for other in self._layers:  # what one of them finds, the others would have found
                     if other.spec.kind in _TEXT_LAYERS:
@@ -387,7 +394,7 @@ class Driver:
         self.stats.replayed += self._replay
         self._rate.add(len(emitted), cost)
         if self._live is not None:
-            self._live.observe(width + self._beside, event.seconds)
+            self._live.observe(width + self._beside, event.seconds, self._base)
         if drafted:
             self._controller.add(drafted, accepted)
         if event.content is not None:

@@ -181,7 +181,7 @@ def test_a_trial_leaves_questions_their_price() -> None:
     rng = np.random.default_rng(SEED)
     for _ in range(40):
         live.observe(1, shared_machine(0.045, rng))
-    trial = live.trial
+    trial = live.trial()
     assert trial is not None, "a step of some tokens is in doubt, and none was taken"
     assert trial.seconds_per_step == live.curve.seconds_per_step > 0.0
 

@@ -413,7 +413,7 @@ def test_a_batch_is_counted_once(tiny: ParallelLlama) -> None:
     seen: list[tuple[int, float]] = []
 
     class Watching(LiveCurve):
-        def observe(self, width: int, seconds: float) -> None:
+        def observe(self, width: int, seconds: float, base: int = 1) -> None:
             if seconds:
                 seen.append((width, seconds))
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 from suffixsvc_bench.decode import jobs
 from suffixsvc_bench.decode.jobs import Job, Written
@@ -25,6 +26,7 @@ from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.events import AskLayer, Begin, LayerAnswer, LayerFailed, Verify
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.layers.suffix import SuffixLayer
+from suffixsvc_driver.live_curve import LiveCurve
 from suffixsvc_driver.loop import generate
 from suffixsvc_driver.state import Driver
 from support.replica import GPU, LOOKUP, MODEL, SUFFIX, begin, chain
@@ -35,6 +37,11 @@ from suffixsvc.types import BackendNamespace, BackendSession, Draft, TokenIds
 RECORDED = Path(__file__).resolve().parents[1] / "data" / "recorded_demo.jsonl.gz"
 TWO_CORES = CostCurve.from_samples(
     {1: 1.0, 2: 1.57, 4: 2.7, 8: 5.8, 16: 6.7, 32: 12.8}, seconds_per_step=0.03
+)
+#: a machine on which a drafted token must be right in nine of ten cases
+STEEP = CostCurve.from_samples(
+    {1: 1.0, 2: 1.91, 3: 2.55, 4: 3.23, 5: 3.88, 6: 4.4, 7: 5.14, 8: 6.61, 10: 7.59, 16: 8.16, 32: 13.75},
+    seconds_per_step=0.037,
 )
 A_TWENTIETH = CostCurve.linear(0.05, 64, seconds_per_step=0.03)
 SUFFIX_SECONDS, LOOKUP_SECONDS = 0.0004, 0.00015
@@ -81,7 +88,7 @@ def edits() -> Workload:
     prompts = tomllib.loads(Path(jobs.__file__).with_name("prompts.toml").read_text(encoding="utf-8"))
     pages = [file["text"].strip() for file in prompts["edit"]["file"]]
     for i, page in enumerate(page for page in pages for _ in range(8)):
-        names = sorted(set(re.findall(r"\b[a-z_]{5,}\b", page)), key=page.count)
+        names = sorted(set(re.findall(r"\b[a-z_]{5,}\b", page)), key=lambda name: (page.count(name), name))
         lines = page.split("\n")
         if i % 2:
             name = names[-1 - i // 2 % 4]
@@ -116,33 +123,45 @@ class PricedNamespace:
         return PricedSession(self._namespace.open_session(prompt, **more), self._clock)  # type: ignore[arg-type]
 
 
+class CountingClock(AddedUpClock):
+    """It knows how often prompt lookup was asked."""
+
+    lookups = 0
+
+
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> AddedUpClock:
+def clock(monkeypatch: pytest.MonkeyPatch) -> CountingClock:
     """Questions to prompt lookup take their time on it."""
-    clock, draft = AddedUpClock(), PromptLookupLayer.draft
+    clock, draft = CountingClock(), PromptLookupLayer.draft
 
     def priced(layer: PromptLookupLayer, new: Sequence[int], budget: int, *rest: object) -> Draft:
         clock.now += LOOKUP_SECONDS if budget else 0.0
+        clock.lookups += budget > 0
         return draft(layer, new, budget, *rest)  # type: ignore[arg-type]  # passed on as they are
 
     monkeypatch.setattr(PromptLookupLayer, "draft", priced)
     return clock
 
 
-def speedup(workload: Workload, layers: str, curve: CostCurve, clock: AddedUpClock) -> float:
-    """Over plain decoding, of "stack", "suffix" or "lookup"."""
-    target = ToldTarget(VOCAB, EOG, curve, clock)
-    tokens, seconds = 0, 0.0
+def seconds_of_calls(
+    workload: Workload, layers: str, curve: CostCurve | LiveCurve, clock: AddedUpClock
+) -> list[float]:
+    """Of each call with "stack", "suffix" or "lookup"."""
+    true = curve.curve if isinstance(curve, LiveCurve) else curve
+    target = ToldTarget(VOCAB, EOG, true, clock)
     with SuffixCache() as cache:
         memory = PricedNamespace(cache.namespace("shared"), clock) if layers != "lookup" else None
         speculator = Speculator(target, curve, memory, lookup=layers != "suffix", clock=clock)  # type: ignore[arg-type]
         for call in workload.warming:
             live_through(call, target, speculator, DriverConfig())
-        for call in workload.calls:
-            spoken = live_through(call, target, speculator, DriverConfig())
-            tokens += len(call.token_ids)
-            seconds += spoken.seconds
-    return tokens * curve.seconds_per_step / seconds
+        return [live_through(call, target, speculator, DriverConfig()).seconds for call in workload.calls]
+
+
+def speedup(workload: Workload, layers: str, curve: CostCurve | LiveCurve, clock: AddedUpClock) -> float:
+    """Over plain decoding."""
+    unit = (curve.curve if isinstance(curve, LiveCurve) else curve).seconds_per_step
+    tokens = sum(len(call.token_ids) for call in workload.calls)
+    return tokens * unit / sum(seconds_of_calls(workload, layers, curve, clock))
 
 
 WORKLOADS = {
@@ -164,6 +183,35 @@ def test_the_stack_is_no_slower_than_its_best_layer(name: str, curve: CostCurve,
     workload = WORKLOADS[name]()
     speedups = {layers: speedup(workload, layers, curve, clock) for layers in ("stack", "suffix", "lookup")}
     assert speedups["stack"] >= 0.995 * max(speedups.values()), speedups
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["fixed", "live"])
+@pytest.mark.parametrize("curve", [TWO_CORES, STEEP], ids=["two-cores", "steep"])
+def test_where_the_suffix_layer_answers_the_stack_does_what_it_does_alone(
+    curve: CostCurve, live: bool, clock: CountingClock
+) -> None:
+    """On a real model the stack was 0.93 (0.80-1.00) of the suffix layer alone on three calls of json. Two of
+    them were equal within 0.6 %; in the third a near-tie had gone the other way, and the text was 77 tokens
+    long instead of 70. Told the same text, both take the same steps, but for what one question to prompt lookup takes."""
+    workload = recorded("planner", "reporter")
+    stack = speedup(workload, "stack", LiveCurve(curve) if live else curve, clock)
+    assert clock.lookups <= 2
+    alone = speedup(workload, "suffix", LiveCurve(curve) if live else curve, clock)
+    assert stack == pytest.approx(alone, rel=0.001)
+
+
+def test_sql_at_a_steep_curve_is_no_slower_than_its_best_layer(clock: AddedUpClock) -> None:
+    """There a wide draft that fails costs seven plain steps, and two of nine calls lose by it what the others
+    gain: 0.98 of prompt lookup alone, with an interval over calls of 0.83 to 1.17. On 621 and 635 calls of
+    other SQL the stack is 1.06 (1.05-1.08) and 1.08 (1.07-1.10) of it."""
+    rng, each = np.random.default_rng(1), {}
+    for layers in ("stack", "lookup"):
+        each[layers] = np.array(seconds_of_calls(recorded("sql-writer"), layers, STEEP, clock))
+    drawn = rng.integers(0, len(each["stack"]), (2000, len(each["stack"])))
+    ratios = each["lookup"][drawn].sum(1) / each["stack"][drawn].sum(1)
+    low, high = np.quantile(ratios, [0.025, 0.975])
+    print(f"stack over prompt lookup: {low:.3f} .. {high:.3f}")
+    assert high >= 1.0
 
 
 @pytest.mark.parametrize(

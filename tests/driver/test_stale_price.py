@@ -12,7 +12,8 @@ from functools import cache
 import numpy as np
 import pytest
 from suffixsvc_driver.curve import CostCurve
-from suffixsvc_driver.live_curve import LiveCurve
+from suffixsvc_driver.live_curve import GUESSED, KEPT, LiveCurve
+from support.shared_machine import shared
 from support.stale_price import (
     FOUND_LATER,
     KEPT_ONCE,
@@ -29,6 +30,9 @@ from support.stale_price import (
 #: steps after which nothing may be left of it, and what "nothing" is
 LEARNED, NOTHING = 30, 1.02
 SEEDS = (1, 2, 3)
+#: Runs of a few hundred steps differ by 4 % by luck alone: what a generation gained so far decides with the
+#: price, and goes its own way for a hundred steps. So many are taken where fewer leave it open.
+MOST_SEEDS = 16
 
 Seconds = tuple[float, ...]
 
@@ -69,19 +73,18 @@ def test_a_kept_curve_that_is_wrong_in_its_unit_slows_nothing_down_after_thirty_
     they had taken. Every price was too low then, and only the widths that were sent again and again were
     mended: up to 27 % slower than with the right curve, and slower than no drafts at all. Now all prices are
     learned from every step."""
-    found = {}
     for shape, seconds in SHAPES.items():
         kept = WRONG[wrong](seconds)
-        ratios = []
-        for seed in SEEDS:
+        ratios: list[float] = []
+        for seed in range(1, MOST_SEEDS + 1):
             steps = lived(MADE_UP[workload], seconds, believing(kept), seed)
             ratios.append(slowdown(steps, rightly(shape, workload, seed), after=LEARNED))
-        found[shape] = float(np.mean(ratios))
-        print(f"{workload}, {wrong}, {shape}: {found[shape]:.3f} (seeds {SEEDS})")
-    assert np.mean(list(found.values())) <= NOTHING
-    # a few hundred steps of one machine are less sure than all together: what a generation gained so far
-    # decides with the price, and goes its own way for a hundred steps
-    assert max(found.values()) <= 1.0 + 3 * (NOTHING - 1.0)
+            error = float(np.std(ratios)) / max(1, len(ratios) - 1) ** 0.5
+            if len(ratios) >= len(SEEDS) and np.mean(ratios) + 2 * error <= NOTHING:
+                break
+        found = float(np.mean(ratios))
+        print(f"{workload}, {wrong}, {shape}: {found:.3f} +- {error:.3f} (seeds 1 .. {len(ratios)})")
+        assert found <= NOTHING, shape
 
 
 def in_parts(seconds: Seconds, memory: float, arithmetic: float, overlap: float) -> Seconds:
@@ -169,13 +172,47 @@ def test_a_curve_by_which_no_draft_can_ever_pay_is_tried_nevertheless() -> None:
     assert np.mean(found) <= NOTHING
 
 
-def test_where_nothing_can_be_drafted_trying_costs_next_to_nothing() -> None:
+@pytest.mark.parametrize(
+    ("lanes", "plain", "doubt", "slower"),
+    [(1, 0.03, KEPT, 1.1), (2, 0.01, GUESSED, 1.2), (3, 0.01, KEPT, 3.0)],
+    ids=["one", "two", "three"],
+)
+def test_generations_that_share_batches_try_a_curve_by_which_no_draft_can_ever_pay(
+    lanes: int, plain: float, doubt: float, slower: float
+) -> None:
+    """Only a generation by itself tried a few tokens where a price was in doubt. Where batches are shared,
+    also with one generation left in them, nothing was drafted in 2000 steps by a curve whose wide steps took
+    longer than as many plain ones: no batch was wide, so none told that the curve was wrong."""
+    truth = tuple(0.03 * (1 + 0.05 * (width - 1)) for width in range(33))
+    kept = CostCurve.from_seconds(tuple(plain * (1 + 1.2 * (width - 1)) for width in range(33)))
+    assert kept.widest_paying == 1
+    wrong = shared(truth, LiveCurve(kept, doubt), lanes=lanes, tokens=2000, seed=1)
+    right = shared(truth, believing(truth), lanes=lanes, tokens=2000, seed=1)
+    print(f"{lanes} lanes: {wrong.taken / right.taken:.3f}")
+    assert sum(width > base for base, width in wrong.widths) > 100
+    # beside three tokens the next ones are hardly in doubt: only 200 batches without drafts make one try
+    assert wrong.taken <= slower * right.taken, "the first tries included"
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_generations_that_share_batches_take_one_without_drafts_now_and_then(lanes: int) -> None:
+    """By the kept curve drafts always paid, so no batch went without any, and what one takes, by which all
+    others are priced, could change unseen: only a generation by itself took a plain step when one was due."""
+    kept = tuple(0.03 * (1 + 0.02 * (width - 1)) for width in range(33))
+    machine = shared(kept, believing(kept), lanes=lanes, tokens=3000, seed=1)
+    without = [i for i, (base, width) in enumerate(machine.widths) if width == base]
+    print(f"{lanes} lanes: without drafts {without} of {len(machine.widths)} batches")
+    assert 100 < without[0] < 220
+
+
+@pytest.mark.parametrize(("base", "doubt"), [(1, KEPT), (2, GUESSED), (8, GUESSED)])
+def test_where_nothing_can_be_drafted_trying_costs_next_to_nothing(base: int, doubt: float) -> None:
     """It takes one narrow step in hundreds."""
     seconds = SHAPES["1.5B on 1 thread"]
-    live = LiveCurve(CostCurve.from_seconds(seconds))
+    live = LiveCurve(CostCurve.from_seconds(seconds), doubt)
     tried = 0
     for _ in range(2000):
-        width = 2 if live.trial is not None else 1
-        tried += width > 1
-        live.observe(width, seconds[width])
-    assert 1 <= tried <= 12
+        width = base + 1 if live.trial(base) is not None else base
+        tried += width > base
+        live.observe(width, seconds[width], base)
+    assert 1 <= tried <= 15

@@ -1,0 +1,116 @@
+"""A machine on paper whose batches several generations share: see :mod:`support.stale_price`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from suffixsvc_driver.chain import common_prefix
+from suffixsvc_driver.chooser import Chooser
+from suffixsvc_driver.config import LayerKind, LayerSpec
+from suffixsvc_driver.events import Feedback
+from suffixsvc_driver.live_curve import LiveCurve
+from suffixsvc_driver.parallel import Request, generate_many
+from suffixsvc_driver.sampling import Sampling
+from suffixsvc_driver.targets import LaneStep, Verification
+
+from suffixsvc.types import Draft, DraftSource, TokenIds, VerifyCost
+from support.stale_price import SCATTER, VOCAB, Clock
+
+
+@dataclass
+class SharedMachine:
+    """A target with lanes that writes the text it is told, another one on each.
+
+    Attributes:
+        seconds: what a batch takes by width.
+        widths: of every batch, tokens without drafts and with them.
+        taken: seconds of all batches, without noise.
+    """
+
+    seconds: Sequence[float]
+    lanes: int
+    seed: int
+    clock: Clock = field(default_factory=Clock)
+    widths: list[tuple[int, int]] = field(default_factory=list)
+    taken: float = 0.0
+
+    vocab_size = VOCAB
+    eog_ids = frozenset[int]()
+    replays = False
+    max_branches = 1
+    context_size = 1 << 20
+
+    def __post_init__(self) -> None:
+        self._rng = np.random.default_rng(self.seed)
+        self.texts: list[list[int]] = []
+        self._text: dict[int, list[int]] = {}
+        self._at: dict[int, int] = {}
+
+    @property
+    def max_width(self) -> int:
+        return len(self.seconds) - 1
+
+    def lane_for(self, prompt_ids: TokenIds, free: Sequence[int]) -> int:
+        return free[0]
+
+    def begin(self, lane: int, prompt_ids: TokenIds) -> int:
+        self._text[lane], self._at[lane] = self.texts[int(prompt_ids[0])], 0
+        return 0
+
+    def prefill(self, lane: int) -> bool:
+        return True
+
+    def chooser(self, sampling: Sampling, prompt_ids: TokenIds) -> Chooser:
+        return Chooser(sampling, self.vocab_size)
+
+    def verify_many(self, steps: Sequence[LaneStep]) -> list[Verification | Exception]:
+        width = sum(1 + len(step.drafted) for step in steps)
+        self.widths.append((len(steps), width))
+        self.taken += self.seconds[width]
+        self.clock.now += self.seconds[width] * float(np.exp(self._rng.normal(0, SCATTER)))
+        found: list[Verification | Exception] = []
+        for step in steps:
+            at = self._at[step.lane]
+            ahead = self._text[step.lane][at : at + step.max_emit]
+            accepted = common_prefix(step.drafted, ahead)
+            emitted = tuple(ahead[: accepted + 1])
+            self._at[step.lane] = at + len(emitted)
+            found.append(Verification(emitted, accepted))
+        return found
+
+
+class SureLayer:
+    """Drafts the true text, each token right with the probability that it says."""
+
+    def __init__(self, text: Sequence[int], sure: float, seed: int) -> None:
+        self.spec = LayerSpec("sure", LayerKind.SUFFIX)
+        self._text, self._sure, self._written = text, sure, 0
+        self._rng = np.random.default_rng(seed)
+
+    def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
+        pass
+
+    def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:
+        self._written += len(new_token_ids)
+        ahead = self._text[self._written : self._written + min(budget, 8)]
+        right = self._rng.random(len(ahead)) < self._sure
+        tokens = [token if ok else token + 1 for token, ok in zip(ahead, right, strict=True)]
+        return Draft.chain(tokens, [self._sure] * len(tokens), DraftSource.NAMESPACE)
+
+    def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
+        pass
+
+
+def shared(seconds: Sequence[float], live: LiveCurve, *, lanes: int, tokens: int, seed: int) -> SharedMachine:
+    """As many generations of so many tokens as there are lanes, where steps take ``seconds``."""
+    machine = SharedMachine(seconds, lanes, seed)
+    rng = np.random.default_rng(seed)
+    requests = []
+    for lane in range(lanes):
+        machine.texts.append(rng.integers(2, VOCAB - 2, tokens).tolist())
+        requests.append(Request([lane, 1], [SureLayer(machine.texts[lane], 0.97, seed + lane)], tokens))
+    run = generate_many(machine, requests, curve=live, clock=machine.clock)
+    assert [len(result.token_ids) for result in run.results] == [tokens] * lanes, run.outcomes
+    return machine
