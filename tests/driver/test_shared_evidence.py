@@ -192,7 +192,7 @@ def test_where_the_suffix_layer_answers_the_stack_does_what_it_does_alone(
 ) -> None:
     """On a real model the stack was 0.93 (0.80-1.00) of the suffix layer alone on three calls of json. Two of
     them were equal within 0.6 %; in the third a near-tie had gone the other way, and the text was 77 tokens
-    long instead of 70. Told the same text, both take the same steps, but for what one question to prompt lookup takes."""
+    long instead of 70. Told the same text, both take the same steps, but for a question to prompt lookup."""
     workload = recorded("planner", "reporter")
     stack = speedup(workload, "stack", LiveCurve(curve) if live else curve, clock)
     assert clock.lookups <= 2
