@@ -297,7 +297,7 @@ def test_a_recipe_that_was_not_made(folder: Path) -> None:
 
 def test_serve_preloads(folder: Path) -> None:
     make_recipe(find_recipe(str(folder)))
-    patient = ClientConfig(step_timeout_s=30, open_timeout_s=30)
+    patient = ClientConfig(step_timeout_s=300, open_timeout_s=300)
     with socket_dir() as place:
         service = ServeProcess(place, "--preload", f"{folder},sql")
         with service.start(), SuffixClient(service.address, patient) as client:

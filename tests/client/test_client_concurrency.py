@@ -13,7 +13,7 @@ from support.serving import serving, socket_dir
 
 from suffixsvc import SuffixCache
 
-PATIENT = ClientConfig(step_timeout_s=30, open_timeout_s=30)
+PATIENT = ClientConfig(step_timeout_s=300, open_timeout_s=300)
 SESSIONS = 12
 
 

@@ -27,7 +27,7 @@ from suffixsvc.frames import DIRECT_SUFFIX, GREETING, frame
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
 #: a timer of 50 ms has to be over by then, however busy the machine
-SOON = 5.0
+SOON = 60.0
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_step_does_not_wait_for_what_another_thread_waits_for(folder: Path) ->
     """A session that changes threads waits for what was posted on the old one's connection, up to the
     deadline of a close. The old thread's next step, of another session, has its own timer."""
     with ServeProcess(folder) as service, ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
-        settings = ClientConfig(step_timeout_s=0.05, call_timeout_s=20.0, open_timeout_s=20.0)
+        settings = ClientConfig(step_timeout_s=0.05, call_timeout_s=300, open_timeout_s=300)
         with SuffixClient(service.start().address, settings) as client:
             moving = one.submit(client.namespace("a").open_session, [1, 2]).result()
             staying = one.submit(client.namespace("a").open_session, [3, 4]).result()
@@ -94,19 +94,19 @@ def test_grpc_gets_what_the_direct_socket_left_of_the_time(folder: Path) -> None
                         with connection:
                             if late.is_set():
                                 connection.sendall(GREETING[:5])
-                                time.sleep(2.7)
+                                time.sleep(5.4)
 
             threading.Thread(target=greet_slowly, daemon=True).start()
             transport = UnixTransport(service.address)
             try:
-                transport.exchange([opening(0)], 20.0)  # over gRPC
+                transport.exchange([opening(0)], 300.0)  # over gRPC
                 service.send(signal.SIGSTOP)
                 late.set()
                 time.sleep(1.1)  # the direct socket is looked for again
                 before = time.monotonic()
                 with pytest.raises(ServiceError):
-                    transport.exchange([opening(0)], 3.0)
-                assert time.monotonic() - before < 5.0
+                    transport.exchange([opening(0)], 6.0)
+                assert time.monotonic() - before < 10.5, "the socket and gRPC took a timer each"
             finally:
                 service.send(signal.SIGCONT)
                 transport.close()
@@ -145,7 +145,7 @@ def test_a_service_that_says_the_same_again_and_again_is_none(folder: Path) -> N
 
 def test_threads_that_end_leave_no_connection(folder: Path) -> None:
     """They said something nobody waits for, and nobody asks about their sessions again."""
-    settings = ClientConfig(step_timeout_s=20.0, open_timeout_s=20.0)
+    settings = ClientConfig(step_timeout_s=300, open_timeout_s=300)
     with (
         SuffixCache() as cache,
         serving(cache, f"unix:{folder / 's'}") as (_, address),
@@ -176,8 +176,8 @@ def test_what_two_threads_say_of_a_session_stays_in_order(folder: Path) -> None:
     with ServeProcess(folder) as service, ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
         transport = UnixTransport(service.start().address)
         try:
-            opened = one.submit(transport.exchange, [opening(0)], 20.0).result()[0].open
-            other = two.submit(transport.exchange, [opening(1)], 20.0).result()[0].open
+            opened = one.submit(transport.exchange, [opening(0)], 300.0).result()[0].open
+            other = two.submit(transport.exchange, [opening(1)], 300.0).result()[0].open
             assert other.session_id != opened.session_id
             service.send(signal.SIGSTOP)
             one.submit(transport.post, [context(opened.session_id, [7, 8], opened.length)]).result()
@@ -185,7 +185,7 @@ def test_what_two_threads_say_of_a_session_stays_in_order(folder: Path) -> None:
                 two.submit(transport.post, [context(opened.session_id, [9], opened.length + 2)]).result()
             service.send(signal.SIGCONT)
             request = context(opened.session_id, [9], opened.length + 2)
-            reply = two.submit(transport.exchange, [request], 20.0).result()[0]
+            reply = two.submit(transport.exchange, [request], 300.0).result()[0]
             assert reply.append_context.length == opened.length + 3
         finally:
             service.send(signal.SIGCONT)
@@ -214,13 +214,13 @@ def test_half_a_message_is_the_last_thing_a_connection_says(folder: Path) -> Non
     with SuffixCache() as cache, serving(cache, f"unix:{folder / 's'}") as (_, address):
         transport = UnixTransport(address)
         try:
-            opened = transport.exchange([opening(0)], 20.0)[0].open
+            opened = transport.exchange([opening(0)], 300.0)[0].open
             connection = transport._mine.connection
             connection._socket = _Interrupted(connection._socket)
             with pytest.raises(KeyboardInterrupt):
                 transport.post([context(opened.session_id, [7] * 100, opened.length)])
             assert not connection.usable
-            [reply] = transport.exchange([step_of(opened.session_id, [5])], 20.0)
+            [reply] = transport.exchange([step_of(opened.session_id, [5])], 300.0)
             assert reply.steps.items[0].reply.length == opened.length + 1, "none of it was stored"
         finally:
             transport.close()

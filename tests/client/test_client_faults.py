@@ -31,7 +31,7 @@ pytestmark = pytest.mark.crash
 WORDS = [11, 12, 13, 14, 15, 16, 17, 18]
 #: short timers, a breaker that is quick to try again: the faults are many and the tests few
 HASTY = ClientConfig(
-    step_timeout_s=0.05, call_timeout_s=10, breaker_failures=3, breaker_pause_s=0.01, breaker_max_pause_s=0.1
+    step_timeout_s=0.05, call_timeout_s=60, breaker_failures=3, breaker_pause_s=0.01, breaker_max_pause_s=0.1
 )
 
 

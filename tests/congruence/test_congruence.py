@@ -35,7 +35,7 @@ from suffixsvc.errors import (
 from suffixsvc.types import Backend, BackendSession, NewOutput
 
 #: long timers: these tests ask what is answered, not how fast
-PATIENT = ClientConfig(step_timeout_s=30, open_timeout_s=30)
+PATIENT = ClientConfig(step_timeout_s=300, open_timeout_s=300)
 LIMITS = Limits(max_session_tokens=2000, max_sessions=4, max_output_tokens=500)
 WORDS = [11, 12, 13, 14, 15, 16, 17, 18]
 WAYS = ["embedded", "unix", "aio", "tcp"]

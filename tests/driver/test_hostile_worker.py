@@ -32,7 +32,7 @@ from suffixsvc.errors import (
 from suffixsvc.v1 import draft_worker_pb2 as pb
 from suffixsvc.v1 import types_pb2
 
-PATIENT = 30.0
+PATIENT = 300.0
 
 
 @pytest.fixture(scope="module")

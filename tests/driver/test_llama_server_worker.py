@@ -36,7 +36,7 @@ from suffixsvc.errors import (
 )
 from suffixsvc.types import Draft, DraftSource
 
-PATIENT = 30.0
+PATIENT = 300.0
 
 
 @pytest.fixture(scope="module")

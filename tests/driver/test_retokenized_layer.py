@@ -30,7 +30,7 @@ from support.tiny_gguf import SPECIAL, byte_texts
 from suffixsvc.errors import VocabularyMismatchError
 from suffixsvc.types import DraftSource
 
-PATIENT = 30.0
+PATIENT = 300.0
 CURVE = CostCurve.linear(0.05, 32)
 FIRST_MATCH = DriverConfig(policy="first-match", min_match_tokens=1)
 SETTINGS = ContextSettings(

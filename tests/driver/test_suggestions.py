@@ -20,7 +20,7 @@ from support.tiny_kinds import write_tiny_lfm2, write_tiny_mamba
 SETTINGS = ContextSettings(
     context_size=512, slots=2, threads=1, max_width=17, flash_attention=False, kv_type="f32"
 )
-PATIENT = 30.0
+PATIENT = 300.0
 
 
 @pytest.fixture

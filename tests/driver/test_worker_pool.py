@@ -32,7 +32,7 @@ from support.tiny_gguf import SPECIAL, byte_texts, write_tiny_llama
 from suffixsvc.errors import InvalidConfigError, ServiceUnavailableError, VocabularyMismatchError
 from suffixsvc.v1 import draft_worker_pb2 as pb
 
-PATIENT = 30.0
+PATIENT = 300.0
 #: checks that the tests can wait for
 SOON = {"recheck_seconds": (0.02, 0.05), "check_every_seconds": 0.05}
 

@@ -23,7 +23,7 @@ SLOTS = 4
 SETTINGS = ContextSettings(
     context_size=512, slots=SLOTS, threads=1, max_width=1, flash_attention=False, kv_type="f32"
 )
-PATIENT = 30.0
+PATIENT = 300.0
 FOREVER = 1e6
 
 

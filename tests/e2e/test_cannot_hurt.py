@@ -38,6 +38,7 @@ TOKENS = 80
 CARELESS = CostCurve.linear(0.001, 32)
 #: long enough for a busy machine, short enough to notice a wait that is not cut off
 TIMER_S = 0.25
+OPEN_S = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +123,7 @@ def run(
         steps.append(record)
         disturb(len(steps))
 
-    config = client_config or ClientConfig(step_timeout_s=TIMER_S, open_timeout_s=5.0)
+    config = client_config or ClientConfig(step_timeout_s=TIMER_S, open_timeout_s=OPEN_S)
     with SuffixClient(address, config=config) as client:
         session = client.namespace("tests/tiny").open_session(prompt)
         layers = [PromptLookupLayer(), SuffixLayer(session)]
@@ -140,8 +141,9 @@ def fill(target: LlamaTarget, prompt: list[int], service: Service, times: int = 
 def require_unchanged(outcome: Outcome, plain: Result) -> None:
     assert outcome.result.token_ids == plain.token_ids
     assert outcome.result.finish == plain.finish
-    # Scheduling noise aside, no step waited for the service longer than the client's timer.
-    assert outcome.slowest_ask < TIMER_S * 3
+    # No step waited for the service longer than the client's timer: many timers of a busy machine's noise are
+    # still less than anything else that is waited for.
+    assert outcome.slowest_ask < TIMER_S * 16 < OPEN_S
 
 
 def test_memory_makes_it_shorter_and_changes_nothing(

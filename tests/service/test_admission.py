@@ -32,7 +32,7 @@ from suffixsvc.service.server import SERVICE_NAME
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import suffix_cache_pb2_grpc
 
-PATIENT = ClientConfig(step_timeout_s=30, open_timeout_s=30)
+PATIENT = ClientConfig(step_timeout_s=300, open_timeout_s=300)
 SERVING = health_pb2.HealthCheckResponse.SERVING
 IDLE_CALLS = 560
 #: more than all threads of the pool that are not for streams
@@ -63,7 +63,7 @@ def require_that_others_are_served(address: str) -> None:
         stub = suffix_cache_pb2_grpc.SuffixCacheStub(channel)
         assert stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=PATIENCE_S).instance_id
     for direct in (True, False):
-        config = ClientConfig(step_timeout_s=30, open_timeout_s=30, direct=direct)
+        config = ClientConfig(step_timeout_s=300, open_timeout_s=300, direct=direct)
         with SuffixClient(address, config) as client:
             session = client.namespace("a").open_session([1, 2, 3])
             session.step([4])

@@ -26,7 +26,7 @@ from suffixsvc import SuffixCache
 from suffixsvc.errors import ServiceUnavailableError
 from suffixsvc.frames import DIRECT_SUFFIX
 
-CONFIG = ClientConfig(step_timeout_s=30, open_timeout_s=30, call_timeout_s=30, direct=False)
+CONFIG = ClientConfig(step_timeout_s=300, open_timeout_s=300, call_timeout_s=30, direct=False)
 PROMPT = list(range(1000, 1010))
 #: gRPC's longest pause between two attempts to connect is 2 s; where it makes none all of this passes
 RECONNECT_SECONDS = 3.0

@@ -19,7 +19,7 @@ from suffixsvc.clock import SystemTime
 from suffixsvc.store import LmdbStore
 from suffixsvc.types import NamespaceRecord, NewOutput
 
-PATIENT = ClientConfig(step_timeout_s=30, open_timeout_s=30)
+PATIENT = ClientConfig(step_timeout_s=300, open_timeout_s=300)
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ class Stream:
 
     def __init__(self, stub: Any) -> None:
         self._requests: queue.SimpleQueue[pb.StreamRequest | None] = queue.SimpleQueue()
-        self.replies = stub.Stream(iter(self._requests.get, None), timeout=30)
+        self.replies = stub.Stream(iter(self._requests.get, None), timeout=300)
 
     def ask(self, **request: Any) -> pb.StreamReply:
         self._requests.put(pb.StreamRequest(id=1, **request))
@@ -74,7 +74,7 @@ class Stream:
 
 def refusal(call: Any, request: Any) -> tuple[grpc.StatusCode, types_pb2.ErrorDetail]:
     with pytest.raises(grpc.RpcError) as caught:
-        call(request, timeout=30)
+        call(request, timeout=300)
     metadata = dict(caught.value.trailing_metadata() or ())
     return caught.value.code(), types_pb2.ErrorDetail.FromString(metadata[wire.ERROR_METADATA_KEY])
 
@@ -111,7 +111,7 @@ def test_a_defect_is_told_without_its_inside(
 def test_messages_over_the_limit_are_refused(stub: Any) -> None:
     big = pb.OpenSessionRequest(namespace="a", prompt_token_ids=bytes(LIMITS.max_message_bytes + 4))
     with pytest.raises(grpc.RpcError) as caught:
-        stub.OpenSession(big, timeout=30)
+        stub.OpenSession(big, timeout=300)
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
@@ -122,7 +122,7 @@ def test_a_session_outlives_its_stream(stub: Any) -> None:
     first.replies.cancel()
     second = Stream(stub)
     assert second.step(session, 5).reply.length == 6
-    assert stub.Step(pb.StepRequest(session_id=session), timeout=30).length == 6
+    assert stub.Step(pb.StepRequest(session_id=session), timeout=300).length == 6
     second.end()
     assert list(second.replies) == []
 
@@ -146,7 +146,7 @@ def test_streams_have_a_limit_of_their_own() -> None:
             with pytest.raises(grpc.RpcError) as caught:
                 Stream(stub).ask(open=pb.OpenSessionRequest(namespace="a"))
             assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=30).instance_id
+            assert stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=300).instance_id
             first.end()
             list(first.replies)
             assert Stream(stub).ask(open=pb.OpenSessionRequest(namespace="a")).open.session_id
@@ -173,23 +173,23 @@ def test_a_client_that_vanishes_in_the_middle_of_an_upload_harms_nobody(stub: An
     call = stub.AddOutputs.future(requests())
     call.cancel()
     stop.put(None)
-    assert stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=30).instance_id
+    assert stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=300).instance_id
 
 
 def test_health_and_reflection(channel: grpc.Channel) -> None:
     health = health_pb2_grpc.HealthStub(channel)
     for name in ("", SERVICE_NAME):
-        assert health.Check(health_pb2.HealthCheckRequest(service=name), timeout=30).status == SERVING
+        assert health.Check(health_pb2.HealthCheckRequest(service=name), timeout=300).status == SERVING
     reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
     request = reflection_pb2.ServerReflectionRequest(list_services="")
-    [reply] = reflection.ServerReflectionInfo(iter([request]), timeout=30)
+    [reply] = reflection.ServerReflectionInfo(iter([request]), timeout=300)
     names = {service.name for service in reply.list_services_response.service}
     assert {SERVICE_NAME, "grpc.health.v1.Health"} <= names
 
 
 def test_draining_is_seen_before_the_end(service: tuple[SuffixServer, grpc.Channel], stub: Any) -> None:
     server, channel = service
-    watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""), timeout=30)
+    watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""), timeout=300)
     assert next(watch).status == SERVING
     stream = Stream(stub)
     session = stream.ask(open=pb.OpenSessionRequest(namespace="a")).open.session_id

@@ -14,7 +14,7 @@ from suffixsvc import Policies, Policy, SuffixCache
 from suffixsvc.errors import LimitExceededError
 from suffixsvc.service import server as server_module
 
-PATIENT = ClientConfig(step_timeout_s=30, open_timeout_s=30)
+PATIENT = ClientConfig(step_timeout_s=300, open_timeout_s=300)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from support.serving import ServeProcess, socket_dir
 
 from suffixsvc import SuffixCache
 
-PATIENT = ClientConfig(step_timeout_s=30, open_timeout_s=30)
+PATIENT = ClientConfig(step_timeout_s=300, open_timeout_s=300)
 
 
 def test_a_service_drafts_from_what_was_compacted_and_tells_of_it() -> None:

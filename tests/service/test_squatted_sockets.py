@@ -25,7 +25,7 @@ from suffixsvc.frames import DIRECT_SUFFIX
 from suffixsvc.service.listen import parse_address, prepare
 
 PROMPT = list(range(1000, 1010))
-CONFIG = ClientConfig(step_timeout_s=30, open_timeout_s=30)
+CONFIG = ClientConfig(step_timeout_s=300, open_timeout_s=300)
 
 
 @pytest.fixture

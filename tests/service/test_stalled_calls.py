@@ -33,7 +33,7 @@ from suffixsvc.service.server import SuffixServer
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import suffix_cache_pb2_grpc
 
-PATIENT = ClientConfig(step_timeout_s=30, open_timeout_s=30)
+PATIENT = ClientConfig(step_timeout_s=300, open_timeout_s=300)
 
 
 @pytest.fixture

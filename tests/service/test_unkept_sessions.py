@@ -348,7 +348,7 @@ def test_health_tells_drafting_and_durability_apart(folder: Path, disk: FailingD
         opened_cache(folder, disk, limits()) as cache,
         serving(cache, f"unix:{folder}/s", limits()) as (_, address),
         grpc.insecure_channel(address) as channel,
-        SuffixClient(address, ClientConfig(step_timeout_s=30, open_timeout_s=30)) as client,
+        SuffixClient(address, ClientConfig(step_timeout_s=300, open_timeout_s=300)) as client,
     ):
         stub = health_pb2_grpc.HealthStub(channel)
 
@@ -387,7 +387,7 @@ def test_a_client_keeps_its_text_and_can_close_after_the_store_recovered(
     with (
         opened_cache(folder, disk, limits()) as cache,
         serving(cache, f"unix:{folder}/s", limits()) as (_, address),
-        SuffixClient(address, ClientConfig(step_timeout_s=30, open_timeout_s=30)) as client,
+        SuffixClient(address, ClientConfig(step_timeout_s=300, open_timeout_s=300)) as client,
     ):
         disk.failing.set()
         sessions = [client.namespace("a").open_session([1, 2, n]) for n in range(PLACES)]

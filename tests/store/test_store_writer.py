@@ -32,7 +32,7 @@ class Points:
         self.seen.append(point)
         if point == self.hold_at:
             self.held.set()
-            assert self.go.wait(30)
+            assert self.go.wait(300)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def held_while(store: LmdbStore, points: Points) -> Future[list[int]]:
     """Keep the writer busy with one append, so that what follows has to queue."""
     points.hold_at = "begun"
     first = store.append([make_output([1])])
-    assert points.held.wait(30)
+    assert points.held.wait(300)
     points.hold_at = ""
     points.seen.clear()
     return first
@@ -154,7 +154,7 @@ def test_a_reader_between_a_commit_and_its_snapshot_waits(
 
     def slow(*fields: Any) -> Snapshot:
         held.release()
-        assert go.acquire(timeout=30)
+        assert go.acquire(timeout=300)
         return Snapshot(*fields)
 
     held_while(store, points)
@@ -163,15 +163,15 @@ def test_a_reader_between_a_commit_and_its_snapshot_waits(
     added = store.append([make_output([2], namespace="new")])
     monkeypatch.setattr(committer, "Snapshot", slow)
     points.go.set()
-    assert held.acquire(timeout=30)  # the commit of the first append
+    assert held.acquire(timeout=300)  # the commit of the first append
     go.release()
-    assert held.acquire(timeout=30)  # the one of the new namespace and its output
+    assert held.acquire(timeout=300)  # the one of the new namespace and its output
     found: list[StoredOutput] = []
     reader = threading.Thread(target=lambda: found.append(store.get(2)))
     reader.start()
     reader.join(0.1)
     go.release()
-    reader.join(30)
+    reader.join(300)
     assert added.result() == [2]
     assert [stored.output.namespace for stored in found] == ["new"]
 
@@ -231,7 +231,7 @@ def test_a_suspended_scan_does_not_stop_the_map_from_growing(tmp_path: Path) -> 
     scan = store.scan()
     next(scan)
     for i in range(20):
-        store.append([make_output([i] * 20_000)]).result(timeout=30)
+        store.append([make_output([i] * 20_000)]).result(timeout=300)
     assert len(list(scan)) == 599
     store.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -26,7 +27,7 @@ class ForkServer:
     """
 
     def __init__(
-        self, script: Path, patience_seconds: float = 60.0, environ: Mapping[str, str] | None = None
+        self, script: Path, patience_seconds: float = 300.0, environ: Mapping[str, str] | None = None
     ) -> None:
         self.patience_seconds = patience_seconds
         self.process = subprocess.Popen(
@@ -51,7 +52,8 @@ class ForkServer:
             return self._listen(hear, kill_after)
         except BaseException:
             if self.pid:
-                os.kill(self.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has ended; what is told is why we stopped
+                    os.kill(self.pid, signal.SIGKILL)
             raise
 
     def _listen(self, hear: Callable[[str], None], kill_after: float | None) -> int:
@@ -80,4 +82,4 @@ class ForkServer:
 
     def close(self) -> None:
         self.orders.close()
-        self.process.wait(60)
+        self.process.wait(300)
