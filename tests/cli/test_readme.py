@@ -70,7 +70,8 @@ def test_the_client_example_runs_against_the_service_as_started_there(folder: Pa
     assert len(lines) == 12
     # the second answer begins as the first did, so the service drafts how that one went on
     assert any(line.startswith(("11 -> [12", "12 -> [13")) for line in lines[6:]), said
-    assert driven.stderr == ""
+    # how busy the machine is may be told, and nothing else
+    assert [line for line in driven.stderr.splitlines() if "measured on a busy machine" not in line] == []
     assert driven.stdout.rstrip().endswith("tokens were drafted")
     assert (folder / "home" / "cost").is_dir()
 

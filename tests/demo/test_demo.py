@@ -68,7 +68,8 @@ def test_every_stage_runs_and_leaves_its_results(model: Path, folder: Path, tmp_
         env={**os.environ, "SUFFIXSVC_HOME": str(tmp_path), "TMPDIR": str(folder)},
     )
     said = result.stdout
-    assert result.stderr == ""
+    # how busy the machine is may be told, and nothing else
+    assert [line for line in result.stderr.splitlines() if "measured on a busy machine" not in line] == []
     for stage in (
         "First pass",
         "Second pass",
