@@ -17,9 +17,9 @@ from typing import Final
 from suffixsvc import wire
 from suffixsvc.errors import ProtocolError, SuffixError
 from suffixsvc.frames import GREETING, FrameBuffer, frame
+from suffixsvc.peers import ExpectedPeer, require_trusted_peer
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client.forks import Forks
-from suffixsvc_client.peers import require_trusted_peer
 from suffixsvc_client.transport import parse
 
 __all__ = ["Connection", "HungUpError"]
@@ -44,7 +44,7 @@ class Connection:
 
     Args:
         late: told of each reply that came after its step had given up.
-        service_uid: see :class:`~suffixsvc_client.ClientConfig`.
+        peer: which program should listen there.
 
     Raises:
         ServiceUnavailableError: the socket is another user's.
@@ -52,9 +52,7 @@ class Connection:
         OSError: there is no service of this kind.
     """
 
-    def __init__(
-        self, path: str, deadline: float, late: Callable[[], None], service_uid: int | None = None
-    ) -> None:
+    def __init__(self, path: str, deadline: float, late: Callable[[], None], peer: ExpectedPeer) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         #: held while something is sent or waited for
         self._in_use = threading.Lock()
@@ -69,7 +67,7 @@ class Connection:
         try:
             self._socket.settimeout(_left(deadline))
             self._socket.connect(path)
-            require_trusted_peer(self._socket, path, service_uid)
+            require_trusted_peer(self._socket, path, peer)
             self._be_greeted(deadline)
             self._socket.setblocking(False)
             self._readable.register(self._socket, select.POLLIN)

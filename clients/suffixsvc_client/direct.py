@@ -21,12 +21,12 @@ from google.protobuf.message import Message
 from suffixsvc import wire
 from suffixsvc.errors import ProtocolError, ServiceTimeoutError, ServiceUnavailableError, SuffixError
 from suffixsvc.frames import DIRECT_SUFFIX
+from suffixsvc.peers import socket_path
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc_client.connection import Connection, HungUpError
 from suffixsvc_client.effects import APPEND, CLOSE, OPEN, Method
 from suffixsvc_client.grpc_sync import GrpcTransport
-from suffixsvc_client.peers import socket_path
-from suffixsvc_client.transport import Transport
+from suffixsvc_client.transport import Transport, service_peer
 
 __all__ = ["UnixTransport", "open_transport"]
 
@@ -62,7 +62,7 @@ class UnixTransport:
     def __init__(self, target: str, service_uid: int | None = None) -> None:
         self._grpc = GrpcTransport(target, service_uid)
         self._path = socket_path(target) + DIRECT_SUFFIX
-        self._service_uid = service_uid
+        self._peer = service_peer(service_uid)
         self._mine = threading.local()
         self._lock = threading.RLock()  # a signal's handler may close while its thread holds it
         #: by session, where something was posted for it last
@@ -172,7 +172,7 @@ class UnixTransport:
         if time.monotonic() < self._look_again:
             return None
         try:
-            made = Connection(self._path, deadline, self._count_late, self._service_uid)
+            made = Connection(self._path, deadline, self._count_late, self._peer)
         except TimeoutError:
             raise _timeout(timeout_s) from None
         except ServiceUnavailableError as error:

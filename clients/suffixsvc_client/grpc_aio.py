@@ -11,11 +11,11 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from suffixsvc.channels import Channels
 from suffixsvc.errors import ProtocolError, ServiceTimeoutError, ServiceUnavailableError, SuffixError
 from suffixsvc.v1 import suffix_cache_pb2 as pb
-from suffixsvc_client.channels import Channels
 from suffixsvc_client.effects import Method
-from suffixsvc_client.transport import CHANNEL_OPTIONS, STREAM, error_from_rpc, parse, path_of
+from suffixsvc_client.transport import CHANNEL_OPTIONS, STREAM, error_from_rpc, parse, path_of, service_peer
 
 __all__ = ["AioGrpcTransport"]
 
@@ -28,7 +28,9 @@ class AioGrpcTransport:
     """An :class:`~suffixsvc_client.transport.AsyncTransport`. Belongs to the loop it is first used on."""
 
     def __init__(self, target: str, service_uid: int | None = None) -> None:
-        self._channels: Channels[grpc.aio.Channel] = Channels(target, service_uid, _connect, self._disconnect)
+        self._channels: Channels[grpc.aio.Channel] = Channels(
+            target, service_peer(service_uid), _connect, self._disconnect
+        )
         self._stream: _Stream | None = None
         self._ids = itertools.count(1)
         #: channels that are being closed

@@ -21,11 +21,11 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from suffixsvc.channels import Channels, HeldChannel, close_channel
 from suffixsvc.errors import ProtocolError, ServiceTimeoutError, ServiceUnavailableError, SuffixError
 from suffixsvc.v1 import suffix_cache_pb2 as pb
-from suffixsvc_client.channels import Channels, HeldChannel
 from suffixsvc_client.effects import Method
-from suffixsvc_client.transport import CHANNEL_OPTIONS, STREAM, error_from_rpc, parse, path_of
+from suffixsvc_client.transport import CHANNEL_OPTIONS, STREAM, error_from_rpc, parse, path_of, service_peer
 
 __all__ = ["GrpcTransport"]
 
@@ -38,7 +38,9 @@ class GrpcTransport:
     """A :class:`~suffixsvc_client.transport.Transport`. Connects when first used; survives restarts."""
 
     def __init__(self, target: str, service_uid: int | None = None) -> None:
-        self._channels: Channels[grpc.Channel] = Channels(target, service_uid, _connect, _disconnect)
+        self._channels: Channels[grpc.Channel] = Channels(
+            target, service_peer(service_uid), _connect, close_channel
+        )
         self._lock = threading.Lock()
         self._stream: _Stream | None = None
         self._ids = itertools.count(1)
@@ -225,11 +227,6 @@ class _Stream:
 
 def _connect(address: str) -> grpc.Channel:
     return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-
-
-def _disconnect(channel: grpc.Channel, done: Callable[[], None]) -> None:
-    channel.close()
-    done()
 
 
 def _why(failure: Exception) -> SuffixError:

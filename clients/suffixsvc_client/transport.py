@@ -10,17 +10,16 @@ from google.protobuf.message import DecodeError, Message
 
 from suffixsvc import wire
 from suffixsvc.errors import (
-    InvalidConfigError,
     LimitExceededError,
     ProtocolError,
     ServiceTimeoutError,
     ServiceUnavailableError,
     SuffixError,
 )
+from suffixsvc.peers import ExpectedPeer, with_paths
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
 from suffixsvc_client.effects import Method
-from suffixsvc_client.peers import with_paths
 
 __all__ = [
     "CHANNEL_OPTIONS",
@@ -28,15 +27,21 @@ __all__ = [
     "AsyncTransport",
     "Transport",
     "error_from_rpc",
-    "grpc_target",
     "parse",
     "path_of",
+    "service_peer",
 ]
 
 M = TypeVar("M", bound=Message)
 
 SERVICE: Final = "suffixsvc.v1.SuffixCache"
 STREAM: Final = Method("Stream", pb.StreamRequest, pb.StreamReply)
+
+_START_REMEDY: Final = "Is it running, and is this its address? See: suffixsvc serve --help."
+_TRUST_REMEDY: Final = (
+    "Have the service listen in a folder that only its user can write to, or, if this is its user, set "
+    "ClientConfig.service_uid."
+)
 
 CHANNEL_OPTIONS: Final = [
     ("grpc.max_receive_message_length", -1),
@@ -103,16 +108,9 @@ class AsyncTransport(Protocol):
     async def close(self) -> None: ...
 
 
-def grpc_target(target: str) -> str:
-    """``unix:PATH`` or ``HOST:PORT`` as gRPC takes it; InvalidConfigError for anything else."""
-    host, _, port = target.rpartition(":")
-    unix = target.startswith("unix:") and len(target) > len("unix:")
-    tcp = bool(host) and port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
-    if not (unix or tcp):
-        raise InvalidConfigError(
-            "not the address of a service", expected="unix:PATH or HOST:PORT", got=repr(target)[:200]
-        )
-    return target
+def service_peer(service_uid: int | None) -> ExpectedPeer:
+    """What listens at a client's target. The user id: see :class:`~suffixsvc_client.ClientConfig`."""
+    return ExpectedPeer("the service", _START_REMEDY, _TRUST_REMEDY, service_uid)
 
 
 def parse(kind: type[M], data: bytes) -> M:
@@ -155,5 +153,5 @@ def error_from_rpc(error: grpc.RpcError | grpc.Call) -> SuffixError:
         got=f"{code.name if code else 'no status'}: {details}",
         remedy="Call again. A service ends calls when it stops, and exports that are not read."
         if cancelled
-        else "Is it running, and is this its address? See: suffixsvc serve --help.",
+        else _START_REMEDY,
     )

@@ -127,11 +127,12 @@ def measure_worker(model: Path, *, threads: int, calls: int = 30) -> WorkerCost:
         tempfile.TemporaryDirectory(prefix="sfx-") as name,
         worker_process(Path(name), model, threads) as address,
         DraftWorkerClient(address) as client,
+        client.stub() as stub,
     ):
         described = client.describe()
         tokens = [1 + i % 97 for i in range(_WORKER_CONTEXT + calls)]  # any will do
         questions: queue.SimpleQueue[pb.WorkerDraftRequest | None] = queue.SimpleQueue()
-        answers = client.stub.Draft(iter(questions.get, None), timeout=_WORKER_PATIENCE_S)
+        answers = stub.Draft(iter(questions.get, None), timeout=_WORKER_PATIENCE_S)
         taken: list[float] = []
         around: list[float] = []
         for held in (0, *range(_WORKER_CONTEXT, _WORKER_CONTEXT + calls)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import grpc
@@ -23,13 +24,19 @@ class DraftStream(Exchange):
     """One stream.
 
     Args:
+        open_stub: a stub to the worker that listens now, for as long as its block takes. Raises
+            ServiceUnavailableError.
         admitted: makes sure that the worker's vocabulary fits and answers its instance id; "" where nobody
             has asked for that. Called on the stream's own thread.
     """
 
-    def __init__(self, stub: rpc.DraftWorkerStub, admitted: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        open_stub: Callable[[], AbstractContextManager[rpc.DraftWorkerStub]],
+        admitted: Callable[[], str],
+    ) -> None:
         super().__init__("draft-stream")
-        self._stub = stub
+        self._open_stub = open_stub
         self._admitted = admitted
         self._lock = threading.Lock()
         self._call: Any = None  # grpc's calls have no public type that says what they can
@@ -40,11 +47,15 @@ class DraftStream(Exchange):
 
     def _converse(self) -> None:
         instance_id = self._admitted()
+        with self._open_stub() as stub:
+            self._converse_with(stub, instance_id)
+
+    def _converse_with(self, stub: rpc.DraftWorkerStub, instance_id: str) -> None:
         try:
             with self._lock:
                 if self._ended:
                     return
-                self._call = self._stub.Draft(self._outgoing())
+                self._call = stub.Draft(self._outgoing())
             for reply in self._call:
                 if instance_id and reply.instance_id not in ("", instance_id):
                     raise ServiceUnavailableError(

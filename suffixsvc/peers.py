@@ -6,7 +6,7 @@ the prompts. The system knows the user of the process that listens (SO_PEERCRED)
     the user it runs as,
     root,
     the owner of the socket's folder, who can replace the socket at any time,
-    ClientConfig.service_uid, if it is set.
+    the user that its :class:`ExpectedPeer` names, if any.
 
 A path can name another socket a moment after a check. A socket file cannot: it belongs to the one listener
 that made it, and refuses connections once that listener is gone. :class:`CheckedSocket` holds the file open,
@@ -21,11 +21,19 @@ import os
 import re
 import socket
 import struct
+from dataclasses import dataclass
 from typing import Final
 
 from suffixsvc.errors import ServiceUnavailableError
 
-__all__ = ["CheckedSocket", "require_trusted_peer", "socket_path", "with_paths"]
+__all__ = [
+    "AbsentPeerError",
+    "CheckedSocket",
+    "ExpectedPeer",
+    "require_trusted_peer",
+    "socket_path",
+    "with_paths",
+]
 
 _PEER_CREDENTIALS: Final[int | None] = getattr(socket, "SO_PEERCRED", None)
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
@@ -35,12 +43,33 @@ _CONNECT_SECONDS: Final = 1.0
 _OPEN_FILES: Final = "/proc/self/fd/"
 
 
-def require_trusted_peer(connection: socket.socket, path: str, service_uid: int | None = None) -> None:
+class AbsentPeerError(ServiceUnavailableError):
+    """No process listens at the path, or its backlog is full; one may be reached there later."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedPeer:
+    """The program that a client connects to, as its errors name it.
+
+    Attributes:
+        name: with its article.
+        start: what to do where no process listens.
+        trust: what to do where the listener belongs to another user.
+        uid: a user that is trusted, too.
+    """
+
+    name: str
+    start: str
+    trust: str
+    uid: int | None = None
+
+
+def require_trusted_peer(connection: socket.socket, path: str, peer: ExpectedPeer) -> None:
     """Refuse a connection to a process of a user that is not trusted. Nothing is sent.
 
     Args:
         connection: connected to ``path``.
-        service_uid: a user that is trusted, too.
+        peer: which program should listen there.
 
     Raises:
         ServiceUnavailableError: it is another user's.
@@ -49,14 +78,13 @@ def require_trusted_peer(connection: socket.socket, path: str, service_uid: int 
         return
     data = connection.getsockopt(socket.SOL_SOCKET, _PEER_CREDENTIALS, _CREDENTIALS.size)
     _, uid, _ = _CREDENTIALS.unpack(data)
-    trusted = {os.geteuid(), 0, service_uid, _owner_of(os.path.dirname(path) or ".")}
+    trusted = {os.geteuid(), 0, peer.uid, _owner_of(os.path.dirname(path) or ".")}
     if uid not in trusted:
         raise ServiceUnavailableError(
             f"the listener of {path} must be a process of a trusted user; nothing was sent to it",
             expected=f"user id {os.geteuid()}, 0, or that of the socket's folder",
             got=f"user id {uid}",
-            remedy="Have the service listen in a folder that only its user can write to, or, if this is its "
-            "user, set ClientConfig.service_uid.",
+            remedy=peer.trust,
         )
 
 
@@ -90,22 +118,23 @@ class CheckedSocket:
 
     Args:
         path: of the socket.
-        service_uid: see :class:`~suffixsvc_client.ClientConfig`.
+        peer: which program should listen there.
 
     Raises:
-        ServiceUnavailableError: no process listens there, it is another user's, or it cannot be checked.
+        AbsentPeerError: no process listens there.
+        ServiceUnavailableError: it is another user's, or it cannot be checked.
     """
 
-    def __init__(self, path: str, service_uid: int | None = None) -> None:
+    def __init__(self, path: str, peer: ExpectedPeer) -> None:
         self._descriptor = -1
         try:
             self._descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except OSError as error:
-            raise _unreachable(path, error) from None
+            raise _absent(path, peer, error) from None
         try:
             opened = os.fstat(self._descriptor)
             self._identity = opened.st_dev, opened.st_ino
-            self._check(path, service_uid)
+            self._check(path, peer)
         except BaseException:
             self.close()
             raise
@@ -137,7 +166,7 @@ class CheckedSocket:
     def __del__(self) -> None:
         self.close()
 
-    def _check(self, path: str, service_uid: int | None) -> None:
+    def _check(self, path: str, peer: ExpectedPeer) -> None:
         if not os.path.exists(self.address):
             raise ServiceUnavailableError(
                 f"the listener of {path} must be checked before anything is sent to it",
@@ -150,16 +179,16 @@ class CheckedSocket:
             try:
                 probe.connect(self.address)
             except (ConnectionRefusedError, PermissionError) as error:  # also: not a socket
-                raise _unreachable(path, error) from None
+                raise _absent(path, peer, error) from None
             except OSError as error:  # a full backlog: gRPC could be let in a moment later
-                raise ServiceUnavailableError(f"the listener of {path} is busy", got=error) from None
-            require_trusted_peer(probe, path, service_uid)
+                raise AbsentPeerError(f"the listener of {path} is busy", got=error) from None
+            require_trusted_peer(probe, path, peer)
 
 
-def _unreachable(path: str, got: object) -> ServiceUnavailableError:
-    return ServiceUnavailableError(
-        "the service cannot be reached",
+def _absent(path: str, peer: ExpectedPeer, got: object) -> AbsentPeerError:
+    return AbsentPeerError(
+        f"{peer.name} cannot be reached",
         expected=f"a process that listens at {path}",
         got=got,
-        remedy="Is it running, and is this its address? See: suffixsvc serve --help.",
+        remedy=peer.start,
     )

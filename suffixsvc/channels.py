@@ -1,4 +1,4 @@
-"""The gRPC channel of a transport, to a listener that was checked.
+"""The gRPC channel of a client, of the service or of a draft worker, to a listener that was checked.
 
 gRPC connects by itself, when a channel is first used and after every loss of its connection, and sends what
 is queued to the process that it finds. At ``unix:PATH`` a channel is therefore made for one checked socket
@@ -12,13 +12,12 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from suffixsvc.errors import ServiceUnavailableError
-from suffixsvc_client.peers import CheckedSocket, socket_path
-from suffixsvc_client.transport import grpc_target
+from suffixsvc.errors import InvalidConfigError, ServiceUnavailableError
+from suffixsvc.peers import CheckedSocket, ExpectedPeer, socket_path
 
-__all__ = ["Channels", "HeldChannel"]
+__all__ = ["Channels", "HeldChannel", "close_channel"]
 
 C = TypeVar("C")
 
@@ -40,7 +39,7 @@ class Channels(Generic[C]):
 
     Args:
         target: as of a client; only the listener of ``unix:PATH`` is checked.
-        service_uid: see :class:`~suffixsvc_client.ClientConfig`.
+        peer: which program should listen there.
         connect: makes a channel to an address of gRPC's.
         disconnect: ends a channel and its calls, then calls its second argument.
 
@@ -51,13 +50,13 @@ class Channels(Generic[C]):
     def __init__(
         self,
         target: str,
-        service_uid: int | None,
+        peer: ExpectedPeer,
         connect: Callable[[str], C],
         disconnect: Callable[[C, Callable[[], None]], None],
     ) -> None:
-        self._target = grpc_target(target)
+        self._target = _checked_target(target, peer)
         self._path = socket_path(target) if CheckedSocket.is_possible(target) else None
-        self._service_uid = service_uid
+        self._peer = peer
         self._connect = connect
         self._disconnect = disconnect
         self._lock = threading.RLock()  # a signal's handler may close while its thread holds it
@@ -79,7 +78,8 @@ class Channels(Generic[C]):
         """A channel to the process that listens now, until :meth:`give_back`.
 
         Raises:
-            ServiceUnavailableError: no process listens, it is not a trusted user's, or this is closed.
+            AbsentPeerError: no process listens.
+            ServiceUnavailableError: it is not a trusted user's, or this is closed.
         """
         with self._lock:
             if self._closed:
@@ -115,7 +115,7 @@ class Channels(Generic[C]):
     def _make(self) -> HeldChannel[C]:
         if self._path is None:
             return HeldChannel(self._connect(self._target), None)
-        checked = CheckedSocket(self._path, self._service_uid)
+        checked = CheckedSocket(self._path, self._peer)
         try:
             return HeldChannel(self._connect(f"unix:{checked.address}"), checked)
         except BaseException:
@@ -130,6 +130,27 @@ class Channels(Generic[C]):
     def _end(self, held: HeldChannel[C]) -> None:
         # gRPC may connect as long as the channel is there: the address must not become another file's before
         self._disconnect(held.channel, _nothing if held.socket is None else held.socket.close)
+
+
+class _Closeable(Protocol):
+    def close(self) -> object: ...
+
+
+def close_channel(channel: _Closeable, done: Callable[[], None]) -> None:
+    """The ``disconnect`` of channels that close at once."""
+    channel.close()
+    done()
+
+
+def _checked_target(target: str, peer: ExpectedPeer) -> str:
+    host, _, port = target.rpartition(":")
+    unix = target.startswith("unix:") and len(target) > len("unix:")
+    tcp = bool(host) and port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
+    if not (unix or tcp):
+        raise InvalidConfigError(
+            f"not the address of {peer.name}", expected="unix:PATH or HOST:PORT", got=repr(target)[:200]
+        )
+    return target
 
 
 def _nothing() -> None:
