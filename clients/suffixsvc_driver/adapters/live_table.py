@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from itertools import islice
 from typing import Final
 
 from suffixsvc.types import BackendSession
@@ -12,23 +13,29 @@ from suffixsvc_driver.adapters.live_sequence import LiveSequence, View
 
 __all__ = ["LiveTable"]
 
-#: sequences that the engine goes on with may be so many times ``most``: it may close the least recently used
-#: of them, whose output is then kept in two parts, rather than hold sessions without bound
-_MOST_GOING_ON: Final = 8
+#: limit of running sequences, in multiples of ``most``: above it the least recently used one is evicted, and
+#: its output is kept in two parts, rather than sessions held without bound
+_RUNNING_FACTOR: Final = 8
+#: sequences that one :meth:`LiveTable.enter` asks the engine about: each question holds the table's lock
+_ASKED_PER_ENTRY: Final = 32
 
 
 class LiveTable:
-    """A bounded number of sequences: those that are over go first, then the least recently used of those of
-    which the engine says nothing; those that it goes on with stay, up to eight times the number. Thread-safe.
+    """A bounded number of sequences. A new one evicts those that have ended, then the least recently used of
+    those whose state the engine does not know; running ones stay, up to eight times the number. Thread-safe.
+
+    Each new sequence asks about a bounded number of others, in turn, so the table may exceed its number until
+    the turn comes to those that can be evicted.
 
     A claimed sequence belongs to the caller until it is released: nobody else finds it, and it is not
     dropped. Whatever drops sequences returns their sessions, to be closed without any lock held.
 
     Args:
-        most: sequences; more only while more are claimed at once, or the engine goes on with more.
+        most: sequences; more only while more are claimed at once, are running, or have not been asked about.
         idle_seconds: sequences unused for so long are dropped by :meth:`drop_idle`.
-        is_over: whether the engine is done with a hint: True = its sequence has ended, False = it goes on
-            however long it is idle, None = unknown. Called with the table's lock held; must not raise.
+        is_over: whether the engine is done with a hint: True = it has ended, False = it is running, however
+            long it is idle, None = unknown. A sequence with several hints is running while one of them is.
+            Called with the table's lock held; must not raise.
     """
 
     def __init__(
@@ -46,6 +53,8 @@ class LiveTable:
         self._sealed = False
         self._by_use: OrderedDict[int, LiveSequence] = OrderedDict()
         self._by_hint: dict[Hashable, LiveSequence] = {}
+        #: the same sequences, those asked about longest ago first
+        self._by_asked: OrderedDict[int, LiveSequence] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._by_use)
@@ -66,10 +75,10 @@ class LiveTable:
     def enter(self, sequence: LiveSequence, hint: Hashable) -> list[BackendSession]:
         """Take in a new one, claimed; returns the sessions of those that made room."""
         with self._lock:
-            self._by_use[id(sequence)] = sequence
+            self._by_use[id(sequence)] = self._by_asked[id(sequence)] = sequence
             self._use(sequence, hint)
             surplus = len(self._by_use) - self._most
-            return self._drop(*self._least_needed(surplus)) if surplus > 0 else []
+            return self._drop(*self._eviction_candidates(surplus)) if surplus > 0 else []
 
     def release(self, sequence: LiveSequence) -> list[BackendSession]:
         """The caller is done with it; returns its session if :meth:`seal` was called meanwhile."""
@@ -110,20 +119,49 @@ class LiveTable:
         over = self._state(sequence)
         return over is True or (sequence.used_at <= since and over is None)
 
-    def _least_needed(self, surplus: int) -> list[LiveSequence]:
-        """So many, or fewer where the engine goes on with the rest."""
-        by_state: dict[bool | None, list[LiveSequence]] = {True: [], None: [], False: []}
-        for sequence in self._by_use.values():
-            if not sequence.busy:
-                by_state[self._state(sequence)].append(sequence)
-        gone = [*by_state[True], *by_state[None]][:surplus]
-        beyond = len(self._by_use) - len(gone) - _MOST_GOING_ON * self._most
-        return gone + by_state[False][: max(0, beyond)]
+    def _eviction_candidates(self, surplus: int) -> list[LiveSequence]:
+        """As many as there are too many, or fewer where the others are running or were not asked about."""
+        gone: dict[int, LiveSequence] = {}
+        unknown: dict[int, LiveSequence] = self._by_use
+        if self._is_over is not None:
+            gone, unknown = self._ask_next(surplus)
+        if unknown:
+            lacking = max(0, surplus - len(gone))
+            by_use = ((i, s) for i, s in self._by_use.items() if i in unknown and not s.busy)
+            gone.update(list(islice(by_use, lacking)))
+        beyond = max(0, len(self._by_use) - len(gone) - _RUNNING_FACTOR * self._most)
+        others = ((i, s) for i, s in self._by_use.items() if i not in gone and not s.busy)
+        gone.update(list(islice(others, beyond)))
+        return list(gone.values())
+
+    def _ask_next(self, surplus: int) -> tuple[dict[int, LiveSequence], dict[int, LiveSequence]]:
+        """Ask the engine about the sequences whose turn it is, until enough have ended.
+
+        Returns:
+            Those that have ended, and those whose state is unknown.
+        """
+        ended: dict[int, LiveSequence] = {}
+        unknown: dict[int, LiveSequence] = {}
+        asked = 0
+        for _ in range(len(self._by_asked)):
+            if asked == _ASKED_PER_ENTRY or len(ended) >= surplus:
+                break
+            key, sequence = next(iter(self._by_asked.items()))
+            self._by_asked.move_to_end(key)
+            if sequence.busy:
+                continue
+            asked += 1
+            state = self._state(sequence)
+            if state is True:
+                ended[key] = sequence
+            elif state is None:
+                unknown[key] = sequence
+        return ended, unknown
 
     def _state(self, sequence: LiveSequence) -> bool | None:
-        """Whether it is over: True, False, or None where the engine does not know."""
+        """Whether it has ended: True, False while it runs under any of its names, None if unknown."""
         said = set() if self._is_over is None else {self._is_over(hint) for hint in sequence.hints}
-        return True if True in said else False if False in said else None
+        return False if False in said else True if True in said else None
 
     def _look_for(self, view: View) -> LiveSequence | None:
         if view.start:  # a tail alone tells nobody whose it is
@@ -148,7 +186,7 @@ class LiveTable:
     def _drop(self, *sequences: LiveSequence) -> list[BackendSession]:
         sessions = []
         for sequence in sequences:
-            del self._by_use[id(sequence)]
+            del self._by_use[id(sequence)], self._by_asked[id(sequence)]
             for hint in sequence.hints:
                 del self._by_hint[hint]
             sequence.hints.clear()
