@@ -22,6 +22,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -122,13 +123,16 @@ class DraftEngine:
                 self._clear(each)
 
     def clear(self, taken: Collection[int] = ()) -> None:
-        """Forget all KV but that of ``taken`` sequences; sessions keep their tokens, which are read again."""
-        for each in self._sequences.all:
-            if each.index not in taken:
-                try:
-                    self._clear(each)
-                finally:
-                    each.tokens.clear()  # what is still there is cut off by the next job
+        """Forget all KV but that of ``taken`` sequences; sessions keep their tokens, which are read again.
+
+        Never fails: KV that cannot be dropped now is cut off by the next job on that sequence.
+        """
+        forgotten = [each for each in self._sequences.all if each.index not in taken]
+        for each in forgotten:  # first, so that a failure below cannot leave tokens that are trusted later
+            each.tokens.clear()
+        for each in forgotten:
+            with suppress(Exception):
+                self.context.cut(each.index, 0)
 
     def draft(self, request: DraftRequest) -> Draft:
         """Do a request from beginning to end. Raises what :meth:`begin` does, ModelError besides."""

@@ -11,7 +11,8 @@ waits for its draft. Each request may say how long its driver waits: it is answe
 drafted so far. The context is read to its end in any case, or the session would never catch up.
 
 What the engine raises unexpectedly fails the requests of that very batch or read: it is logged and counted,
-the KV that no other request works on is read again, and the thread goes on.
+the KV that no other request works on is read again, and the thread goes on. Every admitted request is
+answered, also where the log cannot be written or the thread ends.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -86,7 +87,7 @@ class Scheduler:
             tokens of the model, and 5 ms at least.
 
     Attributes:
-        failures: unexpected exceptions so far.
+        failures: unexpected exceptions so far, of requests and of the thread's own work.
 
     Raises:
         InvalidConfigError: a queue below 1, a time that is negative or no number.
@@ -125,6 +126,7 @@ class Scheduler:
         self._lanes: list[Ticket] = []
         self._readers: deque[Ticket] = deque()
         self._finished: list[Ticket] = []
+        self._admitted: set[Ticket] = set()  # taken from the queue and not answered yet
         self._drafts_since_chunk = 0
         self.failures = 0
         self._thread = threading.Thread(target=self._run, name="draft-model", daemon=True)
@@ -231,7 +233,7 @@ class Scheduler:
                     if going:
                         self._compute()
                 except Exception as err:  # of no request: all that are under way may be concerned
-                    self._fail([*self._lanes, *self._readers], err)
+                    self._fail(list(self._admitted), err)
                     with self._changed:
                         self._changed.wait(_FAILED_PAUSE_SECONDS)
         finally:
@@ -247,21 +249,25 @@ class Scheduler:
 
     def _fail(self, tickets: Sequence[Ticket], err: Exception) -> None:
         self.failures += 1
-        _log.warning(
-            "the draft model failed unexpectedly; the worker goes on",
-            sessions=[ticket.request.session_id for ticket in tickets],
-            failures=self.failures,
-            error=repr(err)[:300],
-            exc_info=err if self.failures == 1 else None,
-        )
         self._lanes = [ticket for ticket in self._lanes if ticket not in tickets]
         self._readers = deque(ticket for ticket in self._readers if ticket not in tickets)
-        with suppress(Exception):  # it is cut off by the next job too
-            self._engine.clear(self._taken())  # nobody knows what was left in the KV
+        self._engine.clear(self._taken())  # the failure may have left anything in the KV
+        self._finish_all(tickets, ModelError("the draft model failed", got=repr(err)[:80]))
+        # last, and guarded: standard error may be a pipe that is closed
+        with suppress(Exception):
+            _log.warning(
+                "the draft model failed unexpectedly; the worker goes on",
+                sessions=[ticket.request.session_id for ticket in tickets],
+                failures=self.failures,
+                error=repr(err)[:300],
+                exc_info=err if self.failures == 1 else None,
+            )
+
+    def _finish_all(self, tickets: Iterable[Ticket], error: SuffixError) -> None:
         for ticket in tickets:
             if ticket not in self._finished:
-                with suppress(Exception):  # of the session's length: then 0 is said
-                    self._finish(ticket, ModelError("the draft model failed", got=repr(err)[:80]))
+                with suppress(Exception):  # of the session's length: then 0 is sent
+                    self._finish(ticket, error)
 
     def _answer_and_admit(self) -> bool:
         """Answer what is done, start what can be, wait where there is neither. False: stop."""
@@ -278,6 +284,7 @@ class Scheduler:
             starting: list[Ticket] = []
             while self._waiting and self._has_room(len(starting)):
                 starting.append(self._waiting.popleft())
+            self._admitted.update(starting)
             self._lanes_used += len(starting)
             self._slots_used += len(starting)
         for session_id in forgetting:
@@ -302,6 +309,7 @@ class Scheduler:
         for ticket in self._finished:
             ticket.done.set()
             ticket.started.set()
+        self._admitted.difference_update(self._finished)
         self._finished.clear()
 
     def _has_room(self, more: int) -> bool:
@@ -409,12 +417,14 @@ class Scheduler:
         ticket.length = self._engine.length(ticket.request.session_id)
 
     def _give_up(self) -> None:
-        """Leave nobody waiting."""
+        """Answer every request that is left."""
         with self._changed:
             self._draining = self._stopping = True
-            for ticket in (*self._lanes, *self._readers, *self._waiting):
-                self._finish(ticket, ServiceUnavailableError("the worker is stopping"))
+            stopping = ServiceUnavailableError("the worker is stopping")
+            self._finish_all([*self._admitted, *self._waiting], stopping)
             self._answer_finished()
             self._lanes.clear()
             self._readers.clear()
             self._waiting.clear()
+            self._slots_used = 0
+            self._changed.notify_all()  # stop() may be waiting for the end of the work

@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final
 
 import grpc
@@ -193,3 +194,5 @@ class DraftWorkerServer:
         """Finish what runs, refuse the rest."""
         self._scheduler.stop(_STOP_GRACE_SECONDS)
         self._server.stop(_LAST_WORD_SECONDS).wait()
+        with suppress(Exception):  # standard error may be a pipe that is closed
+            _log.info("draft worker stopped", address=self.address, failures=self._scheduler.failures)
