@@ -23,11 +23,20 @@ ray = pytest.importorskip("ray", reason="Ray is an extra of its own: pip install
 #: in the folder of a build that is done, and nothing else
 MADE = ["d.bin", "d.bin.manifest.json", "data", "s.bin", "s.bin.manifest.json"]
 
+_ATTEMPTS = 10
+
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    """One for all tests: starting it takes seconds."""
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 << 20)
+    """One for all tests: starting it takes seconds. A busy machine takes more than the 30 s of Ray."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 << 20)
+            break
+        except Exception as error:  # Ray raises nothing more particular
+            ray.shutdown()
+            if "timed out" not in str(error) or attempt == _ATTEMPTS - 1:
+                raise
     yield
     ray.shutdown()
 

@@ -50,7 +50,7 @@ def generate(
 @pytest.fixture
 def kept_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is learned of this machine's speed: what is said is the same everywhere."""
-    monkeypatch.setattr(LiveCurve, "observe", lambda curve, width, seconds: None)
+    monkeypatch.setattr(LiveCurve, "observe", lambda curve, width, seconds, base=1: None)
 
 
 def written(tokens: int) -> str:
