@@ -128,7 +128,7 @@ class Verified:
         width: tokens in the batch, the last real one included.
         stopped: the caller's stop rule held at the last emitted token.
         replay: tokens that the next batch computes again, in front of the newest one.
-        seconds: what the step took; 0 where nobody measured it.
+        seconds: what the step took; 0 where it was not measured. Not used in a paced generation.
         content: what kind of text is being written; None = as before.
     """
 

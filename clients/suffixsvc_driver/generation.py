@@ -358,14 +358,8 @@ class Generation:
         self._ask_seconds = 0.0
         return record
 
-    def go_on(
-        self, record: StepRecord, seen: Verification, *, timed: bool = True
-    ) -> Verify | Finish | Wait | Propose:
-        """What to do behind the step that was just written down.
-
-        Args:
-            timed: its seconds are news to the cost curve; of a shared batch for one generation only.
-        """
+    def go_on(self, record: StepRecord, seen: Verification) -> Verify | Finish | Wait | Propose:
+        """What to do after the step that was just written down."""
         return self.on(
             Verified(
                 seen.emitted,
@@ -373,7 +367,7 @@ class Generation:
                 len(record.token_ids),
                 seen.stopped,
                 seen.replay,
-                record.target_seconds if timed else 0.0,
+                record.target_seconds,
                 _content_now(self._content, self._written, len(seen.emitted)),
             )
         )

@@ -301,8 +301,12 @@ class _Loop:
         seconds = self._clock() - before
         emitted = tuple(None if isinstance(s, Exception) else s.emitted for s in seen)
         self._operations.append(Stepped(tuple((s.lane, s.drafted, s.parents) for s in steps), emitted))
-        for i, (running, found) in enumerate(zip(tuple(self._writing), seen, strict=True)):
-            self._take(running, found, seconds, timed=i == 0)
+        base = sum(r.base for r in self._writing)
+        width = base + sum(len(s.drafted) for s in steps)
+        for running, found in zip(tuple(self._writing), seen, strict=True):
+            self._take(running, found, seconds)
+        if isinstance(self._curve, LiveCurve):  # once, whatever became of the generations that shared it
+            self._curve.observe(width, seconds, base)
 
     def _propose(self) -> None:
         """Everybody asks their layers, and says what they would send. The others' newest tokens are in the
@@ -356,9 +360,7 @@ class _Loop:
             places[widest] = padding if padding < rooms[widest] else 0
         return places
 
-    def _take(
-        self, running: _Running, found: Verification | Exception, seconds: float, *, timed: bool
-    ) -> None:
+    def _take(self, running: _Running, found: Verification | Exception, seconds: float) -> None:
         """What a generation's part of the batch gave."""
         if isinstance(found, Exception):
             self._fail(running, found)
@@ -368,7 +370,7 @@ class _Loop:
             record = generation.write_down(running.verify, found, seconds, beside=running.beside)
             if running.request.on_step is not None:
                 running.request.on_step(record)
-            decision = generation.go_on(record, found, timed=timed)
+            decision = generation.go_on(record, found)
             if isinstance(decision, Finish):
                 self._outcomes[running.index] = generation.finish()
                 self._release(running)

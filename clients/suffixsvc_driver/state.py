@@ -119,7 +119,7 @@ class Driver:
         self._verify = _PLAIN
         self._replay = 0
         self._beside = 0  # tokens of other generations in the batch
-        self._base = 1  # tokens of the step without any drafts
+        self._base = 1  # tokens of the step without any drafts, as far as known when it begins
         self._most = 0  # tokens with logits that may be in it
         self._trees = False
         self._proposed = 0
@@ -393,8 +393,9 @@ class Driver:
         self.stats.cost += cost
         self.stats.replayed += self._replay
         self._rate.add(len(emitted), cost)
-        if self._live is not None:
-            self._live.observe(width + self._beside, event.seconds, self._base)
+        # a shared batch is observed once, by the loop that shares it out
+        if self._live is not None and not self._begin.paced:
+            self._live.observe(width, event.seconds, self._base)
         if drafted:
             self._controller.add(drafted, accepted)
         if event.content is not None:

@@ -26,6 +26,7 @@ from suffixsvc_driver.targets.llama import LlamaTarget
 from suffixsvc_driver.targets.llama_context import ContextSettings, LlamaContext, Part
 from suffixsvc_driver.targets.llama_grammar import LlamaGrammar
 from suffixsvc_driver.targets.parallel import ParallelLlama
+from suffixsvc_driver.trust import Trust
 from support.layers import ScriptedLayer, chain, hostile_drafter, hostile_tree_drafter
 from support.targets import WIDTH_INDEPENDENT, nearly_no_flips, same_texts
 from support.tiny_kinds import KINDS, WINDOW
@@ -429,6 +430,60 @@ def test_a_batch_is_counted_once(tiny: ParallelLlama) -> None:
     steps = [s for r in run.results for s in r.steps]
     assert sum(len(s.token_ids) for s in steps) == sum(widths)
     assert {len(s.token_ids) + s.replayed + s.beside for s in steps} == set(widths)
+
+
+@pytest.mark.parametrize("where", ["while proposing", "in the batch", "after the batch"])
+def test_a_batch_is_observed_whichever_generation_fails(tiny: ParallelLlama, where: str) -> None:
+    """The first generation of a batch told the curve what the batch took, so where that one failed nothing
+    was learned of the batch; and the width without drafts was noted before all had proposed, so where another
+    one failed then, a batch with a drafted token counted as one without. The loop that shares the batch tells
+    the curve: each batch once, with its width and the width that it would have had without drafts."""
+    seen: list[tuple[int, int]] = []
+
+    class Watching(LiveCurve):
+        def observe(self, width: int, seconds: float, base: int = 1) -> None:
+            if seconds:
+                seen.append((width, base))
+
+    class Failing(Trust):
+        calls = 0
+
+        def believe(self, layer: str, claim: float, depth: int) -> float:
+            self.calls += 1
+            if self.calls > 3:
+                raise ArithmeticError
+            return super().believe(layer, claim, depth)
+
+    calls = 0
+
+    def angry(written: object) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls > 4:
+            raise ValueError("not today")
+        return False
+
+    def upset(record: StepRecord) -> None:
+        if record.start > 14:
+            raise KeyError(record.start)
+
+    def layers() -> list[ScriptedLayer]:
+        return [ScriptedLayer(lambda text, budget: chain([1, 2][:budget]))]
+
+    first = {
+        "while proposing": Request([5] * 12, layers(), 24, trust=Failing()),
+        "in the batch": Request([5] * 12, layers(), 24, stop=angry),
+        "after the batch": Request([5] * 12, layers(), 24, on_step=upset),
+    }[where]
+    ticks = iter(range(10**6))
+    requests = [first, *(Request([n] * 12, layers(), 24) for n in (6, 7))]
+    run = generate_many(tiny, requests, curve=Watching(CARELESS), clock=lambda: float(next(ticks)))
+    assert [isinstance(outcome, Failure) for outcome in run.outcomes] == [True, False, False]
+    batches = [o.steps for o in run.operations if isinstance(o, Stepped)]
+    widths = [(sum(1 + len(drafted) for _, drafted, _ in steps), len(steps)) for steps in batches]
+    assert len({lanes for _, lanes in widths}) > 1
+    assert any(width > lanes for width, lanes in widths)
+    assert seen == widths
 
 
 def test_requests_are_taken_as_lanes_become_free(tiny: ParallelLlama) -> None:
