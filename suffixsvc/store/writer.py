@@ -340,10 +340,12 @@ class Writer:
         for operation in batch:
             if operation.future.done():
                 continue
-            undo = None if operation.slices is None else operation.slices.undo()
-            if undo is not None:
-                self._owe(undo)
-            operation.fail(error)
+            try:
+                undo = None if operation.slices is None else operation.slices.undo()
+                if undo is not None:
+                    self._owe(undo)
+            finally:  # whatever is raised, nobody waits for ever, and the same is not owed twice
+                operation.fail(error)
 
     def _owe(self, undo: Undo) -> None:
         self._owed.append(undo)
@@ -356,11 +358,14 @@ class Writer:
         while self._owed and self._file.broken is None:
             undo = Operation(self._owed[0].apply, frees=True)
             try:
-                self._attempt_within([undo], self._append_cap)
+                try:
+                    self._attempt_within([undo], self._append_cap)
+                except _NoRoom:
+                    if self._release_freed() or self._owed[0].shrink():
+                        continue
+                    raise
                 rows = undo.future.result()
             except Exception as e:  # whatever it is, it is tried again
-                if isinstance(e, _NoRoom) and (self._release_freed() or self._owed[0].shrink()):
-                    continue
                 log.warning("refused outputs are not taken back yet", error=str(e))
                 self._file.pause.begin()
                 return False
@@ -416,7 +421,7 @@ class Writer:
 
 def _starts(operation: Operation[Any]) -> bool:
     """Whether there is something to do. An operation that was cancelled while it waited is dropped here; from
-    now on it cannot be. One with slices behind it runs already, or was refused after the last one."""
+    now on it cannot be. One that has committed slices runs already, or was refused after the last one."""
     future = operation.future
     if future.running():
         return True

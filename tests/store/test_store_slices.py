@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from store_testing import NS, make_output, until_it_works
 from support.small_disk import files_up_to
 
 from suffixsvc.errors import StoreError, StoreFullError
-from suffixsvc.store import LmdbStore, committer, environment
+from suffixsvc.store import LmdbStore, committer, environment, operations, tables, writer
 from suffixsvc.store.identity import note_pending
 from suffixsvc.store.lmdb_store import MIN_LIMIT_BYTES
 from suffixsvc.store.operations import SLICE_ROWS, Operation
@@ -122,6 +123,48 @@ def test_a_defect_after_a_slice_is_one_defect(tmp_path: Path) -> None:
     store.check()
     store.close()
     assert store._writer.defects == 1
+
+
+def test_a_load_is_refused_where_nothing_can_be_taken_back_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second slice of a load failed; to delete the first one there was no room; and the transaction that
+    makes freed pages usable failed as well, as it does on a disk that fails. That last error left the writer
+    before the load was refused: nobody heard of it, and wait_for_writes waited for ever.
+
+    Now whatever fails there is tried again later, and the load is refused at once. It is owed once.
+    """
+    store = LmdbStore(tmp_path)
+    store.add_namespace(NamespaceRecord(NS))
+    attempt, apply = writer.Writer._attempt_within, operations._AppendSlices.apply
+    hooked = []
+
+    def second_fails(self: Any, view: Any) -> Any:
+        if hooked:
+            raise StoreError("the second slice")
+        hooked.append(1)
+        return apply(self, view)
+
+    def failing(self: writer.Writer, batch: list[Operation[Any]], cap: int) -> None:
+        if isinstance(getattr(batch[0].apply, "__self__", None), operations.Undo):
+            self._freed = True  # as after a commit that deletes
+            raise writer._NoRoom("no page is free")
+        if batch[0].apply is tables.WriteView.touch:
+            raise StoreError("the file system refused extending data.mdb")
+        attempt(self, batch, cap)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(operations._AppendSlices, "apply", second_fails)
+        patch.setattr(writer.Writer, "_attempt_within", failing)
+        with pytest.raises(StoreError, match="second slice"):
+            store.append(LOAD).result(60)
+        assert len(store._writer._owed) == 1
+        assert store.failure() is not None
+        assert store.stats().defects == 0
+    until_it_works(store)
+    assert not list(store.scan())
+    store.check()
+    store.close()
 
 
 def test_a_folder_opens_where_an_unfinished_load_cannot_be_taken_back_yet(tmp_path: Path) -> None:
