@@ -22,11 +22,13 @@ import os
 import shutil
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO, Final
+from typing import Final
 
 import lmdb
+import xxhash
 from lmdb import verify as lmdb_verify
 
 from suffixsvc.errors import StoreCorruptError, StoreError, StoreForeignError
@@ -38,14 +40,13 @@ from suffixsvc.store.records import COUNTERS_KEY, decode_counters
 __all__ = [
     "PAGE_MULTIPLE",
     "DataFileInfo",
+    "before_commit",
     "create",
     "extend",
     "inspect",
-    "meta_page",
     "open_to_read",
     "require_own_commits",
     "require_whole",
-    "restore_meta_page",
     "roll_back",
     "verify_pages",
 ]
@@ -151,53 +152,58 @@ def extend(path: str, size: int) -> None:
 
 
 def open_to_read(path: str) -> int:
-    """A descriptor for :func:`meta_page`."""
+    """A descriptor for :func:`before_commit`."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as e:
         raise disk_error(e, path, "opening") from e
 
 
-def meta_page(fd: int, page_bytes: int, txn: int) -> bytes:
-    """What the meta page that a transaction of this number will write holds now. OSError."""
-    return os.pread(fd, _META.size, txn % 2 * page_bytes)
+def before_commit(fd: int, path: str, txn: int) -> MetaBefore:
+    """What has to be put back should the commit of this transaction fail."""
+    try:
+        _, *metas = _both_metas(fd, path)
+        slot = txn % 2
+        raw = os.pread(fd, _META.size, slot * metas[0].page_bytes)
+        return MetaBefore(txn, _tree_digest(fd, metas[1 - slot]), raw)
+    except OSError as e:
+        raise disk_error(e, path, "reading") from e
 
 
-def restore_meta_page(path: str, page_bytes: int, before: MetaBefore) -> None:
-    """Put back what :func:`meta_page` gave, durably: a commit that failed is then none, whatever of it
-    reached the disk. The pages of the transaction before are whole, as are those of the one that is put back:
-    LMDB takes a page for new data only when two transactions have passed since it was freed."""
+def roll_back(path: str, before: MetaBefore) -> bool:
+    """Put back the meta page as it was, durably, where its commit failed or left half a page; whether that
+    changed it. A journal of another file, or of another state of this one, changes nothing: the other meta
+    page stands for another transaction before.
+
+    A commit that failed is then none, whatever of it reached the disk. The pages of the transaction before
+    are whole, as are those of the one that is put back: LMDB takes a page for new data only when two
+    transactions have passed since it was freed.
+    """
+    slot = before.txn % 2
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            os.pwrite(fd, before.raw, before.txn % 2 * page_bytes)
+            _, *metas = _both_metas(fd, path)
+            page, other = metas[slot], metas[1 - slot]
+            is_whole = page.txn == before.txn and not before.failed
+            if is_whole or other.txn != before.txn - 1 or _tree_digest(fd, other) != before.tree_digest:
+                return False
+            at = slot * metas[0].page_bytes
+            is_changed = os.pread(fd, _META.size, at) != before.raw
+            # where it is not changed it may be on no disk: whoever wrote it was ended before the sync
+            os.pwrite(fd, before.raw, at)
             os.fsync(fd)
+            return is_changed
         finally:
             os.close(fd)
     except OSError as e:
         raise disk_error(e, path, "taking back a commit in") from e
 
 
-def roll_back(path: str, before: MetaBefore) -> bool:
-    """Put back the meta page that the journal holds, where the commit failed or left half a page; whether
-    that was so. A journal of another file, or of an older state of this one, changes nothing: the other meta
-    page is not of the transaction before."""
-    slot = before.txn % 2
-    _, *metas = _both_metas(path)
-    page, other = metas[slot], metas[1 - slot]
-    if len(before.raw) != _META.size or other.txn != before.txn - 1:
-        return False
-    fd = open_to_read(path)
-    try:
-        found = meta_page(fd, other.page_bytes, before.txn)
-    except OSError as e:
-        raise disk_error(e, path, "reading") from e
-    finally:
-        os.close(fd)
-    if found == before.raw or (page.txn == before.txn and not before.failed):
-        return False
-    restore_meta_page(path, other.page_bytes, before)
-    return True
+def _tree_digest(fd: int, meta: _Meta) -> int:
+    """Of the page with a transaction's counters, its reading of the clock and the node's id. The meta page
+    itself is the same in all stores that have grown alike."""
+    return xxhash.xxh3_64_intdigest(_meta_database(fd, meta))
 
 
 def inspect(path: str) -> DataFileInfo:
@@ -209,7 +215,8 @@ def inspect(path: str) -> DataFileInfo:
     """
     if sys.byteorder != "little":
         raise StoreError("data files are little endian", expected="a little-endian machine", got="big endian")
-    size, first, second = _both_metas(path)
+    with _reading(path) as fd:
+        size, first, second = _both_metas(fd, path)
     for page, meta in enumerate((first, second)):
         wrong_slot = meta.txn > 0 and meta.txn % 2 != page
         if meta.magic != _MAGIC or meta.page != page or not meta.flags & _META_FLAG or wrong_slot:
@@ -242,40 +249,43 @@ def require_whole(path: str, info: DataFileInfo) -> None:
 
 def require_own_commits(path: str) -> None:
     """StoreCorruptError unless each meta page names the transaction that its own tree was written by."""
-    _, first, second = _both_metas(path)
-    try:
-        with open(path, "rb") as f:
-            for meta in (first, second):
-                if meta.txn == 0 and meta.root == _NO_PAGE:
-                    continue  # of a file that has seen one transaction only
-                database = _leaf_value(f, meta, meta.root, b"meta")
-                root = int.from_bytes((database or b"")[_ROOT_AT : _ROOT_AT + 8], "little")
-                raw = _leaf_value(f, meta, root, COUNTERS_KEY)
-                txn = None if raw is None else decode_counters(raw).txn
-                if txn != meta.txn:
-                    raise _corrupt(path, f"meta page {meta.page} is not the one its data says", txn, meta.txn)
-    except OSError as e:
-        raise disk_error(e, path, "reading") from e
+    with _reading(path) as fd:
+        _, *metas = _both_metas(fd, path)
+        for meta in metas:
+            if meta.txn == 0 and meta.root == _NO_PAGE:
+                continue  # of a file that has seen one transaction only
+            raw = _value_in(_meta_database(fd, meta), COUNTERS_KEY)
+            txn = None if raw is None else decode_counters(raw).txn
+            if txn != meta.txn:
+                raise _corrupt(path, f"meta page {meta.page} is not the one its data says", txn, meta.txn)
 
 
-def _leaf_value(f: BinaryIO, meta: _Meta, page: int, wanted: bytes) -> bytes | None:
-    """The value of a key in a database that is one leaf page; None if it is not found for any reason."""
+def _meta_database(fd: int, meta: _Meta) -> bytes:
+    """The one leaf page of the database named "meta"; nothing if it is not found for any reason."""
+    record = _value_in(_leaf(fd, meta, meta.root), b"meta") or b""
+    return _leaf(fd, meta, int.from_bytes(record[_ROOT_AT : _ROOT_AT + 8], "little"))
+
+
+def _leaf(fd: int, meta: _Meta, page: int) -> bytes:
     if not 1 < page <= meta.last_page:
-        return None
-    f.seek(page * meta.page_bytes)
-    raw = f.read(meta.page_bytes)
+        return b""
+    raw = os.pread(fd, meta.page_bytes, page * meta.page_bytes)
     if len(raw) < meta.page_bytes:
-        return None
+        return b""
     number, _, flags, lower, _ = _PAGE.unpack_from(raw)
-    if number != page or flags != _LEAF_FLAG or not _PAGE.size <= lower <= len(raw):
-        return None
-    for (at,) in struct.iter_unpack("<H", raw[_PAGE.size : lower & ~1]):
-        if at + _NODE.size > len(raw):
+    return raw if number == page and flags == _LEAF_FLAG and _PAGE.size <= lower <= len(raw) else b""
+
+
+def _value_in(leaf: bytes, wanted: bytes) -> bytes | None:
+    """The value of a key; None if it is not there."""
+    lower = _PAGE.unpack_from(leaf)[3] if leaf else _PAGE.size
+    for (at,) in struct.iter_unpack("<H", leaf[_PAGE.size : lower & ~1]):
+        if at + _NODE.size > len(leaf):
             return None
-        low, high, _, key_size = _NODE.unpack_from(raw, at)
+        low, high, _, key_size = _NODE.unpack_from(leaf, at)
         start = at + _NODE.size + key_size
-        if raw[at + _NODE.size : start] == wanted:
-            return raw[start : start + (low | high << 16)]
+        if leaf[at + _NODE.size : start] == wanted:
+            return leaf[start : start + (low | high << 16)]
     return None
 
 
@@ -296,16 +306,22 @@ def verify_pages(path: str) -> None:
         raise _corrupt(path, faults[0], got=f"{len(faults)} faults")
 
 
-def _both_metas(path: str) -> tuple[int, _Meta, _Meta]:
-    """(bytes of the file, meta page 0, meta page 1)."""
+@contextmanager
+def _reading(path: str) -> Iterator[int]:
+    fd = open_to_read(path)
     try:
-        with open(path, "rb") as f:
-            size = os.fstat(f.fileno()).st_size
-            first = _read_meta(f.read(_META.size), 0, path, size)
-            f.seek(first.page_bytes)
-            return size, first, _read_meta(f.read(_META.size), 1, path, size)
+        yield fd
     except OSError as e:
         raise disk_error(e, path, "reading") from e
+    finally:
+        os.close(fd)
+
+
+def _both_metas(fd: int, path: str) -> tuple[int, _Meta, _Meta]:
+    """(bytes of the file, meta page 0, meta page 1). OSError."""
+    size = os.fstat(fd).st_size
+    first = _read_meta(os.pread(fd, _META.size, 0), 0, path, size)
+    return size, first, _read_meta(os.pread(fd, _META.size, first.page_bytes), 1, path, size)
 
 
 def _read_meta(raw: bytes, page: int, path: str, size: int) -> _Meta:

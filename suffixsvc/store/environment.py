@@ -21,8 +21,8 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from typing import Final
 
 import lmdb
@@ -123,9 +123,13 @@ class Environment:
         self._sync = sync
         #: of a commit that failed: the meta page that it may have overwritten
         self._unsettled: MetaBefore | None = None
-        self._lock = FolderLock(folder)
-        try:
+        self._opened: lmdb.Environment | None = None
+        self._fd = -1
+        with ExitStack() as held:  # given up where the open fails
+            self._lock = FolderLock(folder)
+            held.callback(self._lock.release)
             self._journal = MetaJournal(folder)
+            held.callback(self._journal.close)
             self._roll_back()
             if not os.path.lexists(self.path):
                 datafile.create(folder, map_bytes_initial, lambda env: _fill(env, created_us), hook)
@@ -137,31 +141,22 @@ class Environment:
                 progress(info.used_bytes, info.used_bytes)
             # only what is used: nothing of a file is changed before we know that it is ours
             self.map_bytes = rounded_up(info.used_bytes)
-            self._page_bytes = info.page_bytes
-            self._opened: lmdb.Environment | None = None
-            self._fd = -1
-            try:
-                self._fd = datafile.open_to_read(self.path)
-                self._opened = self._open()
-                self.dbs = self._databases()
-                datafile.require_whole(self.path, info)
-                datafile.require_own_commits(self.path)
-                with self._env.begin() as txn:
-                    self.snapshot = load_snapshot(txn, self.dbs)
-                    #: what was kept of the clock; None in a new folder
-                    self.clock_seen = load_clock(txn, self.dbs.meta, self.dbs.log)
-                self._first_size(info, map_bytes_initial, map_bytes_cap)
-            except BaseException:
-                self._release()
-                raise
-        except BaseException:
-            self._journal.close()
-            self._lock.release()
-            raise
+            held.callback(self._release)
+            self._fd = datafile.open_to_read(self.path)
+            self._opened = self._open()
+            self.dbs = self._databases()
+            datafile.require_whole(self.path, info)
+            datafile.require_own_commits(self.path)
+            with self._env.begin() as txn:
+                self.snapshot = load_snapshot(txn, self.dbs)
+                #: what was kept of the clock; None in a new folder
+                self.clock_seen = load_clock(txn, self.dbs.meta, self.dbs.log)
+            self._first_size(info, map_bytes_initial, map_bytes_cap)
+            held.pop_all()
 
     def _roll_back(self) -> None:
         """What a process left of a commit that failed."""
-        before = self._journal.left()
+        before = self._journal.pending
         if before is None:
             return
         if os.path.lexists(self.path) and datafile.roll_back(self.path, before):
@@ -303,23 +298,19 @@ class Environment:
     def commit(self, txn: lmdb.Transaction[bytes]) -> None:
         """Commit it. After an error other than a full map :meth:`reopen` has to follow: until then it is open
         whether the commit is on the disk. Writer thread."""
-        number = txn.id()
-        try:
-            before = MetaBefore(number, datafile.meta_page(self._fd, self._page_bytes, number))
-        except OSError as e:
-            raise disk_error(e, self.path, "reading") from e
-        self._journal.begin(before)
+        before = datafile.before_commit(self._fd, self.path, txn.id())
+        self._journal.write(before)
         try:
             txn.commit()
         except lmdb.MapFullError:  # seen while the transaction was prepared: nothing was written
-            self._journal.end()
+            self._journal.settle()
             raise
         except lmdb.Error:
-            self._unsettled = before
+            self._unsettled = before = replace(before, failed=True)
             self._call_hook("commit-failed")
-            self._journal.fail(before)
+            self._journal.write(before)
             raise
-        self._journal.end()
+        self._journal.settle()
 
     @property
     def unsettled(self) -> bool:
@@ -334,7 +325,7 @@ class Environment:
             StoreError: not now. Where that shows early, the environment that was there still serves reads.
         """
         if self._unsettled is not None:
-            datafile.restore_meta_page(self.path, self._page_bytes, self._unsettled)
+            datafile.roll_back(self.path, self._unsettled)
         self._call_hook("reopen-restored")
         info = datafile.inspect(self.path)
         datafile.require_whole(self.path, info)

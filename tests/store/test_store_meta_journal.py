@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import random
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
-from store_testing import NS, make_output
+from store_testing import NS, make_output, until_it_works
+from structlog.testing import capture_logs
+from support.small_disk import small_disk
 
-from suffixsvc.errors import StoreCorruptError, StoreError
+from suffixsvc.errors import StoreCorruptError, StoreError, StoreForeignError, StoreFullError
 from suffixsvc.store import LmdbStore, datafile
-from suffixsvc.store.meta_journal import JOURNAL_FILE, META_BYTES, MetaBefore, MetaJournal
+from suffixsvc.store.environment import Environment
+from suffixsvc.store.meta_journal import JOURNAL_FILE, META_BYTES, MetaBefore, MetaJournal, encode_before
 from suffixsvc.types import NamespaceRecord
 
 PAGE = 4096
+GOLDEN = Path(__file__).parents[1] / "golden" / "meta_journal" / "v2.hex"
 
 
 def metas(folder: Path) -> list[bytes]:
@@ -35,20 +46,31 @@ def put(folder: Path, page: bytes) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Of a store with the outputs 1, 2 and 3, each of a transaction of its own."""
-    store = LmdbStore(tmp_path / "data")
+    return new_store(tmp_path / "data", 3)
+
+
+def new_store(folder: Path, outputs: int, size: int = 1) -> Path:
+    store = LmdbStore(folder)
     store.add_namespace(NamespaceRecord(NS))
-    for number in (1, 2, 3):
-        store.append([make_output([number])]).result()
+    for number in range(1, outputs + 1):
+        store.append([make_output([number] * size)]).result()
     store.close()
-    return tmp_path / "data"
+    return folder
 
 
 def journal(folder: Path, txn: int, raw: bytes, *, failed: bool) -> None:
+    digest = 0
+    if (folder / "data.mdb").exists():
+        fd = datafile.open_to_read(str(folder / "data.mdb"))
+        digest = datafile.before_commit(fd, str(folder), txn).tree_digest
+        os.close(fd)
+    before = MetaBefore(txn, digest, raw, failed)
     written = MetaJournal(str(folder))
-    before = MetaBefore(txn, raw)
-    (written.fail if failed else written.begin)(before)
-    assert written.left() == MetaBefore(txn, raw, failed)
+    written.write(before)
     written.close()
+    again = MetaJournal(str(folder))
+    assert again.pending == before
+    again.close()
     assert (folder / JOURNAL_FILE).exists()
 
 
@@ -121,17 +143,17 @@ def test_a_journal_of_another_state_changes_nothing(folder: Path, distance: int,
     assert ids(folder) == [1, 2, 3]
 
 
-def test_any_bytes_in_the_journals_place_keep_no_folder_from_opening(folder: Path) -> None:
+def test_a_damaged_journal_keeps_no_folder_from_opening(folder: Path) -> None:
     older, newer = sorted(metas(folder), key=number_of)
     journal(folder, number_of(newer), older, failed=True)
     good = (folder / JOURNAL_FILE).read_bytes()
     rng = random.Random(3)
-    for raw in (b"", b"SX", good[:40], good[:-400], rng.randbytes(512), bytes(512)):
+    for raw in (b"", bytes(3), good[:40], good[:-400], bytes(512), bytes(8) + good[8:]):
         (folder / JOURNAL_FILE).write_bytes(raw)
         assert ids(folder) == [1, 2, 3]
     for _ in range(30):
         raw = bytearray(good)
-        raw[rng.randrange(16 + META_BYTES)] ^= 1 << rng.randrange(8)
+        raw[rng.randrange(6, 24 + META_BYTES)] ^= 1 << rng.randrange(8)
         (folder / JOURNAL_FILE).write_bytes(raw)
         assert ids(folder) == [1, 2, 3]
 
@@ -148,11 +170,22 @@ def test_a_commit_that_was_taken_back_is_settled_before_the_next_one(
     """The commit that is done again has the number of the one that failed: a journal that still said "failed"
     would take it back at the next open. Where that cannot be noted, nothing more is committed."""
     store = LmdbStore(folder)
-    settle, commit = MetaJournal.settle, lmdb.Transaction.commit
-    bad = [True]
 
     def fails(self: MetaJournal) -> None:
         raise StoreError("the file system refused writing meta.journal")
+
+    with one_commit_fails(monkeypatch), monkeypatch.context() as patch:
+        patch.setattr(MetaJournal, "settle", fails)
+        with pytest.raises(StoreError):
+            store.append([make_output([4])]).result(60)
+        assert store.failure() is not None
+    store.close()
+    assert ids(folder) == [1, 2, 3]
+
+
+@contextlib.contextmanager
+def one_commit_fails(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Its meta page is written, and reported as failed."""
 
     class Failing:
         def __init__(self, txn: lmdb.Transaction[bytes]) -> None:
@@ -162,25 +195,181 @@ def test_a_commit_that_was_taken_back_is_settled_before_the_next_one(
             return getattr(self._txn, name)
 
         def commit(self) -> None:
-            commit(self._txn)
+            self._txn.commit()
             error = lmdb.Error("Input/output error")
             error.__dict__["code"] = 5
             raise error
 
-    environment = store._environment
-    whole = type(environment).commit
+    bad = [True]
+    whole = Environment.commit
 
-    def commit_once(self: object, txn: lmdb.Transaction[bytes]) -> None:
-        whole(environment, Failing(txn) if bad and bad.pop() else txn)  # type: ignore[arg-type]  # acts as one
+    def commit_once(self: Environment, txn: Any) -> None:
+        whole(self, Failing(txn) if bad and bad.pop() else txn)  # type: ignore[arg-type]  # acts as one
 
-    monkeypatch.setattr(type(environment), "commit", commit_once)
-    monkeypatch.setattr(MetaJournal, "settle", fails)
-    with pytest.raises(StoreError):
-        store.append([make_output([4])]).result(60)
-    assert store.failure() is not None
-    monkeypatch.setattr(MetaJournal, "settle", settle)
+    with monkeypatch.context() as patch:
+        patch.setattr(Environment, "commit", commit_once)
+        yield
+
+
+@dataclass
+class Left:
+    """What a kill would have left of a store whose commit of output 4 failed."""
+
+    begun: bytes  # the journal while the commit was under way
+    failed: bytes  # and when it had failed
+    folder: Path  # then, with the page put back
+
+
+def fail_a_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Left:
+    left = Left(b"", b"", folder.parent / "left")
+
+    def hook(point: str) -> None:
+        if point == "commit-failed":
+            left.begun = (folder / JOURNAL_FILE).read_bytes()
+        if point == "reopen-restored":
+            left.failed = (folder / JOURNAL_FILE).read_bytes()
+            shutil.copytree(folder, left.folder)
+
+    store = LmdbStore(folder, crash_hook=hook)
+    with one_commit_fails(monkeypatch):
+        assert store.append([make_output([4])]).result(60) == [4]
     store.close()
+    assert b"SXMJ" == left.begun[:4] == left.failed[:4]
+    return left
+
+
+@pytest.mark.parametrize("failed", [False, True])
+@pytest.mark.parametrize("outputs", [3, 4])
+@pytest.mark.parametrize("size", [1, 3000])
+def test_a_journal_of_another_file_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, outputs: int, failed: bool
+) -> None:
+    """A data file was put in the place of another one whose journal was left. All that was compared was the
+    number of a transaction, and new stores count alike: the journal's page was written into the file, and a
+    commit that had been acknowledged was gone; where the pages differed, the file was damaged.
+
+    Now the journal has a digest of what the transaction before committed. The meta pages would not do: those
+    of stores that have grown alike are the same.
+    """
+    left = fail_a_commit(new_store(tmp_path / "other", 3), monkeypatch)
+    folder = new_store(tmp_path / "data", 3, size)
+    newer = [max(metas(each), key=number_of) for each in (folder, left.folder)]
+    assert (newer[0] == newer[1]) == (size == 1)
+    if outputs == 4:
+        store = LmdbStore(folder)
+        store.append([make_output([4])]).result()
+        shutil.copytree(folder, tmp_path / "killed")  # a close commits once more
+        store.close()
+        folder = tmp_path / "killed"
+    (folder / JOURNAL_FILE).write_bytes(left.failed if failed else left.begun)
+    assert ids(folder) == [1, 2, 3, 4][:outputs]
+
+
+def test_a_journal_that_is_there_and_cannot_be_opened_keeps_the_folder_closed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No descriptor was left when the journal was opened: that was a warning, the folder opened, and the
+    "failed" in the journal stayed. The commit that came next had that number: it was acknowledged, and the
+    next open but one took it back. Now the folder does not open."""
+    left = fail_a_commit(folder, monkeypatch)
+    with monkeypatch.context() as patch:
+        refuse_journal(patch, errno.EMFILE)
+        with pytest.raises(StoreError, match=JOURNAL_FILE):
+            LmdbStore(left.folder)
+    assert (left.folder / JOURNAL_FILE).read_bytes() == left.failed
+    assert ids(left.folder) == [1, 2, 3]
+
+
+def test_a_journal_that_cannot_be_made_keeps_no_folder_from_opening(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        refuse_journal(patch, errno.ENOSPC, os.O_CREAT)
+        store = LmdbStore(folder)
+        with one_commit_fails(monkeypatch):
+            assert store.append([make_output([4])]).result(60) == [4]
+        store.close()
+    assert ids(folder) == [1, 2, 3, 4]
+
+
+def refuse_journal(patch: pytest.MonkeyPatch, code: int, only: int = 0) -> None:
+    opens = os.open
+
+    def refusing(path: Any, flags: int, *more: Any, **others: Any) -> int:
+        if str(path).endswith(JOURNAL_FILE) and flags & only == only:
+            raise OSError(code, os.strerror(code))
+        return opens(path, flags, *more, **others)
+
+    patch.setattr(os, "open", refusing)
+
+
+def test_one_failed_commit_on_a_full_disk_leaves_a_store_that_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk was so full that the journal had no block. One commit failed, and was taken back from memory;
+    but the journal could not be overwritten, so nothing more was committed: not even what would have made
+    room. Yet the disk held no record that had to be overwritten. And every commit wrote two lines to the log.
+    """
+    with small_disk(tmp_path / "disk", 8 << 20) as disk:
+        folder = new_store(disk / "data", 3)
+        with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as ballast:
+            while True:
+                ballast.write(bytes(4096))
+        with capture_logs() as logs, contextlib.closing(LmdbStore(folder)) as store:
+            with one_commit_fails(monkeypatch), pytest.raises(StoreFullError):
+                store.forget(NS, 1)
+            store.forget(NS, 1)
+            until_it_works(store)
+            for number in (4, 5, 6):
+                assert store.append([make_output([number])]).result(60) == [number]
+            assert store.failure() is None
+        assert [line["event"] for line in logs].count("meta journal not written") == 1
+        (disk / "ballast").unlink()
+        assert ids(folder) == [2, 3, 4, 5, 6]
+
+
+FOREIGN = {
+    "text": b"rollback journal of another program\n",
+    "short": b"SX",
+    "long": bytes(513),
+    "other-version": b"SXMJ\x03\0" + bytes(506),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_journal_of_another_program_or_version_is_refused_and_left(folder: Path, kind: str) -> None:
+    """A file of that name that was not ours was overwritten by the first commit and deleted at close. A
+    record of a later version was taken for none: what it asked to be put back was not, and it was lost."""
+    (folder / JOURNAL_FILE).write_bytes(FOREIGN[kind])
+    data = (folder / "data.mdb").read_bytes()
+    with pytest.raises(StoreForeignError, match=JOURNAL_FILE):
+        LmdbStore(folder)
+    assert (folder / JOURNAL_FILE).read_bytes() == FOREIGN[kind]
+    assert (folder / "data.mdb").read_bytes() == data
+    (folder / JOURNAL_FILE).unlink()
     assert ids(folder) == [1, 2, 3]
+
+
+def test_a_folder_of_another_program_keeps_its_journal(tmp_path: Path) -> None:
+    """The open was refused, and deleted the other program's file."""
+    (tmp_path / "data.mdb").write_bytes(b"theirs" * 2000)
+    (tmp_path / JOURNAL_FILE).write_bytes(b"theirs too")
+    with pytest.raises(StoreForeignError):
+        LmdbStore(tmp_path)
+    assert (tmp_path / JOURNAL_FILE).read_bytes() == b"theirs too"
+    assert (tmp_path / "data.mdb").read_bytes() == b"theirs" * 2000
+
+
+def test_bytes_are_those_of_the_golden_file(tmp_path: Path) -> None:
+    golden = bytes.fromhex(GOLDEN.read_text())
+    before = MetaBefore(11, 0x0123456789ABCDEF, bytes(range(META_BYTES)), failed=True)
+    assert encode_before(before).hex(" ", 8) == golden.hex(" ", 8)
+    (tmp_path / JOURNAL_FILE).write_bytes(golden.ljust(512, b"\0"))
+    journal = MetaJournal(str(tmp_path))
+    assert journal.pending == before
+    journal.write(before)
+    journal.close()
+    assert (tmp_path / JOURNAL_FILE).read_bytes() == golden.ljust(512, b"\0")
 
 
 def test_the_page_is_as_long_as_lmdbs() -> None:
