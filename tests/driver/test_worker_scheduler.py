@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import os
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,13 +13,11 @@ import pytest
 import structlog
 from suffixsvc_driver.targets.llama_context import ContextSettings
 from suffixsvc_driver.workers.batching import BatchCosts
-from suffixsvc_driver.workers.client import DraftWorkerClient
 from suffixsvc_driver.workers.engine import DraftEngine, DraftRequest, Job
 from suffixsvc_driver.workers.scheduler import Scheduler, Ticket
 from suffixsvc_driver.workers.sequences import KvSequences
-from suffixsvc_driver.workers.server import DraftWorkerServer
 
-from suffixsvc.errors import AppendGap, InvalidConfigError, ModelError, ServiceUnavailableError
+from suffixsvc.errors import AppendGap, InvalidConfigError, ModelError
 
 SLOTS = 4
 SETTINGS = ContextSettings(
@@ -430,104 +426,3 @@ def test_suggestions_that_take_longer_than_the_driver_waits_are_not_looked_at(
         [tokens] = answers(scheduler, [scheduler.submit(told, timeout)])
         assert tokens == plain
         assert len(looked_at) == times
-
-
-def until_answered(scheduler: Scheduler, ticket: Ticket) -> None:
-    """:meth:`Scheduler.wait` has no bound of its own: a ticket that is never answered must fail the test."""
-    assert ticket.done.wait(PATIENT), "never answered"
-    scheduler.wait(ticket)
-
-
-def test_a_log_that_cannot_be_written_keeps_no_request_waiting(
-    engine: DraftEngine, alone: DraftEngine, run: Callable[..., Scheduler], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Standard error was a pipe whose reader had ended. The line about a failed batch raised BrokenPipeError
-    before its requests were answered: the model's thread ended, their drivers waited without end, and every
-    later request was refused. Requests are answered whatever becomes of the line, and the thread goes on."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    with io.TextIOWrapper(io.FileIO(writing, "w"), write_through=True) as broken:
-        line = [structlog.processors.JSONRenderer()]
-        logger = structlog.wrap_logger(structlog.PrintLogger(broken), processors=line)
-        with pytest.raises(BrokenPipeError):
-            logger.warning("a line")
-        monkeypatch.setattr("suffixsvc_driver.workers.scheduler._log", logger)
-        begin = engine.begin
-
-        def failing(request: DraftRequest, *rest: Any) -> Job | None:
-            if request.session_id == "a":
-                raise ZeroDivisionError
-            return begin(request, *rest)
-
-        monkeypatch.setattr(engine, "begin", failing)
-        scheduler = run()
-        tickets = [scheduler.submit(ask(name, prompt(6, 9), 5)) for name in "ab"]
-        scheduler.start()
-        for ticket in tickets:
-            until_answered(scheduler, ticket)
-    assert isinstance(tickets[0].error, ModelError)
-    assert tickets[1].draft.token_ids.tolist() == alone.draft(ask("x", prompt(6, 9), 5)).token_ids.tolist()
-    assert scheduler.failures == 1
-    assert not scheduler.stopped
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the thread is to end
-def test_what_is_being_started_is_answered_when_the_thread_ends(
-    engine: DraftEngine, run: Callable[..., Scheduler], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A request that had left the queue and was not drafting yet was in no book. Where the thread ended at
-    this moment nothing answered it, and neither those that were to start with it."""
-
-    def ending(*arguments: Any) -> Job | None:
-        raise SystemExit  # no Exception: it ends a thread without a trace
-
-    monkeypatch.setattr(engine, "begin", ending)
-    scheduler = run()
-    tickets = [scheduler.submit(ask(name, prompt(6, 9), 5)) for name in "abc"]
-    scheduler.start()
-    for ticket in tickets:
-        until_answered(scheduler, ticket)
-        assert isinstance(ticket.error, ServiceUnavailableError)
-    assert scheduler.stopped
-
-
-def test_forgetting_all_kv_goes_on_where_one_sequence_fails(
-    engine: DraftEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a failure all KV is forgotten. The first sequence that could not be cut ended that: the others
-    kept tokens whose KV the failure may have spoiled, and the next drafts were made from it."""
-    for name in "abc":
-        engine.draft(ask(name, prompt(ord(name), 9), 3))
-    held = [each for each in engine._sequences.all if each.tokens]
-    assert len(held) == 3
-    cut: list[int] = []
-
-    def failing(slot: int, keep: int) -> None:
-        cut.append(slot)
-        if slot == held[0].index:
-            raise RuntimeError("llama.cpp")
-
-    monkeypatch.setattr(engine.context, "cut", failing)
-    engine.clear()
-    assert [each.tokens for each in held] == [[], [], []]
-    assert sorted(cut) == [each.index for each in engine._sequences.all]
-
-
-def test_a_worker_says_at_its_end_how_often_it_failed(
-    engine: DraftEngine, socket_path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Failures were counted and no one could read the count. It is in the last line of the log."""
-    monkeypatch.setattr(engine, "begin", lambda *_: 1 / 0)
-    with structlog.testing.capture_logs() as logs:
-        server = DraftWorkerServer(engine, f"unix:{socket_path}", busy_after_seconds=PATIENT)
-        server.start()
-        try:
-            with DraftWorkerClient(server.address) as client:
-                session = client.open_session()
-                session.set_text(prompt(6, 9))
-                assert len(session.draft(5, PATIENT)) == 0
-                assert isinstance(session.last_error, ModelError)
-                session.close()
-        finally:
-            server.stop()
-    assert [entry["failures"] for entry in logs if entry["event"] == "draft worker stopped"] == [1]
