@@ -42,8 +42,8 @@ class Run:
 
     Args:
         found_by: the tally of that question's situation.
-        sooner: steps by which it found the run sooner than a trial would have. What comes later is no merit
-            of it: one long run would have to be paid back by hundreds of questions that find nothing.
+        sooner: steps by which it found the run sooner than a trial would have. Later hits are not credited to
+            it: a long run would pay for hundreds of questions that find nothing.
     """
 
     __slots__ = ("_found_by", "_left")

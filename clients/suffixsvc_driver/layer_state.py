@@ -78,18 +78,18 @@ class LayerState:
         """A question was answered; 0 seconds is no measurement."""
         self.asking.measure(seconds)
 
-    def learn(self, added: float, price: float, trial_after: float) -> None:
+    def learn(self, added: float, price: float, every_steps: int, seconds_per_step: float) -> None:
         """A question of this price, in tokens, added so many to the draft at hand.
 
         Args:
-            trial_after: steps without a question after which one is tried.
+            every_steps, seconds_per_step: as in :meth:`Asking.trial_after`.
         """
         situation = self.asking.learn(self.dry_steps, added)
         if self._run is not None:
             self._run.go_on(added, price)
         elif added > 0.0 and self.dry_steps > _RUN_GAP:
             # a trial comes in half of these steps on average, and not every one finds a run that is there
-            self._run = Run(situation, trial_after)
+            self._run = Run(situation, self.asking.trial_after(every_steps, seconds_per_step))
         if added > 0.0:
             self.dry_steps = 0
         else:
@@ -138,7 +138,7 @@ class DraftModelState(LayerState):
                 self.token_seconds += _COST_STEP * (each - self.token_seconds)
         self._behind = 0
 
-    def learn(self, added: float, price: float, trial_after: float) -> None:
+    def learn(self, added: float, price: float, every_steps: int, seconds_per_step: float) -> None:
         """Nothing: see :meth:`Trust.acceptance`."""
 
     def pass_over(self) -> None:

@@ -136,7 +136,7 @@ class LiveCurve:
 
     @property
     def plain_due(self) -> bool:
-        """Whether it is time for a step without drafts, lest its price is missed: the others are priced by
+        """Whether a step without drafts is due: its price must stay known, since the others are relative to
         it."""
         return self._since_plain >= _PLAIN_DUE
 

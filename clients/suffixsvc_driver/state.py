@@ -324,7 +324,7 @@ class Driver:
             price = self._draft.rate * in_steps(layer.asking.seconds, self.curve)
             added = max(0.0, self._draft.gain - at_hand)
             every, unit = self.config.probe_every_steps, self.curve.seconds_per_step
-            layer.learn(added, price, layer.asking.trial_after(every, unit))
+            layer.learn(added, price, every, unit)
             if added > 0.0 and layer.spec.kind in _TEXT_LAYERS:
                 for other in self._layers:  # what one of them finds, the others would have found
                     if other.spec.kind in _TEXT_LAYERS:

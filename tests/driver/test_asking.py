@@ -56,13 +56,14 @@ def test_a_question_that_finds_a_run_is_worth_the_run() -> None:
     """Hits came in runs of ten, and one question in a hundred found one. It was priced by its own half token:
     0.005 a question, below any price, so the layer was hardly asked and the runs were missed. What the
     questions after it add is its worth, too, less their price."""
-    asking = Asking(0.0)
+    asking = Asking(0.003)
     state = asked_state(asking)
+    assert asking.trial_after(20, 0.03) == 20
     for _ in range(20):
         for _ in range(99):
-            state.learn(0.0, 0.02, trial_after=20)
+            state.learn(0.0, 0.02, 20, 0.03)
         for _ in range(10):
-            state.learn(0.5, 0.02, trial_after=20)
+            state.learn(0.5, 0.02, 20, 0.03)
     assert asking.worth(20) > 0.03
 
 
@@ -73,14 +74,14 @@ def test_a_long_run_of_hits_is_no_credit_without_end() -> None:
     fruitless = {}
     for hits in (100, 10_000):
         asking = Asking(0.003)
-        state, price, trial = asked_state(asking), 0.1, asking.trial_after(64, 0.03)
-        assert trial == pytest.approx(50)
+        state, price = asked_state(asking), 0.1
+        assert asking.trial_after(64, 0.03) == pytest.approx(50)
         for added, questions in ((0.0, 40), (1.0, hits)):
             for _ in range(questions):
-                state.learn(added, price, trial)
+                state.learn(added, price, 64, 0.03)
         fruitless[hits] = 0
         while asking.worth(state.dry_steps) > price:
-            state.learn(0.0, price, trial)
+            state.learn(0.0, price, 64, 0.03)
             fruitless[hits] += 1
     assert fruitless[10_000] <= 1.1 * fruitless[100], fruitless
     assert fruitless[10_000] < 500, fruitless
@@ -95,8 +96,8 @@ def test_a_run_that_is_over_pays_for_no_other_questions(why: str) -> None:
     asking = Asking(0.003)
     state = asked_state(asking)
     for added in (*[0.0] * 40, 1.0):
-        state.learn(added, 0.1, 50)
-    state.learn(1.0, 0.1, 50)
+        state.learn(added, 0.1, 64, 0.03)
+    state.learn(1.0, 0.1, 64, 0.03)
     for _ in range(300):
         if why == "another generation":
             state = asked_state(asking)
@@ -104,5 +105,5 @@ def test_a_run_that_is_over_pays_for_no_other_questions(why: str) -> None:
             for _ in range(5):
                 state.pass_over()
             state.dry_steps = 0
-        state.learn(0.0, 0.1, 50)
+        state.learn(0.0, 0.1, 64, 0.03)
     assert asking.worth(20) > 0.0

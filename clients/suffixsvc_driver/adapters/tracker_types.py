@@ -26,7 +26,7 @@ class TrackerConfig:
         tree: draft trees instead of chains.
         vocab_size: no token id from here on is handed out; None = any.
         max_sequences: sequences alive at a time; the one least recently asked about is closed for a new one.
-            Those that the engine says it goes on with are spared, up to eight times this number.
+            Those that the engine says are running are spared, up to eight times this number.
         idle_seconds: one that nobody asked about for so long is closed.
         labels: kept with every output.
         reads: further namespaces to draft from.
