@@ -145,7 +145,7 @@ void Index::append(TextEnd& text, Token token, bool counted, std::uint32_t write
     if (!grown.made) nodes_.grown(grown.id).ends += 1;
     changed(grown.id);
     if (!counting_.empty()) [[unlikely]]
-        went(text.last, grown.id, 1);
+        note_continuation(text.last, grown.id, 1);
     const NodeId up = link(grown.id);
     mark_writer(grown.made ? up : grown.id, writer);
     text.last = grown.id;

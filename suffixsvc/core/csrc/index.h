@@ -209,7 +209,7 @@ class Index {
 
     class Ahead;
     class Checking;
-    struct GoingOn;
+    struct ContinuationCount;
     std::size_t append_part(TextEnd& text, std::span<const Token> tokens, std::size_t first, std::size_t last,
                             std::size_t uncounted, std::uint32_t writer, std::uint64_t most_visits);
     struct Grown {
@@ -241,9 +241,9 @@ class Index {
     bool walk(std::span<const Token> text, std::vector<NodeId>& path) const;
     bool claim(std::span<const Token> text, Removal& removal);
     std::uint32_t ends(NodeId id) const;
-    void went(NodeId from, NodeId to, int by) noexcept;
+    void note_continuation(NodeId from, NodeId to, int by) noexcept;
     std::uint64_t removed_from(NodeId id) const;
-    bool ends_here(GoingOn& going, std::unique_lock<Mutex>& turn);
+    bool ends_here(ContinuationCount& count, std::unique_lock<Mutex>& turn);
     std::size_t remove_part(std::span<const Token> text, std::size_t uncounted, std::span<const NodeId> path,
                             std::size_t first, std::size_t last);
     void publish();
@@ -254,9 +254,9 @@ class Index {
     // The node, or what its children add up to, is not what it was: for a check that is under way.
     void changed(NodeId id) {
         if (checking_ != nullptr) [[unlikely]]
-            tell_check(id);
+            notify_check(id);
     }
-    void tell_check(NodeId id);
+    void notify_check(NodeId id);
 
     std::uint32_t max_context_;
     Nodes nodes_;
@@ -269,7 +269,7 @@ class Index {
     std::uint64_t appended_ = 0;
     std::uint64_t visited_ = 0;
     std::vector<const Removal*> removing_;
-    std::vector<GoingOn*> counting_;
+    std::vector<ContinuationCount*> counting_;
     mutable Checking* checking_ = nullptr;
     mutable std::mutex checks_;  // held by the one who checks
     // For who reads without the mutex.

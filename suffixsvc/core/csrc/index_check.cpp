@@ -180,6 +180,6 @@ std::string Index::check() const {
     return Checking(*this).find();
 }
 
-void Index::tell_check(NodeId id) { checking_->changed(id); }
+void Index::notify_check(NodeId id) { checking_->changed(id); }
 
 }  // namespace suffixsvc

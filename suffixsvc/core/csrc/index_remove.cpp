@@ -85,10 +85,11 @@ bool Index::walk(std::span<const Token> text, std::vector<NodeId>& path) const {
 //
 // Edges are looked at from the last one on. So where an edge is erased, and the last one moves into its
 // place, none is left out. One that was added, or that leads elsewhere by now, matters only when a text goes
-// along it, and that is told (went): the child that it comes to counts from then on, as it is at that moment.
-struct Index::GoingOn {
+// along it, and note_continuation records that: the child that it comes to counts from then on, as it is at
+// that moment.
+struct Index::ContinuationCount {
     // A Reading is held. Memory is taken, and given back, outside of the mutex.
-    GoingOn(const Index& of, NodeId id) : index(of), node(id) {
+    ContinuationCount(const Index& of, NodeId id) : index(of), node(id) {
         if (const std::size_t children = of.edges(id).size(); children > kTurnVisits)
             counted.reserve(children + children / 8);
     }
@@ -108,8 +109,8 @@ std::uint32_t Index::ends(NodeId id) const { return nodes_.buried(id) ? 0 : node
 
 // A text went on from a node to one that is a token longer (by 1), or back (by -1). Who writes is not to fail
 // because another one counts.
-void Index::went(NodeId from, NodeId to, int by) noexcept {
-    for (GoingOn* each : counting_) {
+void Index::note_continuation(NodeId from, NodeId to, int by) noexcept {
+    for (ContinuationCount* each : counting_) {
         if (each->node != from) continue;
         try {
             if (each->counted.contains(to))
@@ -132,9 +133,9 @@ std::uint64_t Index::removed_from(NodeId id) const {
 // Whether a text ends in a node, other than those that are being removed. Texts that pass through it go on to
 // a node one token longer. Where many tokens followed, these are looked at in several turns; what is returned
 // is so in the last one. A Reading is held.
-bool Index::ends_here(GoingOn& going, std::unique_lock<Mutex>& turn) {
+bool Index::ends_here(ContinuationCount& count, std::unique_lock<Mutex>& turn) {
     constexpr std::size_t kAhead = 8;
-    const NodeId last = going.node;
+    const NodeId last = count.node;
     const std::uint32_t longer = len(last) + 1;
     const std::uint64_t removed = removed_from(last);
     std::size_t left = edges(last).size();  // of the edges
@@ -148,43 +149,44 @@ bool Index::ends_here(GoingOn& going, std::unique_lock<Mutex>& turn) {
         return ends(last) > others;
     }
     if (ends(last) <= removed) return false;
-    struct Told {
-        explicit Told(GoingOn& by, std::vector<GoingOn*>& all) : counting(by), of(all) {
+    struct CountRegistration {
+        explicit CountRegistration(ContinuationCount& by, std::vector<ContinuationCount*>& all)
+            : counting(by), of(all) {
             of.push_back(&counting);
         }
-        Told(const Told&) = delete;
-        Told& operator=(const Told&) = delete;
-        ~Told() { std::erase(of, &counting); }
+        CountRegistration(const CountRegistration&) = delete;
+        CountRegistration& operator=(const CountRegistration&) = delete;
+        ~CountRegistration() { std::erase(of, &counting); }
 
-        GoingOn& counting;
-        std::vector<GoingOn*>& of;
+        ContinuationCount& counting;
+        std::vector<ContinuationCount*>& of;
     };
-    const Told told(going, counting_);
+    const CountRegistration registration(count, counting_);
     for (;;) {
         const Edges out = edges(last);
         left = std::min(left, out.size());
         for (std::size_t some = std::min<std::size_t>(left, kTurnVisits); some > 0; --some, --left) {
             if (left > kAhead) nodes_.prefetch(out[left - 1 - kAhead].to);
-            if (const NodeId to = out[left - 1].to; len(to) == longer) going.look_at(to);
+            if (const NodeId to = out[left - 1].to; len(to) == longer) count.look_at(to);
             mutex.did(1);
         }
-        if (left == 0) return ends(last) > going.texts + removed_from(last);
+        if (left == 0) return ends(last) > count.texts + removed_from(last);
         turn.unlock();
         turn.lock();
-        if (going.no_memory) throw std::bad_alloc();
+        if (count.no_memory) throw std::bad_alloc();
         if (ends(last) == 0) return false;
     }
 }
 
-// Finds the nodes of a text and makes sure that nobody else removes it.
+// Finds the nodes of a text and makes sure that no other thread removes it.
 bool Index::claim(std::span<const Token> text, Removal& removal) {
     const Reading reading;
     const std::uint64_t before = epoch();
     if (!walk(text, removal.path)) return false;
     {
-        GoingOn going(*this, removal.path.back());
+        ContinuationCount count(*this, removal.path.back());
         std::unique_lock turn(mutex);
-        if (!ends_here(going, turn)) return false;
+        if (!ends_here(count, turn)) return false;
         removal.last = removal.path.back();
         removing_.push_back(&removal);
         if (epoch() == before) return true;
@@ -269,7 +271,7 @@ std::size_t Index::remove_part(std::span<const Token> text, std::size_t uncounte
         }
         drop_last(path[left], path[left - 1], text[left - 1]);
         if (!counting_.empty()) [[unlikely]]
-            went(path[left - 1], path[left], -1);
+            note_continuation(path[left - 1], path[left], -1);
         --tokens_;
         pay(before);
     }
