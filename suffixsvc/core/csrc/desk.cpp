@@ -61,9 +61,6 @@ std::size_t Desk::seated() {
     return seats_.size();
 }
 
-// Limits of memory are asked before more is appended at once (index/session.py, LARGE_STEP_TOKENS).
-constexpr std::size_t kMostPlainTokens = 1024;
-
 std::optional<DeskReply> Desk::answer(std::string_view request, double now) {
     if (closed_) return std::nullopt;
     const std::optional<ParsedBatch> batch = parse_steps(request, seated());
@@ -80,8 +77,10 @@ std::optional<DeskReply> Desk::answer(std::string_view request, double now) {
             items[i] = Item{&step, i, at->second};
         }
     }
+    // A decode step accepts a whole draft and one token more, at most. The limit of memory must admit a
+    // larger one first (index/session.py).
     for (std::size_t i = 0; i < n; ++i)
-        if (!unpack(batch->steps[i].tokens, tokens[i]) || tokens[i].size() > kMostPlainTokens)
+        if (!unpack(batch->steps[i].tokens, tokens[i]) || tokens[i].size() > max_draft_ + 1)
             return std::nullopt;
     // Python holds several turns in the same order: code points sort as their UTF-8 does.
     std::sort(items.begin(), items.end(),
