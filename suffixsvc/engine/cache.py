@@ -23,7 +23,7 @@ from suffixsvc.engine.lifetime import Lifetime
 from suffixsvc.engine.maintenance import Maintenance
 from suffixsvc.engine.namespace import Namespace
 from suffixsvc.engine.outputs import Outputs
-from suffixsvc.engine.room import predicted_bytes
+from suffixsvc.engine.prices import predicted_bytes
 from suffixsvc.engine.sealing import Hook, Sealer
 from suffixsvc.errors import (
     InvalidConfigError,
@@ -44,7 +44,8 @@ __all__ = ["CacheStats", "SuffixCache"]
 @dataclass(frozen=True, slots=True)
 class CacheStats(NamespaceStats):
     """A :class:`NamespaceStats` summed over all namespaces, and what the store holds. ``limit_bytes`` is that
-    of the whole cache, Limits.max_cache_bytes."""
+    of the whole cache, Limits.max_cache_bytes; ``sessions`` and ``session_bytes`` count those of deleted
+    namespaces as well."""
 
     namespaces: int
     store_bytes: int
@@ -60,7 +61,7 @@ def _open_store(path: str | Path | None, limits: Limits, hook: Hook | None) -> S
         return stores.MemoryStore(limit_bytes=limits.max_store_bytes)
     if not isinstance(path, (str, Path)) or not str(path) or "\0" in str(path):
         raise InvalidConfigError(
-            "path is no data folder", expected="a path, or None for memory only", got=repr(path)[:80]
+            "path must be the path of a data folder, or None for memory only", got=repr(path)[:80]
         )
     return stores.LmdbStore(
         path,
@@ -335,6 +336,9 @@ class SuffixCache:
                 for name, value in asdict(index.stats()).items():
                     sums[name] += value
             sums["limit_bytes"] = self._room.whole
+            # Sessions of deleted namespaces go on.
+            sums["sessions"] = sum(index.live_sessions for index in self._indexes.in_use())
+            sums["session_bytes"] = self._room.live_bytes()
             return CacheStats(
                 namespaces=len(self._catalog),
                 store_bytes=store.bytes_used,
@@ -419,9 +423,7 @@ class SuffixCache:
         with self._lifetime.while_open():
             self._reap_abandoned()
             if isinstance(reads, (str, bytes)) or not isinstance(reads, Sequence):
-                raise InvalidInputError(
-                    "reads is no list of namespaces", expected="a sequence of paths", got=repr(reads)[:80]
-                )
+                raise InvalidInputError("reads must be a sequence of namespace paths", got=repr(reads)[:80])
             if len(reads) > MAX_READS:
                 raise LimitExceededError(
                     "a session reads too many namespaces",
@@ -432,7 +434,7 @@ class SuffixCache:
             self._take_place()
             release = None
             try:
-                release = self._room.admit_text(index, len(prompt) + len(output))
+                release = self._room.admit_text(index, len(prompt), len(output))
                 return Session(
                     index,
                     others,
@@ -443,7 +445,7 @@ class SuffixCache:
                     commit=partial(self._outputs.commit, index),
                     on_close=partial(self._session_closed, index),  # and so a session keeps the cache alive
                     abandoned=self._abandoned,
-                    admit=lambda tokens: self._room.admit_text(index, tokens)(),
+                    admit=partial(self._room.admit_text, index),
                 )
             except BaseException:
                 self._session_closed(index)

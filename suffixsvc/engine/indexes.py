@@ -24,6 +24,8 @@ class Indexes:
         self._lock = threading.Condition()
         self._kept: dict[str, NamespaceIndex] = {}
         self._used: weakref.WeakValueDictionary[str, NamespaceIndex] = weakref.WeakValueDictionary()
+        #: deleted, and perhaps held by sessions that go on
+        self._dropped: weakref.WeakSet[NamespaceIndex] = weakref.WeakSet()
 
     def __len__(self) -> int:
         return len(self.values())
@@ -36,6 +38,11 @@ class Indexes:
         """All of them."""
         with self._lock:
             return [*self._kept.values(), *self._used.values()]
+
+    def in_use(self) -> list[NamespaceIndex]:
+        """All of them, and those of deleted namespaces that something still holds, such as a live session."""
+        with self._lock:
+            return [*self._kept.values(), *self._used.values(), *self._dropped]
 
     def stored(self) -> list[NamespaceIndex]:
         """Those of namespaces that the log holds; of one that is being deleted the store knows nothing."""
@@ -109,6 +116,7 @@ class Indexes:
     def drop(self, index: NamespaceIndex) -> None:
         """It is there no longer."""
         with self._lock:
+            self._dropped.add(index)
             for held in (self._kept, self._used):
                 if held.get(index.path) is index:
                     del held[index.path]

@@ -21,7 +21,8 @@ from suffixsvc.clock import Due
 from suffixsvc.config import Limits
 from suffixsvc.engine.indexes import Indexes
 from suffixsvc.engine.lifetime import Lifetime
-from suffixsvc.engine.room import Room, predicted_bytes
+from suffixsvc.engine.prices import predicted_bytes
+from suffixsvc.engine.room import Room
 from suffixsvc.engine.sealing import Hook
 from suffixsvc.engine.unindexing import Unindexer
 from suffixsvc.engine.writes import BulkLoad, LiveWrite

@@ -6,8 +6,12 @@
     after it         make_room: the namespace that wrote forgets its own, the longest unused first
     now and then     evict: every namespace back to its own limit, wherever that was passed
 
-A namespace is only ever evicted by its own writes. Where the cache as a whole is full, the one that writes
-gives back what it writes. What is counted, and why, is in docs/limits.md.
+A namespace is only ever evicted by its own writes. When the cache is full, a write evicts an equal size from
+its own namespace.
+
+The limit of the whole cache is one of admission. Opens, context, writes, and steps of more tokens than a
+draft and one are admitted; decode steps always go on, so that live sessions can grow past the limit by what
+models write. Opens and writes are refused then. What is counted, and why, is in docs/limits.md.
 """
 
 from __future__ import annotations
@@ -22,34 +26,25 @@ import structlog
 
 from suffixsvc.clock import Due
 from suffixsvc.engine.indexes import Indexes
-from suffixsvc.errors import (
-    InvalidConfigError,
-    LimitExceededError,
-    StoreFullError,
-    UnknownNamespaceError,
+from suffixsvc.engine.limit_errors import (
+    cache_full,
+    namespace_full,
+    no_room_for_session,
+    outputs_too_large,
 )
+from suffixsvc.engine.prices import SESSIONS_SHARE, predicted_bytes, predicted_session_bytes
+from suffixsvc.errors import InvalidConfigError, StoreFullError, UnknownNamespaceError
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.index.eviction import Cost, Ledger
 from suffixsvc.index.namespace import LOG_BYTES_PER_OUTPUT, LOG_BYTES_PER_TOKEN
-from suffixsvc.index.texts import positions_of
 from suffixsvc.index.upkeep import Quota
 from suffixsvc.policies import UNLIMITED, Policies, Policy
 from suffixsvc.types import NewOutput, OutputId, Store
 
-__all__ = ["PREDICTED_BYTES_PER_POSITION", "Room"]
+__all__ = ["Room"]
 
 log = structlog.get_logger(__name__)
 
-#: what an output is taken to need before it is written, log and hot index together: the most that was seen,
-#: which was random text over two tokens; other text that shares nothing takes 40 to 60 bytes a position
-PREDICTED_BYTES_PER_POSITION: Final = 92 + LOG_BYTES_PER_TOKEN
-PREDICTED_BYTES_PER_OUTPUT: Final = 64 + LOG_BYTES_PER_OUTPUT
-#: what a live session is taken to need for each token before it is there, in its own index and, of its
-#: output, in the namespace's; random text takes about 50
-LIVE_BYTES_PER_TOKEN: Final = 64
-#: outputs never take the last 1 / this of the whole cache's limit: a namespace without outputs, which may
-#: evict none, could not open a session in a full cache otherwise
-SESSIONS_SHARE: Final = 8
 #: a namespace past its limit goes down to this share of it, so that not every write has to evict
 LOWER_MARK: Final = 0.95
 #: beside outputs that stay, so much of what the others take on average surely comes back when they go
@@ -89,7 +84,7 @@ class Room:
     ) -> None:
         if not isinstance(policies, Policies):
             raise InvalidConfigError(
-                "policies are none", expected="a Policies or None", got=type(policies).__name__
+                "policies must be a Policies instance or None", got=type(policies).__name__
             )
         self._policies = policies
         self._whole = max_cache_bytes
@@ -98,6 +93,9 @@ class Room:
         self._weak_forget = forget
         self._hook = hook or (lambda point: None)
         self._lock = threading.Lock()
+        #: held from reading what there is until what comes is reserved, so that admissions see each other;
+        #: apart from the lock and taken before it, as the sum over all live sessions takes longer
+        self._admitting = threading.Lock()
         self._opened_at = store.stats().last_lsn
         grace_seconds = store.clock.grace_seconds
         if policies.has_ttl and grace_seconds >= _GRACE_TO_REPORT_SECONDS:
@@ -129,36 +127,45 @@ class Room:
     # ------------------------------------------------------------------------------------ before a write
 
     def live_bytes(self) -> int:
-        """Memory of the live sessions of all namespaces."""
-        return sum(index.session_bytes for index in self._indexes.values())
+        """Memory of all live sessions, of deleted namespaces too."""
+        return sum(index.session_bytes for index in self._indexes.in_use())
 
     def _of_sessions(self, coming: int = 0) -> int:
         """What of the whole cache's limit is not for outputs."""
-        return max(self.live_bytes() + self._coming_live + coming, self._whole // SESSIONS_SHARE)
+        with self._lock:
+            growing = self._coming_live  # before the sum: what is released from now on is in the sum
+        return max(self.live_bytes() + growing + coming, self._whole // SESSIONS_SHARE)
 
-    def admit_text(self, index: NamespaceIndex, tokens: int) -> Callable[[], None]:
+    def admit_text(self, index: NamespaceIndex, context: int, output: int) -> Callable[[], None]:
         """Let a session be opened with so many tokens, or grow by so many at once; where the whole cache is
         full, its namespace forgets outputs for it.
 
+        Args:
+            context: tokens of prompt and context.
+            output: tokens that the model wrote.
+
         Returns:
-            To be called when the session has them, or will not have them.
+            To be called when the session has them, or will not have them. Until then they are counted at
+            their predicted size.
 
         Raises:
             LimitExceededError: there is no room for them. Nothing was evicted in vain.
         """
         if not self.whole:
             return _nothing
-        coming = tokens * LIVE_BYTES_PER_TOKEN
+        coming = predicted_session_bytes(context, output)
         self.refresh(index)
         staying = self._staying_bytes(index)
-        sessions = self._of_sessions(coming)
-        beyond_share = sessions > self._whole // SESSIONS_SHARE
-        with self._lock:
-            own = max(0, index.quota.held - staying)
-            excess = self._total + self._coming + sessions - self._whole
-            if beyond_share and excess > own:
-                raise _no_room_for_session(index.path, tokens, coming, self._whole, self._total, own)
-            self._coming_live += coming
+        with self._admitting:
+            sessions = self._of_sessions(coming)
+            beyond_share = sessions > self._whole // SESSIONS_SHARE
+            with self._lock:
+                own = max(0, index.quota.held - staying)
+                excess = self._total + self._coming + sessions - self._whole
+                if beyond_share and excess > own:
+                    tokens = context + output
+                    raise no_room_for_session(index.path, tokens, coming, self._whole, self._total, own)
+                self._coming_live += coming
         release = _once(lambda: self._release_live(coming))
         if beyond_share and excess > 0:
             try:
@@ -197,23 +204,25 @@ class Room:
         coming = sum(map(predicted_bytes, outputs))
         most = min(limit, self.whole - self.whole // SESSIONS_SHARE or UNLIMITED)
         if coming > most:
-            raise _too_large(index.path, len(outputs), coming, most)
+            raise outputs_too_large(index.path, len(outputs), coming, most)
         stays = sum(predicted_bytes(each) for each in outputs if index.ledger is None or each.corpus)
         self._note_drafts(index)  # what was drafted from before this write is older than it
         self.refresh(index)
         staying = self._staying_bytes(index)
-        sessions = self._of_sessions(-coming if live else 0) if self.whole else 0
-        with self._lock:
-            to_stay = staying + quota.coming_to_stay
-            if to_stay + coming > limit:
-                raise _full(index.path, coming, limit, to_stay)
-            if self.whole:
-                own = quota.held + quota.coming - to_stay
-                # Beyond the limit already, as after it was lowered, who gives back what it writes may go on.
-                free = max(0, self._whole - self._total - self._coming - sessions)
-                if coming - free > own:
-                    raise _cache_full(index.path, coming, self._whole, self._total, own)
-            self._reserve(quota, coming, stays)
+        with self._admitting:
+            sessions = self._of_sessions(-coming if live else 0) if self.whole else 0
+            with self._lock:
+                to_stay = staying + quota.coming_to_stay
+                if to_stay + coming > limit:
+                    raise namespace_full(index.path, coming, limit, to_stay)
+                if self.whole:
+                    own = quota.held + quota.coming - to_stay
+                    # Beyond the limit already, as after it was lowered, a namespace that gives back what it
+                    # writes may go on.
+                    free = max(0, self._whole - self._total - self._coming - sessions)
+                    if coming - free > own:
+                        raise cache_full(index.path, coming, self._whole, self._total, own)
+                self._reserve(quota, coming, stays)
         return _once(lambda: self._release(quota, coming, stays))
 
     def _reserve(self, quota: Quota, size: int, stays: int) -> None:
@@ -418,56 +427,10 @@ def _unless_deleted(index: NamespaceIndex) -> Iterator[None]:
             raise
 
 
-def predicted_bytes(output: NewOutput) -> int:
-    """What an output is taken to need before it is written: as much as it can."""
-    return PREDICTED_BYTES_PER_OUTPUT + PREDICTED_BYTES_PER_POSITION * positions_of(output)
-
-
 def _cost(index: NamespaceIndex) -> Cost:
     held = index.held()
     rest = held.bytes - held.outputs * LOG_BYTES_PER_OUTPUT
     return Cost(LOG_BYTES_PER_OUTPUT, max(LOG_BYTES_PER_TOKEN, rest / max(1, held.tokens)))
-
-
-def _too_large(path: str, outputs: int, coming: int, most: int) -> LimitExceededError:
-    what = "an output is" if outputs == 1 else f"{outputs} outputs are together"
-    return LimitExceededError(
-        f"{what} larger than namespace {path} may ever hold",
-        expected=f"at most {most} bytes",
-        got=f"{coming} bytes: {PREDICTED_BYTES_PER_OUTPUT} and {PREDICTED_BYTES_PER_POSITION} a token",
-        remedy="Add fewer or shorter outputs at a time, or raise max_bytes in the namespace's policy"
-        " (Limits.max_cache_bytes for the whole cache).",
-    )
-
-
-def _full(path: str, coming: int, limit: int, staying: int) -> LimitExceededError:
-    return LimitExceededError(
-        f"namespace {path} is full of what is pinned",
-        expected=f"at most {limit} bytes",
-        got=f"{staying} bytes that stay and {coming} more",
-        remedy="Forget outputs, unpin the namespace, or raise max_bytes in its policy; nothing was evicted.",
-    )
-
-
-def _cache_full(path: str, coming: int, whole: int, held: int, own: int) -> LimitExceededError:
-    return LimitExceededError(
-        f"the cache is full and namespace {path} has too little of its own to evict",
-        expected=f"at most {whole} bytes of all namespaces, 1/{SESSIONS_SHARE} of them for live sessions "
-        "(Limits.max_cache_bytes)",
-        got=f"{held} bytes, {max(0, own)} of them its own and evictable, and {coming} more",
-        remedy="Lower the limits of other namespaces or raise this one; nothing was evicted.",
-    )
-
-
-def _no_room_for_session(
-    path: str, tokens: int, coming: int, whole: int, held: int, own: int
-) -> LimitExceededError:
-    return LimitExceededError(
-        f"{tokens} tokens of a session in namespace {path} do not fit in memory",
-        expected=f"at most {whole} bytes of outputs and live sessions (Limits.max_cache_bytes)",
-        got=f"{held} bytes of outputs, {own} of them this namespace's and evictable, and {coming} more",
-        remedy="Close sessions, open with a shorter prompt, or raise the limit; live sessions go on.",
-    )
 
 
 def _nothing() -> None:

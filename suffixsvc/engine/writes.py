@@ -122,8 +122,8 @@ class BulkLoad(Write):
     Args:
         index: of their namespace.
         outputs: to be added.
-        unindexer: gets the texts that are in the index and will not be in the log; whoever settles next takes
-            them out.
+        unindexer: gets the texts that are in the index and will not be in the log; the next
+            ``Unindexer.finish`` takes them out.
     """
 
     def __init__(self, index: NamespaceIndex, outputs: Sequence[NewOutput], unindexer: Unindexer) -> None:

@@ -7,6 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Final, Self
 
@@ -39,14 +40,13 @@ log = structlog.get_logger(__name__)
 
 #: sessions that were collected before they were closed: their texts and namespaces
 Abandoned = deque[tuple[Commitment, NamespaceIndex]]
-#: called with how many tokens are to be appended at once. LimitExceededError: there is no memory for them
-Admit = Callable[[int], object]
-#: steps of more tokens than a model writes at once are admitted like context; others always, so that drafting
-#: goes on where memory is short. The core's desk leaves them to :meth:`Session.plan` (desk.cpp)
-LARGE_STEP_TOKENS: Final = 1024
+#: called with how many tokens of context and of output are to be appended at once; what it returns is to be
+#: called when they are there, or will not be. LimitExceededError: there is no memory for them
+Admit = Callable[[int, int], Callable[[], object]]
 #: a step that the core takes: see steps_binding.cpp
 Plan = tuple[core.Stepper, bytes, int, int, core.Curve, bool, int, int, str, int]
 
+_NOT_TAKEN: Final = RuntimeError("the step was not taken")
 #: as good as any position beyond every text, and an int64
 _FAR = 1 << 62
 
@@ -70,7 +70,7 @@ class Session:
         commit: Commit,
         on_close: Callable[[NewOutput | None], None],
         abandoned: Abandoned,
-        admit: Admit = lambda tokens: None,
+        admit: Admit = lambda context, output: _nothing,
     ) -> None:
         self._namespace = namespace
         self._read = list(reads)  # they are there as long as they are read
@@ -143,9 +143,13 @@ class Session:
         width, curve, as_a_tree = self._terms.of(max_draft_tokens, verify_cost, tree)
         sent, accepted = (0, 0) if verified is None else _told(verified)
         place = -1 if at is None else _position(at)
-        if len(tokens) > LARGE_STEP_TOKENS:
-            self._admit(len(tokens))
-        answer = self._stepper.step(tokens, place, width, curve, as_a_tree, sent, accepted, core.WIRE_SOURCES)
+        release = self._admit_step(len(tokens))
+        try:
+            answer = self._stepper.step(
+                tokens, place, width, curve, as_a_tree, sent, accepted, core.WIRE_SOURCES
+            )
+        finally:
+            release()
         if answer is None:
             return Draft.empty()
         if isinstance(answer, core.Refusal):
@@ -172,10 +176,8 @@ class Session:
             The rest as for :meth:`step`.
 
         Raises:
-            InvalidCostError, InvalidInputError, LimitExceededError.
+            InvalidCostError, InvalidInputError.
         """
-        if len(token_bytes) > 4 * LARGE_STEP_TOKENS:
-            self._admit(len(token_bytes) // 4)
         width, curve, as_a_tree = self._terms.of(max_draft_tokens, verify_cost, tree)
         sent, accepted = verified or (0, 0)
         place = -1 if at is None else min(at, _FAR)
@@ -187,8 +189,11 @@ class Session:
         with self._lock:
             self._require_open()
             self._require_room(len(tokens))
-            self._admit(len(tokens))
-            self._native.append_context(tokens)
+            release = self._admit(len(tokens), 0)
+            try:
+                self._native.append_context(tokens)
+            finally:
+                release()
             self._stepper.forget_draft()
 
     def draft_after(
@@ -345,6 +350,11 @@ class Session:
                 return self._full_error(refusal.length)
         raise RuntimeError(f"the core failed: {refusal.reason}")
 
+    def _admit_step(self, tokens: int) -> Callable[[], object]:
+        """Admit a step that brings more than a decode step can, a whole draft and one token more. Decode
+        steps always go on. The core's desk leaves the others to :func:`step_together` (desk.cpp)."""
+        return self._admit(0, tokens) if tokens > self._limits.max_draft_tokens + 1 else _nothing
+
     def _require_open(self) -> None:
         if self._closed or self._commitment.made is not None:
             raise _closed_error()
@@ -397,11 +407,20 @@ def step_together(steps: Sequence[tuple[Session, Plan]]) -> list[bytes | Excepti
         For each step its answer, a serialised StepBatchReply of one item, or why it was not taken; the
         other steps never notice. Answers laid end to end are the reply of the whole batch.
     """
-    answers = core.step_batch([plan for _, plan in steps], core.WIRE_SOURCES)
-    return [
-        answer if isinstance(answer, bytes) else _not_taken(session, plan, answer)
-        for (session, plan), answer in zip(steps, answers, strict=True)
-    ]
+    answers: list[bytes | Exception] = [_NOT_TAKEN] * len(steps)
+    admitted: list[int] = []
+    with ExitStack() as releases:
+        for place, (session, plan) in enumerate(steps):
+            try:
+                releases.callback(session._admit_step(len(plan[1]) // 4))
+            except Exception as error:  # a defect, too, is this one's only
+                answers[place] = error
+            else:
+                admitted.append(place)
+        taken = core.step_batch([steps[place][1] for place in admitted], core.WIRE_SOURCES)
+    for place, answer in zip(admitted, taken, strict=True):
+        answers[place] = answer if isinstance(answer, bytes) else _not_taken(*steps[place], answer)
+    return answers
 
 
 def _not_taken(session: Session, plan: Plan, refusal: core.Refusal) -> Exception:
@@ -411,6 +430,10 @@ def _not_taken(session: Session, plan: Plan, refusal: core.Refusal) -> Exception
         return defect
 
 
+def _nothing() -> None:
+    return
+
+
 def _told(verified: Verified | tuple[int, int, int]) -> tuple[int, int]:
     checked = as_verified(verified)
     return checked.width, checked.accepted
@@ -418,7 +441,7 @@ def _told(verified: Verified | tuple[int, int, int]) -> tuple[int, int]:
 
 def _position(at: int) -> int:
     if isinstance(at, bool) or not isinstance(at, (int, np.integer)) or at < 0:
-        raise InvalidInputError("at is no position", expected="an int >= 0", got=repr(at)[:80])
+        raise InvalidInputError("at must be a position, an int >= 0", got=repr(at)[:80])
     return min(int(at), _FAR)
 
 

@@ -12,7 +12,8 @@ import pytest
 from limits_testing import add, draft_from, ids, index_is_log, output, text
 
 from suffixsvc import Limits, Policies, Policy, SuffixCache
-from suffixsvc.engine.room import BATCH_OUTPUTS, LOWER_MARK, predicted_bytes
+from suffixsvc.engine.prices import predicted_bytes
+from suffixsvc.engine.room import BATCH_OUTPUTS, LOWER_MARK
 from suffixsvc.errors import InvalidConfigError, LimitExceededError, StoreFullError
 from suffixsvc.types import NewOutput
 

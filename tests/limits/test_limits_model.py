@@ -20,6 +20,7 @@ KIB = 1 << 10
 PATHS = ["small", "small/ns", "pinned", "free", "old"]
 LIMITS = {"small": 60 * KIB, "small/ns": 40 * KIB, "pinned": 40 * KIB}
 WHOLE = 220 * KIB
+DECODE_STEP = 200  #: tokens
 POLICIES = Policies(
     {
         "small": Policy(max_bytes=LIMITS["small"]),
@@ -114,7 +115,8 @@ class LimitsMachine(RuleBasedStateMachine):
     def session(self, path: str, tokens: int) -> None:
         seed, self.seed = self.seed, self.seed + 1
         session = self.cache.namespace(path).open_session([1])
-        session.step(text(seed, tokens), 0)
+        for first in range(0, tokens, DECODE_STEP):  # which are never refused, and evict nothing
+            session.step(text(seed, tokens)[first : first + DECODE_STEP], 0)
         output_id = session.close()
         if output_id is not None:
             self.seed_of[output_id] = seed

@@ -12,7 +12,6 @@ from limits_testing import add, ids, index_is_log, text
 
 from suffixsvc import Limits, SuffixCache
 from suffixsvc.errors import ErrorCode, LimitExceededError
-from suffixsvc.index.session import LARGE_STEP_TOKENS
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.types import TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
@@ -124,10 +123,12 @@ def test_large_steps_of_a_service_are_refused_small_ones_never() -> None:
     limits = Limits(max_cache_bytes=WHOLE)
     with SuffixCache(limits=limits) as cache:
         handlers = Handlers(cache, limits, durable=False, version="")
-        open_session = pb.OpenSessionRequest(namespace="a", prompt_token_ids=tokens(1, PROMPT).tobytes())
-        with contextlib.suppress(LimitExceededError):
-            for _ in range(1000):
-                session_id = handlers.open_session(open_session).session_id
+        for length in (PROMPT, 300):
+            prompt = tokens(1, length).tobytes()
+            with contextlib.suppress(LimitExceededError):
+                for _ in range(1000):
+                    request = pb.OpenSessionRequest(namespace="a", prompt_token_ids=prompt)
+                    session_id = handlers.open_session(request).session_id
         assert 2 < len(handlers.sessions) < 1000
 
         def step(count: int) -> pb.StepItem:
@@ -135,7 +136,8 @@ def test_large_steps_of_a_service_are_refused_small_ones_never() -> None:
             reply = handlers.message(pb.StreamRequest(id=1, steps=pb.StepBatch(items=[new])))
             return reply.steps.items[0]
 
-        assert step(LARGE_STEP_TOKENS).HasField("reply")
-        refused = step(PROMPT).error.error
-        assert refused.code == ErrorCode.LIMIT_EXCEEDED, refused
+        assert step(limits.max_draft_tokens + 1).HasField("reply")
+        for count in (limits.max_draft_tokens + 2, PROMPT):
+            refused = step(count).error.error
+            assert refused.code == ErrorCode.LIMIT_EXCEEDED, refused
         assert step(16).HasField("reply")
