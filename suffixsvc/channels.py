@@ -82,15 +82,18 @@ class Channels(Generic[C]):
             ServiceUnavailableError: it is not a trusted user's, or this is closed.
         """
         with self._lock:
-            if self._closed:
-                raise ServiceUnavailableError("the client is closed", remedy="Make a new client.")
+            self._require_open()
             held = self._current
             if held is None or (
                 self._path is not None and held.socket is not None and not held.socket.is_at(self._path)
             ):
                 made = self._make()
-                unused, self._current = held, made
+                unused, self._current = self._current, made
                 self._open.add(made)
+                if self._closed:  # by a signal's handler, which may not have found this one
+                    self._current = None
+                    self._close_unused(made)
+                    self._require_open()
                 if unused is not None:
                     self._close_unused(unused)
                 held = made
@@ -111,6 +114,10 @@ class Channels(Generic[C]):
             channels, self._open = self._open, set()
         for held in channels:
             self._end(held)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ServiceUnavailableError("the client is closed", remedy="Make a new client.")
 
     def _make(self) -> HeldChannel[C]:
         if self._path is None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -54,17 +55,13 @@ class AioGrpcTransport:
                 request_serializer=method.request.SerializeToString,
                 response_deserializer=None,
             )
-            try:
+            with _typed_errors():
                 replies = call(request, timeout=timeout_s)
                 try:
                     async for data in replies:
                         take(parse(method.reply, data))
                 finally:
                     replies.cancel()  # where taking failed; nothing once it is over
-            except grpc.RpcError as error:
-                raise error_from_rpc(error) from None
-            except grpc.aio.UsageError as error:  # the channel was closed meanwhile
-                raise ServiceUnavailableError("the client is closed", got=error) from None
 
     @staticmethod
     async def _call(kind: Any, method: Method[Any, Any], payload: Any, timeout_s: float) -> Any:
@@ -73,12 +70,8 @@ class AioGrpcTransport:
             request_serializer=method.request.SerializeToString,
             response_deserializer=None,
         )
-        try:
+        with _typed_errors():
             return parse(method.reply, await call(payload, timeout=timeout_s))
-        except grpc.RpcError as error:
-            raise error_from_rpc(error) from None
-        except grpc.aio.UsageError as error:  # the channel was closed meanwhile
-            raise ServiceUnavailableError("the client is closed", got=error) from None
 
     async def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
         stream = self._open_stream()
@@ -122,6 +115,22 @@ class AioGrpcTransport:
 
 def _connect(address: str) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+
+@contextlib.contextmanager
+def _typed_errors() -> Iterator[None]:
+    """What a call raises. gRPC ends the calls of a closed channel with CancelledError, in any task."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise error_from_rpc(error) from None
+    except grpc.aio.UsageError as error:  # the channel was closed meanwhile
+        raise ServiceUnavailableError("the client is closed", got=error) from None
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise ServiceUnavailableError("the client is closed", got="a call that had no answer") from None
 
 
 class _Stream:

@@ -10,6 +10,7 @@ only asks for the next reply and sees the end of the stream.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import queue
@@ -41,7 +42,7 @@ class GrpcTransport:
         self._channels: Channels[grpc.Channel] = Channels(
             target, service_peer(service_uid), _connect, close_channel
         )
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may close while its thread holds it
         self._stream: _Stream | None = None
         self._ids = itertools.count(1)
         self._closed = False
@@ -117,14 +118,26 @@ class GrpcTransport:
 
     def _send(self, requests: Sequence[pb.StreamRequest], answers: _Answers | None) -> list[int]:
         with self._lock:
-            self._require_open()
-            if self._stream is None or self._stream.ended:
-                self._stream = _Stream(self._channels, self)
+            stream = self._open_stream()
             ids = [next(self._ids) for _ in requests]
             for number, request in zip(ids, requests, strict=True):
                 request.id = number
-                self._stream.send(number, request.SerializeToString(), answers)
+                stream.send(number, request.SerializeToString(), answers)
         return ids
+
+    def _open_stream(self) -> _Stream:
+        self._require_open()
+        stream = self._stream
+        if stream is None or stream.ended:
+            try:
+                stream = _Stream(self._channels, self)
+            except (RuntimeError, ValueError) as error:  # no thread to be had; the channel was closed
+                raise ServiceUnavailableError("no stream to the service can be opened", got=error) from None
+            self._stream = stream
+            if self._closed:  # by a signal's handler, which did not find this stream
+                stream.end()
+                self._require_open()
+        return stream
 
     @staticmethod
     def _answer(answers: _Answers, expected: int, deadline: float, timeout_s: float) -> pb.StreamReply:
@@ -162,15 +175,15 @@ class _Stream:
         self._unreadable: ProtocolError | None = None
         self._channels = channels
         self._held = channels.take()
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(channels.give_back, self._held)
             open_stream: Any = self._held.channel.stream_stream(
                 path_of(STREAM), request_serializer=None, response_deserializer=self._receive
             )
             self._call: Any = open_stream(iter(self._outbox.get, None))
+            undo.callback(self.end)  # else gRPC's sender waits at the outbox without end
             threading.Thread(target=self._read, name="suffixsvc-stream", daemon=True).start()
-        except BaseException:
-            channels.give_back(self._held)
-            raise
+            undo.pop_all()
 
     def send(self, number: int, request: bytes, answers: _Answers | None) -> None:
         if answers is not None:
