@@ -11,16 +11,21 @@ all kinds together may hold, and some for calls that are about to be refused:
     Health.Check             MAX_CHECKS
     everything else          MAX_SHORT_CALLS
 
-A call beyond is refused (RESOURCE_EXHAUSTED) instead of queued, unless another one of its kind has not sent
-its request yet: the first of those is cancelled, and the new call has its place. Calls that are opened and
-send nothing so keep no place from a call that does.
+A call beyond the limit is refused (RESOURCE_EXHAUSTED) instead of queued, unless another call of its kind has
+sent nothing for SILENT_SECONDS: the oldest of those is cancelled, and the new call takes its place. So calls
+that are opened and send nothing keep no place from calls that send something.
+
+A call is preemptible until its first message has been read, not until it has arrived: gRPC for Python does
+not report what has arrived. SILENT_SECONDS is the time that the call's thread has for reading it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -34,6 +39,7 @@ __all__ = [
     "MAX_SHORT_CALLS",
     "MAX_UPLOADS",
     "MAX_WATCHES",
+    "SILENT_SECONDS",
     "Admission",
     "Place",
 ]
@@ -51,6 +57,8 @@ MAX_CHECKS: Final = 16
 MAX_SHORT_CALLS: Final = 512
 #: threads for calls that have no place yet
 _REFUSING_THREADS: Final = 8
+#: how long a call holds its place in any case, also before its first message is read
+SILENT_SECONDS: Final = 1.0
 
 CHECK: Final = "/grpc.health.v1.Health/Check"
 _WATCH: Final = "/grpc.health.v1.Health/Watch"
@@ -84,18 +92,18 @@ class Admission:
 
     @property
     def threads(self) -> int:
-        """That the pool of this server has to have."""
-        return sum(kind.most for kind in (*self._kinds.values(), self._others)) + _REFUSING_THREADS
+        """Size of the server's thread pool: every place, and the threads that refuse."""
+        return sum(kind.limit for kind in (*self._kinds.values(), self._others)) + _REFUSING_THREADS
 
-    def enter(self, method: str, cancel: Callable[[], object] | None) -> Place:
-        """The place of a call; it is to be left at its end.
+    def enter(self, method: str, cancel: Callable[[], object]) -> Place:
+        """Take a place for a call; the caller leaves it when the call ends.
 
         Args:
             method: with its service, as in "/grpc.health.v1.Health/Check".
-            cancel: ends the call, which gives way to others until :meth:`Place.keep`. None: it never does.
+            cancel: ends the call. Used where the call is preempted, before :meth:`Place.mark_received`.
 
         Raises:
-            LimitExceededError: none is free.
+            LimitExceededError: no place is free.
         """
         known = _REFLECTION if method.startswith(_REFLECTION) else method
         return self._kinds.get(known, self._others).enter(cancel)
@@ -104,68 +112,94 @@ class Admission:
 class Place:
     """The place of one call."""
 
-    def __init__(self, kind: _Kind, cancel: Callable[[], object] | None) -> None:
+    def __init__(self, kind: _Kind) -> None:
         self._kind = kind
-        self.cancel = cancel
-        #: another call has it
-        self.lost = False
 
-    def keep(self) -> None:
-        """The call's request has come: it gives way no longer. LimitExceededError: it did already."""
-        self._kind.keep(self)
+    def mark_received(self) -> None:
+        """The call's first message, or its end, has been read: the call is preemptible no longer.
+
+        Raises:
+            LimitExceededError: the call was preempted before.
+        """
+        self._kind.mark_received(self)
 
     def leave(self) -> None:
         """The call has ended."""
         self._kind.leave(self)
 
 
-class _Kind:
-    """Calls of one kind and how many of them there may be."""
+class _Silent(NamedTuple):
+    """A call whose first message has not been read."""
 
-    def __init__(self, name: str, most: int, remedy: str = _CALL_AGAIN) -> None:
+    since: float
+    cancel: Callable[[], object]
+
+
+class _Kind:
+    """Calls of one kind, at most ``limit`` at a time."""
+
+    def __init__(self, name: str, limit: int, remedy: str = _CALL_AGAIN) -> None:
         self._name = name
-        self.most = most
+        self.limit = limit
         self._remedy = remedy
         self._lock = threading.Lock()
         self._held = 0
-        #: calls that give way, the oldest first; the values mean nothing
-        self._silent: dict[Place, None] = {}
+        #: preemptible calls, the oldest first
+        self._silent: dict[Place, _Silent] = {}
+        #: calls that have not ended, and whose places other calls hold
+        self._preempted: set[Place] = set()
 
-    def enter(self, cancel: Callable[[], object] | None) -> Place:
-        place = Place(self, cancel)
+    def enter(self, cancel: Callable[[], object]) -> Place:
+        place = Place(self)
+        now = time.monotonic()
         with self._lock:
-            replaced = None
-            if self._held < self.most:
+            preempted = None
+            if self._held < self.limit:
                 self._held += 1
             else:
-                replaced = next(iter(self._silent), None)
-                if replaced is None:
-                    raise self._refused()
-                del self._silent[replaced]
-                replaced.lost = True
-            if cancel is not None:
-                self._silent[place] = None
-        if replaced is not None and replaced.cancel is not None:
-            log.info("a call that sent no request gave way to another", kind=self._name)
-            replaced.cancel()
+                preempted = self._preempt_oldest(now - SILENT_SECONDS)
+            self._silent[place] = _Silent(now, cancel)
+        if preempted is not None:
+            # The new call holds the place and its caller does not know it yet: an error here, of a log whose
+            # pipe is closed, say, would take the place away for good.
+            with contextlib.suppress(Exception):
+                preempted.cancel()
+            with contextlib.suppress(Exception):
+                log.info("a call was silent and another one took its place: cancelled", kind=self._name)
         return place
 
-    def keep(self, place: Place) -> None:
+    def _preempt_oldest(self, silent_since: float) -> _Silent:
+        """Take the place of the oldest silent call, with the lock held.
+
+        Raises:
+            LimitExceededError: no call has been silent since then.
+        """
+        for place, silent in self._silent.items():
+            if silent.since > silent_since:
+                break
+            del self._silent[place]
+            self._preempted.add(place)
+            return silent
+        raise self._refused()
+
+    def mark_received(self, place: Place) -> None:
         with self._lock:
-            if place.lost:
+            if place in self._preempted:
                 raise self._refused()
             self._silent.pop(place, None)
 
     def leave(self, place: Place) -> None:
         with self._lock:
             self._silent.pop(place, None)
-            if not place.lost:
+            if place in self._preempted:
+                self._preempted.remove(place)
+            else:
                 self._held -= 1
 
     def _refused(self) -> LimitExceededError:
         return LimitExceededError(
-            f"{self._name} must be at most {self.most} at a time",
-            expected=f"at most {self.most}",
-            got=self.most + 1,
+            f"{self._name} must be at most {self.limit} at a time",
+            expected=f"at most {self.limit}",
+            got=self.limit + 1,
             remedy=self._remedy,
         )

@@ -8,6 +8,7 @@ before it waits, take a place among the others of its kind (admission.py) and ge
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -79,7 +80,7 @@ class CallInterceptor(grpc.ServerInterceptor):
             many = handler.unary_unary is None
             requests = self._requests(handler, method, many=many)
             return grpc.stream_unary_rpc_method_handler(
-                self._guard_call(call, method, requests, gives_way=not many),
+                self._guard_call(call, method, requests),
                 response_serializer=handler.response_serializer,
             )
         call = handler.unary_stream or handler.stream_stream
@@ -88,7 +89,7 @@ class CallInterceptor(grpc.ServerInterceptor):
         many = handler.unary_stream is None
         requests = self._requests(handler, method, many=many)
         return grpc.stream_stream_rpc_method_handler(
-            self._guard_stream(call, method, requests, gives_way=not many),
+            self._guard_stream(call, method, requests),
             # messages of the stream stay bytes in this direction, too
             response_serializer=None if method == _STREAM else handler.response_serializer,
         )
@@ -100,11 +101,11 @@ class CallInterceptor(grpc.ServerInterceptor):
         if method == _STREAM:
             # Messages of the stream stay bytes: the core reads and writes them (Handlers.message_bytes).
             # Agents wait for their tools for minutes, so that no silence of a stream is too long.
-            return lambda requests, context, place: requests
+            return lambda requests, context, place: _started(requests, place)
         read = self._reader(handler, method)
         seconds = CHECK_SECONDS if method == CHECK else REQUEST_SECONDS
         if many:
-            return lambda requests, context, place: self._each(requests, read)
+            return lambda requests, context, place: self._each(requests, place, read)
         return lambda requests, context, place: self._only(requests, context, place, method, read, seconds)
 
     def _reader(self, handler: Handler, method: str) -> Callable[[bytes], Any]:
@@ -124,31 +125,34 @@ class CallInterceptor(grpc.ServerInterceptor):
     ) -> Any:
         with self._stalled.deadline(context, seconds, method, "its request did not come"):
             data = next(requests, None)
-        place.keep()
+        place.mark_received()
         if data is None:
             raise InvalidInputError("a call must have a request", expected="one message", got="none")
         return read(data)
 
-    def _each(self, requests: Iterator[bytes], read: Callable[[bytes], Any]) -> Iterator[Any]:
-        while (data := self._messages.next(requests, BETWEEN_MESSAGES_SECONDS)) is not None:
+    def _each(self, requests: Iterator[bytes], place: Place, read: Callable[[bytes], Any]) -> Iterator[Any]:
+        data = self._messages.next(requests, BETWEEN_MESSAGES_SECONDS)
+        place.mark_received()
+        while data is not None:
             yield read(data)
+            data = self._messages.next(requests, BETWEEN_MESSAGES_SECONDS)
 
     # ------------------------------------------------------------------------------------------- guards
 
     @contextlib.contextmanager
-    def _place(self, method: str, context: grpc.ServicerContext, *, gives_way: bool) -> Iterator[Place]:
-        place = self._admission.enter(method, context.cancel if gives_way else None)
+    def _place(self, method: str, context: grpc.ServicerContext) -> Iterator[Place]:
+        place = self._admission.enter(method, context.cancel)
         try:
             yield place
         finally:
             place.leave()
 
     def _guard_call(
-        self, call: Callable[[Any, Any], Any], method: str, requests: Requests, *, gives_way: bool
+        self, call: Callable[[Any, Any], Any], method: str, requests: Requests
     ) -> Callable[[Any, Any], Any]:
         def guarded(data: Iterator[bytes], context: grpc.ServicerContext) -> Any:
             try:
-                with self._place(method, context, gives_way=gives_way) as place:
+                with self._place(method, context) as place:
                     return call(requests(data, context, place), context)
             except grpc.RpcError:
                 raise  # the client went away while it was still sending; nobody is left to be told
@@ -158,11 +162,11 @@ class CallInterceptor(grpc.ServerInterceptor):
         return guarded
 
     def _guard_stream(
-        self, call: Callable[..., Any], method: str, requests: Requests, *, gives_way: bool
+        self, call: Callable[..., Any], method: str, requests: Requests
     ) -> Callable[[Any, Any], Iterator[Any]]:
         def guarded(data: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
             try:
-                with self._place(method, context, gives_way=gives_way) as place:
+                with self._place(method, context) as place:
                     yield from call(requests(data, context, place), context)
             except grpc.RpcError:
                 return  # as above; what its sessions hold stays until they are resumed or expire
@@ -170,6 +174,13 @@ class CallInterceptor(grpc.ServerInterceptor):
                 _abort(error, method, context)
 
         return guarded
+
+
+def _started(requests: Iterator[bytes], place: Place) -> Iterator[bytes]:
+    """The messages of a call, after its first one has come: the call is preemptible until then."""
+    first = next(requests, None)
+    place.mark_received()
+    return iter(()) if first is None else itertools.chain((first,), requests)
 
 
 def _read_small(data: bytes, parse: Callable[[bytes], Any] | None) -> Any:

@@ -51,11 +51,11 @@ class StalledCalls:
     def deadline(
         self, context: grpc.ServicerContext, seconds: float, method: str, why: str
     ) -> Iterator[None]:
-        """The call is cancelled where the block takes longer than ``seconds``."""
-        begun = _Wait(time.monotonic() + seconds, context, method, why)
+        """Cancel the call where the block takes longer than ``seconds``."""
+        started = _Wait(time.monotonic() + seconds, context, method, why)
         with self._lock:
             self._number = number = self._number + 1
-            self._waiting[number] = begun
+            self._waiting[number] = started
         try:
             yield
         finally:
@@ -69,8 +69,11 @@ class StalledCalls:
             overdue = [number for number, each in self._waiting.items() if each.deadline <= now]
             waits = [self._waiting.pop(number) for number in overdue]
         for each in waits:
-            log.info("a call waited too long for its client: cancelled", method=each.method, why=each.why)
-            each.context.cancel()
+            # each by itself: those after one that raises wait for ever otherwise
+            with contextlib.suppress(Exception):
+                each.context.cancel()
+            with contextlib.suppress(Exception):
+                log.info("a call waited too long for its client: cancelled", method=each.method, why=each.why)
         return len(waits)
 
 
@@ -78,11 +81,11 @@ class TimedMessages:
     """Reads the messages of calls, each within a time. Thread-safe.
 
     Args:
-        most: calls that read at a time.
+        limit: calls that read at a time.
     """
 
-    def __init__(self, most: int) -> None:
-        self._pool = ThreadPoolExecutor(most, thread_name_prefix="messages")
+    def __init__(self, limit: int) -> None:
+        self._pool = ThreadPoolExecutor(limit, thread_name_prefix="messages")
         self._draining: Future[None] = Future()
 
     def drain(self) -> None:
@@ -98,20 +101,20 @@ class TimedMessages:
             ServiceUnavailableError: the server stops.
             grpc.RpcError: the client is gone.
         """
-        coming = self._pool.submit(next, messages, None)
-        ends: tuple[Future[Any], ...] = (coming, self._draining)
+        pending = self._pool.submit(next, messages, None)
+        ends: tuple[Future[Any], ...] = (pending, self._draining)
         wait(ends, seconds, FIRST_COMPLETED)
-        if not coming.done() and self._draining.done():
-            wait((coming,), DRAIN_SECONDS)
-            if not coming.done():
+        if not pending.done() and self._draining.done():
+            wait((pending,), DRAIN_SECONDS)
+            if not pending.done():
                 raise ServiceUnavailableError(
                     "the service is shutting down", remedy="Send what is left again when it is back."
                 )
-        if not coming.done():
+        if not pending.done():
             raise ServiceTimeoutError(
                 "the next message of a call must come in time",
                 expected=f"a message within {seconds:g} s, or the end of the call",
                 got="none",
                 remedy="Send what is left in another call.",
             )
-        return coming.result()
+        return pending.result()

@@ -76,8 +76,12 @@ def require_that_others_are_served(address: str) -> None:
     [(add_outputs, admission.MAX_UPLOADS), (reflection, admission.MAX_REFLECTIONS)],
 )
 def test_idle_calls_of_one_kind_keep_nobody_else_from_being_served(
-    address: str, begin: Callable[[grpc.Channel, Iterator[Any]], Any], places: int
+    address: str,
+    monkeypatch: pytest.MonkeyPatch,
+    begin: Callable[[grpc.Channel, Iterator[Any]], Any],
+    places: int,
 ) -> None:
+    monkeypatch.setattr(admission, "SILENT_SECONDS", 3600.0)
     with IdleCalls(address, IDLE_CALLS, begin) as idle:
         eventually(lambda: len(idle.ended()) == IDLE_CALLS - places, "those beyond the places are refused")
         require_that_others_are_served(address)
@@ -92,39 +96,45 @@ def test_idle_calls_of_one_kind_keep_nobody_else_from_being_served(
 
 @pytest.mark.parametrize("method", ["GetServerInfo", "Step", "ExportNgrams"])
 def test_calls_that_never_send_their_request_keep_nobody_else_from_being_served(
-    address: str, method: str
+    address: str, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """What happened: calls of one request had no kind. 750 of them that sent nothing took all ordinary places
-    for 30 s at a time; streams, opens and GetServerInfo were refused. A silent call gives its place away."""
+    for 30 s at a time; streams, opens and GetServerInfo were refused. A silent call is preemptible."""
+    monkeypatch.setattr(admission, "SILENT_SECONDS", 0.0)
     begin = silent_unary(f"{SERVICE}/{method}")
     places = admission.MAX_EXPORT_CALLS if method == "ExportNgrams" else admission.MAX_SHORT_CALLS
     with IdleCalls(address, SILENT_CALLS, begin) as idle:
-        eventually(lambda: len(idle.ended()) == SILENT_CALLS - places, "the others gave way")
+        eventually(lambda: len(idle.ended()) == SILENT_CALLS - places, "the others were preempted")
         require_that_others_are_served(address)
         assert {call.code() for call in idle.ended()} == {grpc.StatusCode.CANCELLED}
 
 
-def test_calls_that_run_do_not_give_way() -> None:
-    """Those whose request has come keep their places; one beyond is refused with its reason."""
+def test_calls_whose_request_was_read_are_not_preempted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They keep their places; one beyond is refused with its reason."""
+    monkeypatch.setattr(admission, "SILENT_SECONDS", 0.0)
     cancelled: list[str] = []
     places = admission.Admission(1)
     held = []
     for number in range(admission.MAX_CHECKS):
         held.append(places.enter(admission.CHECK, lambda number=number: cancelled.append(str(number))))
     for place in held[1:]:
-        place.keep()
+        place.mark_received()
     held.append(places.enter(admission.CHECK, lambda: cancelled.append("new")))
     assert cancelled == ["0"], "the only one that is silent"
     with pytest.raises(LimitExceededError):
-        held[0].keep()
-    held[-1].keep()
+        held[0].mark_received()
+    held[-1].mark_received()
     with pytest.raises(LimitExceededError, match="health checks must be at most 16"):
-        places.enter(admission.CHECK, None)
+        places.enter(admission.CHECK, ignore)
     for place in held:
         place.leave()
-    again = [places.enter(admission.CHECK, None) for _ in range(admission.MAX_CHECKS)]
+    again = [places.enter(admission.CHECK, ignore) for _ in range(admission.MAX_CHECKS)]
     assert len(again) == admission.MAX_CHECKS, "each place was given back once"
     assert cancelled == ["0"]
+
+
+def ignore() -> None:
+    """Cancels a call that is not there."""
 
 
 def test_silent_health_checks_keep_no_health_check_from_being_answered(
@@ -133,6 +143,7 @@ def test_silent_health_checks_keep_no_health_check_from_being_answered(
     """What happened: 16 checks that sent nothing had every place of their kind for 5 s, and could be opened
     again: a supervisor was refused, and would have restarted a service that was well."""
     monkeypatch.setattr(interceptor_module, "CHECK_SECONDS", 3600.0)
+    monkeypatch.setattr(admission, "SILENT_SECONDS", 0.0)
     silent = 2 * admission.MAX_CHECKS
     with IdleCalls(address, silent, silent_unary(admission.CHECK)) as idle:
         eventually(lambda: len(idle.ended()) == admission.MAX_CHECKS, "those beyond the places have ended")
@@ -173,8 +184,9 @@ def require_all_but_watches(address: str) -> None:
         assert client.server_info().instance_id
 
 
-def test_places_are_given_back(address: str) -> None:
+def test_places_are_given_back(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls that end, that are cancelled and that are refused leave nothing held."""
+    monkeypatch.setattr(admission, "SILENT_SECONDS", 3600.0)
     for _ in range(3):
         with IdleCalls(address, 2 * admission.MAX_UPLOADS, add_outputs) as idle:
             eventually(lambda: len(idle.ended()) == admission.MAX_UPLOADS, "the places are taken")

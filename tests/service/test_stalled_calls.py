@@ -25,7 +25,7 @@ from suffixsvc.errors import (
     ServiceUnavailableError,
     SuffixError,
 )
-from suffixsvc.service import admission
+from suffixsvc.service import admission, stalls
 from suffixsvc.service import interceptor as interceptor_module
 from suffixsvc.service import server as server_module
 from suffixsvc.service.listen import parse_address
@@ -177,6 +177,28 @@ def test_a_stream_may_be_silent_for_as_long_as_it_likes(
         requests.put(pb.StreamRequest(id=2, open=pb.OpenSessionRequest(namespace="a")))
         assert next(replies).id == 2
         requests.put(None)
+
+
+def test_overdue_calls_are_cancelled_where_the_log_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What happened: the line was logged first. On a closed stderr it raised, and neither that call nor those
+    after it were cancelled: they had left the table, and held their threads for ever."""
+
+    class Call:
+        cancelled = False
+
+        def cancel(self) -> None:
+            self.cancelled = True
+
+    def refuse(*_: object, **__: object) -> None:
+        raise BrokenPipeError(32, "the reader of stderr is gone")
+
+    monkeypatch.setattr(stalls.log, "info", refuse, raising=False)
+    stalled, calls = stalls.StalledCalls(), [Call(), Call()]
+    with contextlib.ExitStack() as waits:
+        for call in calls:
+            waits.enter_context(stalled.deadline(call, 0.0, "GetStats", "its request did not come"))  # type: ignore[arg-type] # only cancel is called
+        assert stalled.cancel_overdue() == 2
+    assert [call.cancelled for call in calls] == [True, True]
 
 
 class Cut:
