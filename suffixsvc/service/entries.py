@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from suffixsvc.core import Seat
 from suffixsvc.errors import SessionClosedError, StepSequenceError, SuffixError, UnknownSessionError
@@ -13,10 +13,12 @@ from suffixsvc.v1 import suffix_cache_pb2 as pb
 if TYPE_CHECKING:
     from suffixsvc.engine import Session
 
-__all__ = ["Closed", "Entry", "not_live"]
+__all__ = ["Closed", "Entry", "Identity", "not_live"]
 
 _DEFAULT_COST = 0.02
 
+#: namespace and hash of the prompt: sessions of one id that differ in it have nothing to do with each other
+Identity: TypeAlias = tuple[str, str]
 Answer = TypeVar("Answer", bytes, pb.AppendContextReply)
 
 
@@ -25,13 +27,17 @@ class Entry:
     """One live session. ``lock`` guards everything else; ``session`` is None before and after its life."""
 
     session_id: str
-    identity: tuple[str, str]
+    identity: Identity
     seat: Seat = field(default_factory=Seat)
     lock: Seat = field(init=False)  #: the turn of the seat
     session: Session | None = None
     cost: float | FloatArray = _DEFAULT_COST
     #: to the seat's last ``seq``, if that was no step; a step's answer is in the seat
     context_answer: pb.AppendContextReply | None = None
+    #: incomplete outputs of its namespace: those that the session before of this id and identity left, and
+    #: those that this session's text contained when it was last to be closed
+    before: tuple[OutputId, ...] = ()
+    resumed: tuple[OutputId, ...] = ()
 
     def __post_init__(self) -> None:
         self.lock = self.seat
@@ -72,12 +78,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """How a session ended. What an expired one left, in ``namespace``, its client may take back; ``lost``:
+    """How a session ended. ``left``: incomplete outputs of its namespace that a discard takes back; ``lost``:
     its output could not be stored."""
 
+    identity: Identity
     output_id: OutputId | None
     expired: bool
-    namespace: str = ""
+    left: tuple[OutputId, ...] = ()
     lost: bool = False
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from suffixsvc.errors import SuffixError, UnknownOutputError
+from suffixsvc.errors import SuffixError, UnknownOutputError, UnknownSessionError
 from suffixsvc.service.entries import Closed
 from suffixsvc.types import IncompleteOutput, OutputId
 
@@ -51,19 +51,27 @@ class LeftOutputs:
         """Forget what the last session of this id left; whether there was anything.
 
         Args:
-            closed: how it ended; None where that is not known here. An end that left no output, as it was
-                lost or empty, says nothing of what the session left before it was resumed: the log is asked.
+            closed: how it ended. None where that is not known here, after a restart, say: the last incomplete
+                output of this id is forgotten, if all of them are of one namespace.
 
         Raises:
+            UnknownSessionError: several namespaces have incomplete outputs of this id.
             StoreError: it is still there; try again.
         """
-        if closed is not None and closed.output_id is not None:
-            namespace, output_id = closed.namespace, closed.output_id
+        if closed is not None:
+            namespace, output_ids = closed.identity[0], closed.left
         else:
             left = self._cache.incomplete_outputs(session_id)
             if not left:
                 return False
-            namespace, output_id = left[-1].namespace, left[-1].output_id
-        with contextlib.suppress(UnknownOutputError):  # by another call, or by its time to live
-            self._cache.namespace(namespace).forget(output_id)
-        return True
+            if len({each.namespace for each in left}) > 1:
+                raise UnknownSessionError(
+                    f"session {session_id} is not known here, and several namespaces have outputs of its id",
+                    expected="a live session, or incomplete outputs of one namespace",
+                    remedy="Open it again with its namespace, prompt and output so far; then discard it.",
+                )
+            namespace, output_ids = left[-1].namespace, (left[-1].output_id,)
+        for output_id in output_ids:
+            with contextlib.suppress(UnknownOutputError):  # by another call, or by its time to live
+                self._cache.namespace(namespace).forget(output_id)
+        return bool(output_ids)

@@ -36,7 +36,7 @@ from suffixsvc.errors import (
 from suffixsvc.index import step_together
 from suffixsvc.service import converters
 from suffixsvc.service.converters import AppendArgs, OpenArgs, StepArgs
-from suffixsvc.service.entries import Closed, Entry, not_live
+from suffixsvc.service.entries import Closed, Entry, Identity, not_live
 from suffixsvc.service.left_outputs import LeftOutputs
 from suffixsvc.service.unkept import GRACE_SECONDS, UnkeptSessions
 from suffixsvc.types import FloatArray, OutputId, TokenArray
@@ -102,7 +102,7 @@ class SessionRegistry:
                 entry.touched = time.monotonic()
                 return session_id, session.length
 
-    def _entry_to_open(self, session_id: str, identity: tuple[str, str]) -> Entry:
+    def _entry_to_open(self, session_id: str, identity: Identity) -> Entry:
         with self._lock:
             self._refuse_while_draining()
             entry = self._entries.get(session_id)
@@ -140,7 +140,9 @@ class SessionRegistry:
         entry.session.sit(entry.seat, entry.cost)
         self.desk.add(entry.session_id, entry.seat)
         with self._lock:
-            self._recent.pop(entry.session_id, None)  # the id names this session from now on
+            before = self._recent.pop(entry.session_id, None)  # the id names this session from now on
+            if before is not None and before.identity == entry.identity:
+                entry.before = before.left
         return entry.session
 
     # ------------------------------------------------------------------------------------- a session's life
@@ -254,12 +256,13 @@ class SessionRegistry:
         try:
             with self._use(session_id, touch=False) as (entry, session):
                 left = self._left.contained_in(session, entry.session_id)
+                entry.resumed = tuple(each.output_id for each in left)
                 try:
                     output_id = session.close(commit, incomplete=incomplete, wait=wait, session_id=session_id)
                 except Exception:
                     self.unkept.note(entry, session.length)
                     raise
-                self._retire(entry, Closed(output_id, expired=False))
+                self._retire(entry, Closed(entry.identity, output_id, expired=False))
                 if output_id is not None or not (commit and wait):
                     self._left.forget(left, output_id)
                 return output_id
@@ -340,12 +343,14 @@ class SessionRegistry:
             session = entry.session
             try:
                 replaced = self._left.contained_in(session, entry.session_id)
+                entry.resumed = tuple(each.output_id for each in replaced)
                 output_id = session.close(commit=True, incomplete=True, session_id=entry.session_id)
             except Exception as error:  # the file system's own, too: no session may end the task
                 log.warning("session not committed", session=entry.session_id, error=str(error))
                 self.unkept.note(entry, session.length)
                 return False
-            self._retire(entry, Closed(output_id, expired=True, namespace=entry.identity[0]))
+            left = (entry.resumed or entry.before) if output_id is None else (output_id,)
+            self._retire(entry, Closed(entry.identity, output_id, expired=True, left=left))
             if output_id is not None:
                 self._left.forget(replaced, output_id)
             return True
@@ -369,7 +374,7 @@ class SessionRegistry:
                 namespace=entry.identity[0],
                 tokens=session.length,
             )
-            self._retire(entry, Closed(None, expired=True, lost=True))
+            self._retire(entry, Closed(entry.identity, None, expired=True, left=entry.resumed, lost=True))
             return True
 
     def _discard_left(self, session_id: str, closed: Closed | None) -> bool:
@@ -382,7 +387,8 @@ class SessionRegistry:
             return False
         with self._lock:
             if session_id not in self._entries:
-                self._remember(session_id, Closed(None, expired=False))
+                identity = ("", "") if closed is None else closed.identity
+                self._remember(session_id, Closed(identity, None, expired=False))
         return True
 
     def _retire(self, entry: Entry, closed: Closed) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,10 +30,16 @@ class Service:
         self.cache = SuffixCache(folder, crash_hook=self.disk, background=False)
         self.handlers = Handlers(self.cache, Limits(), durable=True, version="")
 
-    def open(self, output: list[int], prompt: list[int] = PROMPT, session_id: str = "mine") -> None:
+    def open(
+        self,
+        output: list[int],
+        prompt: list[int] = PROMPT,
+        session_id: str = "mine",
+        namespace: str = NS,
+    ) -> None:
         self.handlers.open_session(
             pb.OpenSessionRequest(
-                namespace=NS,
+                namespace=namespace,
                 prompt_token_ids=packed(prompt),
                 output_token_ids=packed(output),
                 session_id=session_id,
@@ -52,15 +59,26 @@ class Service:
         reply = self.handlers.close_session(request)
         return reply.output_id if reply.HasField("output_id") else None
 
+    def writes(self) -> bool:
+        try:
+            self.cache.namespace("w").add_output([1])
+        except StoreError:
+            return False
+        return True
+
     def discarded(self) -> bool:
         try:
             return self.close(discard=True) is None
         except StoreError:
             return False
 
-    def outputs(self) -> list[tuple[list[int], bool]]:
+    def expire(self) -> int:
+        """End all sessions as if nobody had used them for long."""
+        return self.handlers.sessions.expire(time.monotonic() + 1e6)
+
+    def outputs(self, namespace: str = NS) -> list[tuple[list[int], bool]]:
         """Tokens of what is in the log, and whether it is incomplete."""
-        stored = self.cache._store.scan(NS)
+        stored = self.cache._store.scan(namespace)
         return [(each.output.token_ids.tolist(), each.output.incomplete) for each in stored]
 
 
@@ -150,6 +168,87 @@ def test_a_resumed_session_whose_output_was_lost_can_be_discarded(
     eventually(lambda: drained.discarded(), "the store has recovered")
     assert drained.outputs() == []
     assert drained.close(discard=True) is None, "the same again"
+
+
+OTHERS = [("b", PROMPT), (NS, [7, 8])]
+OTHER_SESSIONS = [*OTHERS, (NS, PROMPT)]  # the last one writes other text
+
+
+@pytest.mark.parametrize(("namespace", "prompt"), OTHERS)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_discarding_an_empty_session_leaves_what_others_of_its_id_left(
+    restart: Restart, namespace: str, prompt: list[int], restarted: bool
+) -> None:
+    """What happened: a session of an id expired and left its text. Another one of the same id, in another
+    namespace or with another prompt, expired with nothing written and was discarded: the text of the first
+    one was deleted, also where it was another tenant's."""
+    service = restart()
+    service.open(TEXT)
+    if restarted:
+        service = restart()
+    else:
+        assert service.expire() == 1
+    service.open([], prompt, namespace=namespace)
+    assert service.expire() == 1
+    with pytest.raises(UnknownSessionError):
+        service.close(discard=True)
+    assert service.outputs() == [(TEXT, True)]
+
+
+@pytest.mark.parametrize(("namespace", "prompt"), OTHER_SESSIONS)
+@pytest.mark.parametrize("again", [False, True])
+def test_discarding_a_lost_session_leaves_what_others_of_its_id_left(
+    drained: Service, monkeypatch: pytest.MonkeyPatch, namespace: str, prompt: list[int], again: bool
+) -> None:
+    """The same where the other session's output could not be stored, also if the first one expired in this
+    process."""
+    if again:
+        drained.open(TEXT)
+        assert drained.expire() == 1
+    monkeypatch.setattr(unkept_module, "MAX_UNKEPT_BYTES", 10)  # released at once
+    drained.cache.namespace(namespace).add_output([1])  # the namespace is there
+    drained.open([5, 6], prompt, namespace=namespace)
+    drained.disk.failing.set()
+    with pytest.raises(StoreError):
+        drained.close()
+    assert drained.handlers.sessions.unkept.lost == 1
+    drained.disk.failing.clear()
+    with pytest.raises(UnknownSessionError):
+        drained.close(discard=True)
+    eventually(drained.writes, "the store has recovered")
+    assert (TEXT, True) in drained.outputs()
+
+
+def test_discarding_an_empty_session_takes_back_what_its_own_id_left(restart: Restart) -> None:
+    """The same namespace and prompt: the client opened it again, and wrote nothing before it gave up."""
+    service = restart()
+    service.open(TEXT)
+    assert service.expire() == 1
+    for _ in range(2):
+        service.open([])
+        assert service.expire() == 1
+    assert service.outputs() == [(TEXT, True)]
+    assert service.close(discard=True) is None
+    assert service.outputs() == []
+
+
+def test_a_discard_after_a_restart_is_refused_where_several_namespaces_have_outputs_of_the_id(
+    restart: Restart,
+) -> None:
+    """What happened: the one that was written last was deleted, whichever session the client meant. A session
+    that is opened again says which one it is."""
+    service = restart()
+    service.open(TEXT)
+    assert service.expire() == 1
+    service.open([5, 6], namespace="b")
+    service = restart()
+    with pytest.raises(UnknownSessionError, match="several namespaces") as caught:
+        service.close(discard=True)
+    assert caught.value.remedy
+    assert (service.outputs(), service.outputs("b")) == ([(TEXT, True)], [([5, 6], True)])
+    service.open(TEXT)
+    assert service.close(discard=True) is None
+    assert (service.outputs(), service.outputs("b")) == ([], [([5, 6], True)])
 
 
 def test_one_restart_after_the_other(drained: Service, restart: Restart) -> None:
