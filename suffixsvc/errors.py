@@ -94,6 +94,7 @@ __all__ = [
     "UnknownSessionError",
     "VocabularyMismatchError",
     "error_from_wire",
+    "unknown_namespace",
 ]
 
 
@@ -413,6 +414,15 @@ _CLASS_OF: Final[dict[ErrorCode, type[SuffixError]]] = {
     ErrorCode.UNKNOWN_SESSION: UnknownSessionError,
     ErrorCode.UNAVAILABLE: ServiceUnavailableError,
 }
+
+
+def unknown_namespace(path: str, *, got: str | None = None) -> UnknownNamespaceError:
+    """What every layer raises for a namespace that was never written to, or was deleted."""
+    return UnknownNamespaceError(
+        f"namespace {path!r} must exist",
+        got=got,
+        remedy="Write to it first. Ask the cache for it again if it was deleted.",
+    )
 
 
 def error_from_wire(

@@ -32,6 +32,7 @@ from suffixsvc.errors import (
     LimitExceededError,
     SuffixError,
     UnknownNamespaceError,
+    unknown_namespace,
 )
 from suffixsvc.index import Abandoned, NamespaceIndex, NamespaceStats, Session
 from suffixsvc.interrupts import uninterrupted
@@ -276,7 +277,7 @@ class SuffixCache:
         chosen = tuple(dict.fromkeys(paths))
         for path in chosen:
             if path not in tokenizer_of:
-                raise UnknownNamespaceError(f"there is no namespace {path!r} to read from", got=path)
+                raise unknown_namespace(path)
         validate_default_reads(tokenizer_of[path] for path in chosen)
         self._default_reads = chosen
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from suffixsvc.config import Limits, validate_namespace
-from suffixsvc.engine.indexes import Indexes, record_of, unknown_namespace
+from suffixsvc.engine.indexes import Indexes, record_of
 from suffixsvc.engine.room import Room
 from suffixsvc.engine.sealing import Sealer
 from suffixsvc.errors import (
@@ -18,6 +18,7 @@ from suffixsvc.errors import (
     StoreFullError,
     TokenizerMismatchError,
     UnknownNamespaceError,
+    unknown_namespace,
 )
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.store.validation import check_namespace
@@ -198,12 +199,7 @@ class Catalog:
         """
         index = self._indexes.get(validate_namespace(path))
         if index is None or index.deleted:
-            raise UnknownNamespaceError(
-                f"no namespace {path!r} to read from",
-                expected="an existing namespace",
-                got=repr(path),
-                remedy="Create it by writing to it first.",
-            )
+            raise unknown_namespace(path)
         if index.tokenizer and reader.tokenizer and index.tokenizer != reader.tokenizer:
             raise TokenizerMismatchError(
                 f"namespace {path!r} holds tokens of another tokenizer",

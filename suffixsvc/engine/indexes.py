@@ -10,11 +10,11 @@ import threading
 import weakref
 from collections.abc import Sequence
 
-from suffixsvc.errors import UnknownNamespaceError
+from suffixsvc.errors import unknown_namespace
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.types import NamespaceRecord
 
-__all__ = ["Indexes", "record_of", "unknown_namespace"]
+__all__ = ["Indexes", "record_of"]
 
 
 class Indexes:
@@ -129,9 +129,3 @@ def _untagged(create: Sequence[NamespaceRecord]) -> int:
 
 def record_of(index: NamespaceIndex) -> NamespaceRecord:
     return NamespaceRecord(index.path, index.tokenizer)
-
-
-def unknown_namespace(path: str) -> UnknownNamespaceError:
-    return UnknownNamespaceError(
-        f"no namespace {path!r}", expected="a namespace that is there", remedy="Write to it first."
-    )

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels
 from suffixsvc.engine.export import ExportedNgrams, ExportJob, export_ngrams
-from suffixsvc.engine.indexes import unknown_namespace
 from suffixsvc.engine.ngrams import count_ngrams
+from suffixsvc.errors import unknown_namespace
 from suffixsvc.index import NamespaceIndex, NamespaceStats, Session
 from suffixsvc.lookup_records import RecordFile
 from suffixsvc.policies import Policy

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from suffixsvc.core import Index, StepCounters, new_learner, pack_weights
 from suffixsvc.core.segments import Segment
-from suffixsvc.errors import IndexCorruptError, InvalidInputError, UnknownNamespaceError
+from suffixsvc.errors import IndexCorruptError, InvalidInputError, unknown_namespace
 from suffixsvc.index.eviction import Ledger
 from suffixsvc.index.sealed import Places, Sealed
 from suffixsvc.index.texts import next_writer, positions_of, texts_of
@@ -283,12 +283,7 @@ class NamespaceIndex:
         """A session is opened. UnknownNamespaceError: the namespace is being deleted, or was."""
         with self._lock:
             if self._deleted:
-                raise UnknownNamespaceError(
-                    f"namespace {self.path} must not be deleted for a session to be opened in it",
-                    expected="a namespace that is there",
-                    got="a handle of one that was deleted",
-                    remedy="Ask the cache for it again.",
-                )
+                raise unknown_namespace(self.path, got="a handle of one that was deleted")
             self._live.add(text)
             self._changes += 1
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from suffixsvc.background import PeriodicTask
 from suffixsvc.config import Limits, validate_namespace
-from suffixsvc.errors import InvalidInputError, LimitExceededError, SuffixError, UnknownNamespaceError
+from suffixsvc.errors import InvalidInputError, LimitExceededError, SuffixError, unknown_namespace
 from suffixsvc.service import converters
 from suffixsvc.service.elements import first_number
 from suffixsvc.service.failures import detail_of
@@ -247,9 +247,7 @@ class Handlers:
         """Asking about a namespace must not create it."""
         validate_namespace(path)
         if not self._cache.has_namespace(path):
-            raise UnknownNamespaceError(
-                f"there is no namespace {path!r}", expected="a namespace that exists", got=path
-            )
+            raise unknown_namespace(path)
 
 
 @contextlib.contextmanager

@@ -23,8 +23,8 @@ from suffixsvc.errors import (
     StoreFullError,
     SuffixError,
     TokenizerMismatchError,
-    UnknownNamespaceError,
     UnknownOutputError,
+    unknown_namespace,
 )
 from suffixsvc.store import manifest as plans
 from suffixsvc.store.identity_records import drawn_uuid, lsn_of_drawn
@@ -508,7 +508,7 @@ class MemoryStore:
 
     def _require_namespace(self, path: str) -> None:
         if path not in self._namespaces:
-            raise UnknownNamespaceError(f"no namespace {path}", remedy="Create it with add_namespace first.")
+            raise unknown_namespace(path)
 
     def _require_room(self, size: int) -> None:
         if size > 0 and self._bytes + size > self._limit:

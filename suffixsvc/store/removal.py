@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import lmdb
 
+from suffixsvc.errors import unknown_namespace
 from suffixsvc.store.records import encode_namespace, state_key
-from suffixsvc.store.snapshot import unknown_namespace
 from suffixsvc.store.tables import WriteView
 
 __all__ = ["Part", "begin", "part"]

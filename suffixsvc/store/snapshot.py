@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import lmdb
 
-from suffixsvc.errors import StoreCorruptError, UnknownNamespaceError
+from suffixsvc.errors import StoreCorruptError, unknown_namespace
 from suffixsvc.store.identity_records import decode_node
 from suffixsvc.store.manifest import Manifest
 from suffixsvc.store.manifest_records import decode_segment
@@ -24,7 +24,7 @@ from suffixsvc.store.records import (
 if TYPE_CHECKING:  # it holds snapshots
     from suffixsvc.store.environment import Databases
 
-__all__ = ["Names", "Snapshot", "load_snapshot", "unknown_namespace"]
+__all__ = ["Names", "Snapshot", "load_snapshot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,3 @@ def _load_manifests(txn: lmdb.Transaction[bytes], segments: lmdb._Database | Non
                 )
             manifests[number] = (*before, record)
     return manifests
-
-
-def unknown_namespace(path: str) -> UnknownNamespaceError:
-    return UnknownNamespaceError(f"no namespace {path}", remedy="Create it with add_namespace first.")

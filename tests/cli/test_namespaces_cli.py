@@ -26,7 +26,7 @@ def test_namespaces_of_a_folder_are_listed_and_deleted(tmp_path: Path) -> None:
     assert (deleted.returncode, deleted.stdout) == (0, "1 outputs deleted\n")
     again = suffixsvc("delete", "a", "--data", str(folder))
     assert again.returncode == 2
-    assert "no namespace 'a'" in again.stderr
+    assert "namespace 'a' must exist" in again.stderr
     assert suffixsvc("list", "--data", str(folder)).stdout == "a/b\tt\nab\tt\n"
     neither = suffixsvc("list")
     assert neither.returncode == 2
