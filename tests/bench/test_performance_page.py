@@ -140,18 +140,27 @@ def test_further_runs_go_below_the_first(tmp_path: Path) -> None:
     }
     sweep = data | {"rows": [*data["rows"], *(data["rows"][0] | {"variant": f"K = {k}"} for k in (4, 8))]}
     warm = data | {"rows": [*data["rows"], data["rows"][0] | {"workload": "sql at 0.7"}]}
-    runs = {"decode": data, "decode-k": sweep, "decode-temperature": warm, "decode-draft": with_draft}
+    layers = data | {"rows": [*data["rows"], data["rows"][0] | {"variant": "expected-gain, suffix"}]}
+    runs = {
+        "decode": data,
+        "decode-layers": layers,
+        "decode-k": sweep,
+        "decode-temperature": warm,
+        "decode-draft": with_draft,
+    }
     for name, run in runs.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(run), encoding="utf-8")
     publish(tmp_path, page)
-    first, rest = page.read_text(encoding="utf-8").split("### Speed against K\n")
+    first, rest = page.read_text(encoding="utf-8").split("### Layers by themselves\n")
+    alone, rest = rest.split("### Speed against K\n")
     second, rest = rest.split("### Speed against temperature\n")
     warmer, third = rest.split("### With a draft model\n")
-    for text, name in zip((first, second, warmer, third), runs, strict=True):
+    for text, name in zip((first, alone, second, warmer, third), runs, strict=True):
         assert f"Every pair stands in {name}.json" in text
         assert json.loads((tmp_path / "page" / f"{name}.json").read_text(encoding="utf-8")) == runs[name]
     assert "![What a draft of K tokens can bring]" in first
     assert "![Speed against K](page/speed-against-k.svg)" in second
+    assert "| sql | expected-gain, suffix |" in alone
     assert "| sql | K = 8 |" in second
     assert "| sql at 0.7 | expected-gain |" in warmer
     assert "drafts by d.gguf" not in first + second

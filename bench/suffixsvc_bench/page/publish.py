@@ -44,6 +44,7 @@ __all__ = ["publish"]
 _WORDS: Final = Path(__file__).parent
 #: further runs of decoding: the file's name, and the heading
 _DECODED_TOO: Final = {
+    "decode-layers": "### Layers by themselves",
     "decode-k": "### Speed against K",
     "decode-temperature": "### Speed against temperature",
     "decode-draft": "### With a draft model",
@@ -58,8 +59,8 @@ def publish(measured: Path, page: Path, *, keep: bool = False) -> list[Path]:
     Args:
         measured: a folder with what the verbs printed with ``--json``: replay.json, index.json,
             segment.json, rpc.json, build.json, decode.json; and of further runs of that verb, which go below
-            it, decode-k.json (a sweep over K), decode-temperature.json and decode-draft.json (with a draft
-            model).
+            it, decode-layers.json (layers by themselves), decode-k.json (a sweep over K),
+            decode-temperature.json and decode-draft.json (with a draft model).
         page: the page; plots go into a folder of its name beside it, and old ones there are removed. So does
             the latter as they are, with every pair.
         keep: sections without a file stay as the page has them; otherwise they are left out. Sections that
