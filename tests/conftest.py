@@ -4,6 +4,7 @@ on sys.path."""
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,11 @@ settings.load_profile("untimed")
 
 #: Each worker holds models and services of its own; more of them than this gain little and want memory.
 _MOST_WORKERS = 4
+
+# A shell that is not interactive ignores SIGINT in what it puts in the background, and so would all
+# that the tests start; some of them are interrupted.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)  # the hook is pytest-xdist's

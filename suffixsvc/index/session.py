@@ -441,7 +441,7 @@ def _told(verified: Verified | tuple[int, int, int]) -> tuple[int, int]:
 
 def _position(at: int) -> int:
     if isinstance(at, bool) or not isinstance(at, (int, np.integer)) or at < 0:
-        raise InvalidInputError("at must be a position, an int >= 0", got=repr(at)[:80])
+        raise InvalidInputError("at must be a position", expected="an int >= 0", got=repr(at)[:80])
     return min(int(at), _FAR)
 
 
