@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-import sys
 
 import structlog
+
+from suffixsvc.log_output import StderrLogger
 
 __all__ = ["log_to_stderr"]
 
@@ -15,6 +16,6 @@ def log_to_stderr(level: int = logging.INFO) -> None:
     structlog.configure(
         processors=[structlog.processors.add_log_level, structlog.dev.ConsoleRenderer(colors=False)],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        logger_factory=StderrLogger,
         cache_logger_on_first_use=False,
     )

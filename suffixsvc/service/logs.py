@@ -8,6 +8,8 @@ from typing import Literal
 
 import structlog
 
+from suffixsvc.log_output import StderrLogger
+
 __all__ = ["LogFormat", "configure_logs"]
 
 LogFormat = Literal["auto", "console", "json"]
@@ -28,6 +30,6 @@ def configure_logs(style: LogFormat = "auto", *, debug: bool = False) -> None:
     structlog.configure(
         processors=[*shared, *tail],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if debug else logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=StderrLogger,
         cache_logger_on_first_use=False,
     )
