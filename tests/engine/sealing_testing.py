@@ -60,3 +60,10 @@ def ngrams(cache: SuffixCache, n: int, namespace: str = NS) -> dict[tuple[int, .
 def files(folder: Path) -> list[str]:
     """Names in the folder of segments."""
     return sorted(p.name for p in (folder / "segments").iterdir()) if (folder / "segments").exists() else []
+
+
+def damage(path: Path) -> None:
+    """Overwrite the middle of a segment's file. In place: the map sees it."""
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(b"\xff" * 4096)

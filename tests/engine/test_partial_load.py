@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from sealing_testing import NS, ngram_oracle, ngrams, open_cache, output
+from sealing_testing import NS, damage, ngram_oracle, ngrams, open_cache, output
 
 from suffixsvc import Limits, SuffixCache
 from suffixsvc.errors import SegmentCorruptError, StoreError
@@ -32,10 +32,7 @@ def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SuffixCa
         cache.compact()
     with open_cache(tmp_path / "d", Limits(seal_tokens=request.param)) as cache:
         (sealed,) = cache._catalog.index_of(NS).sealed()
-        path = Path(sealed.segment.path)
-        with path.open("r+b") as file:  # in place: the map sees it
-            file.seek(path.stat().st_size // 2)
-            file.write(b"\xff" * 4096)
+        damage(Path(sealed.segment.path))
         with pytest.raises(SegmentCorruptError):
             cache.check()
         yield cache

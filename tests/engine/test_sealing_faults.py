@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import structlog
-from sealing_testing import NS, files, ngram_oracle, ngrams, open_cache, output
+from sealing_testing import NS, damage, files, ngram_oracle, ngrams, open_cache, output
 
 from suffixsvc import Limits, SuffixCache
 from suffixsvc.errors import (
@@ -148,10 +148,7 @@ def test_damage_found_in_use_is_repaired_from_the_log(tmp_path: Path) -> None:
         index = cache._catalog.index_of(NS)
         (sealed,) = index.sealed()
         path = Path(sealed.segment.path)
-        size = path.stat().st_size
-        with path.open("r+b") as file:  # in place: the map sees it
-            file.seek(size // 2)
-            file.write(b"\xff" * 4096)
+        damage(path)
         cache.namespace(NS).forget(ids[3])
         with pytest.raises(SegmentCorruptError):
             cache.check()
@@ -176,9 +173,7 @@ def test_an_io_error_while_damage_is_repaired_loses_nothing(
     with open_cache(folder, limits) as cache:
         (sealed,) = cache._catalog.index_of(NS).sealed()
         path = Path(sealed.segment.path)
-        with path.open("r+b") as file:  # in place: the map sees it
-            file.seek(path.stat().st_size // 2)
-            file.write(b"\xff" * 4096)
+        damage(path)
         with pytest.raises(SegmentCorruptError):
             cache.check()
 
@@ -202,9 +197,7 @@ def test_damage_found_while_merging_is_repaired(tmp_path: Path) -> None:
         cache.seal()
     with open_cache(folder, limits) as cache:
         path = Path(cache._catalog.index_of(NS).sealed()[1].segment.path)
-        with path.open("r+b") as file:
-            file.seek(path.stat().st_size // 2)
-            file.write(b"\xff" * 4096)
+        damage(path)
         with pytest.raises(SegmentCorruptError):
             cache.compact()
         cache._maintenance.look()  # type: ignore[union-attr]  # a cache with a folder has it

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import structlog
-from sealing_testing import NS, files, ngram_oracle, ngrams, open_cache, output
+from sealing_testing import NS, damage, files, ngram_oracle, ngrams, open_cache, output
 
 from suffixsvc import Limits, Policies, Policy, SuffixCache
 from suffixsvc.engine import maintenance
@@ -104,9 +104,7 @@ def test_a_damaged_segment_is_its_own_namespaces(tmp_path: Path, monkeypatch: py
     with open_cache(tmp_path / "d", limits) as cache:
         assert cache._maintenance is not None
         (sealed,) = cache._catalog.index_of(NS).sealed()
-        with Path(sealed.segment.path).open("r+b") as file:  # in place: the map sees it
-            file.seek(sealed.record.file_bytes // 2)
-            file.write(b"\xff" * 4096)
+        damage(Path(sealed.segment.path))
         with pytest.raises(SegmentCorruptError):
             cache.check()
 
