@@ -24,11 +24,16 @@ def uninterrupted(work: Callable[[], T]) -> T:
     if threading.current_thread() is not threading.main_thread():
         return work()
     came: list[tuple[int, FrameType | None]] = []
+    handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
+    working = True
 
     def note(number: int, frame: FrameType | None) -> None:
-        came.append((number, frame))
+        # One that comes while the handlers are put back may keep those after it from it: they stay reachable.
+        if working:
+            came.append((number, frame))
+        else:
+            handlers[number](number, frame)
 
-    handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
     try:
         for known in _SIGNALS:
             handler = signal.getsignal(known)
@@ -37,6 +42,7 @@ def uninterrupted(work: Callable[[], T]) -> T:
                 signal.signal(known, note)
         return work()
     finally:
+        working = False
         for number, own in handlers.items():
             signal.signal(number, own)
         for number, frame in came:
