@@ -30,7 +30,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def adapters(checkout: Path, script: str = "adapters.sh") -> subprocess.CompletedProcess[str]:
     command = [str(checkout / "tools" / script)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def script_at(path: Path, body: str) -> None:

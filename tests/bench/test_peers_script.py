@@ -22,7 +22,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def peers(checkout: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(checkout / "tools" / "peers.sh")], capture_output=True, text=True, timeout=60, check=False
+        [str(checkout / "tools" / "peers.sh")], capture_output=True, text=True, timeout=300, check=False
     )
 
 

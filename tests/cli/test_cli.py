@@ -19,7 +19,7 @@ def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "suffixsvc.cli", *args],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
         env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", **env},
     )

@@ -12,7 +12,7 @@ from suffixsvc import SuffixCache
 
 def suffixsvc(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "suffixsvc.cli", "namespaces", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_namespaces_of_a_folder_are_listed_and_deleted(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def setup(step: str, path: Path, **env: str) -> subprocess.CompletedProcess[str]
         env={**kept, "PATH": str(path), **env},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 
@@ -93,7 +93,7 @@ def test_an_unknown_step_is_a_usage_error(bare: Path) -> None:
 def llama_tools(folder: Path) -> subprocess.CompletedProcess[str]:
     script = SCRIPT.with_name("llama_tools.sh")
     env = {**os.environ, "LLAMA_CPP_BIN": str(folder)}
-    return subprocess.run([str(script)], env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([str(script)], env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_programs_of_llama_cpp_that_are_there_are_taken_or_named(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from suffixsvc_client import AsyncSuffixClient, ClientConfig, ClientStats, EmptyReason, SuffixClient
 from suffixsvc_client.transport import CHANNEL_OPTIONS as OPTIONS
-from support.serving import Blocking, ServeProcess, event_loop, eventually, socket_dir
+from support.serving import PATIENCE_S, Blocking, ServeProcess, event_loop, eventually, socket_dir
 
 from suffixsvc import SuffixCache, wire
 from suffixsvc.errors import ProtocolError, ServiceError, ServiceUnavailableError, SuffixError
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.crash
 WORDS = [11, 12, 13, 14, 15, 16, 17, 18]
 #: short timers, a breaker that is quick to try again: the faults are many and the tests few
 HASTY = ClientConfig(
-    step_timeout_s=0.05, call_timeout_s=60, breaker_failures=3, breaker_pause_s=0.01, breaker_max_pause_s=0.1
+    step_timeout_s=0.05, call_timeout_s=300, breaker_failures=3, breaker_pause_s=0.01, breaker_max_pause_s=0.1
 )
 
 
@@ -299,7 +299,7 @@ def test_an_idle_client_keeps_its_connection(service: ServeProcess, monkeypatch:
     often = {"grpc.keepalive_time_ms": 1_100, "grpc.http2.max_pings_without_data": 0}
     hasty = list({**dict(OPTIONS), **often}.items())
     monkeypatch.setattr("suffixsvc_client.grpc_sync.CHANNEL_OPTIONS", hasty)
-    with SuffixClient(service.address, replace(HASTY, direct=False)) as client:
+    with SuffixClient(service.address, replace(HASTY, direct=False, step_timeout_s=PATIENCE_S)) as client:
         session = client.namespace("a").open_session(WORDS)
         session.step([WORDS[0]])
         time.sleep(7)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from suffixsvc_driver.targets import llama_grammar
 from suffixsvc_driver.targets.llama import LlamaTarget
 from support.targets import WIDTH_INDEPENDENT
 from support.tiny_gguf import write_tiny_llama
+
+
+@pytest.fixture(autouse=True)
+def patient_grammars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Grammars look at a draft for as long as it takes: how much of one is permitted does not depend on the
+    machine's load."""
+    monkeypatch.setattr(llama_grammar, "_PATIENCE", math.inf)
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ cut where a grammar forbids them."""
 from __future__ import annotations
 
 import gc
-import math
 import os
 import random
 import subprocess
@@ -60,7 +59,6 @@ def test_what_is_permitted(model: LlamaModel, seed: int) -> None:
     for _ in range(6):
         rest = random_expression(chance, "abc<", 3)
         grammar = LlamaGrammar(model, as_gbnf(rest))
-        grammar.patience = math.inf
         for _ in range(12):
             expected = permitted_ids(model, rest)
             assert set(everything[grammar.permits(everything)].tolist()) == expected
@@ -104,7 +102,6 @@ def check_a_draft(chance: random.Random, model: LlamaModel, grammar: LlamaGramma
 def test_brackets_inside_brackets(model: LlamaModel) -> None:
     """No regular language: the grammar counts them."""
     grammar = LlamaGrammar(model, 'root ::= "(" root* ")" | "x"')
-    grammar.patience = math.inf
     text = list(b"((x)(xx))")
     assert grammar.allowed([*text, 256]) == len(text) + 1
     assert grammar.allowed(list(b"((x)(xx)))")) == len(text)
@@ -117,7 +114,6 @@ def test_brackets_inside_brackets(model: LlamaModel) -> None:
 
 def test_characters_of_several_bytes(model: LlamaModel) -> None:
     grammar = LlamaGrammar(model, 'root ::= [à-ü]+ "漢"')
-    grammar.patience = math.inf
     text = list("éü漢".encode())
     assert grammar.allowed([*text, 256]) == len(text) + 1
     assert grammar.allowed(list("éa".encode())) == 2
@@ -128,7 +124,6 @@ def test_characters_of_several_bytes(model: LlamaModel) -> None:
 def test_what_is_not_permitted_is_not_accepted(model: LlamaModel) -> None:
     """llama.cpp would end the process."""
     grammar = LlamaGrammar(model, 'root ::= "ab"')
-    grammar.patience = math.inf
     for token in (98, 256, -1, 10**6, 300):
         with pytest.raises(GrammarError, match="does not permit"):
             grammar.accept(token)
@@ -143,7 +138,6 @@ def test_what_is_not_permitted_is_not_accepted(model: LlamaModel) -> None:
 
 def test_copies_go_their_own_way(model: LlamaModel) -> None:
     first = LlamaGrammar(model, 'root ::= [ab] "c"')
-    first.patience = math.inf
     second = first.copy()
     second.accept(97)
     assert first.permits_one(98)
@@ -261,7 +255,6 @@ def test_no_forbidden_token_gets_through(model: LlamaModel, seed: int) -> None:
     rng = np.random.default_rng(seed)
     chance = random.Random(seed)
     grammar = LlamaGrammar(model, as_gbnf(random_expression(chance, "abc", 3)))
-    grammar.patience = math.inf
     cuts = 0
     for _ in range(60):
         n = int(rng.integers(0, 14))

@@ -194,7 +194,6 @@ def test_everyone_chooses_as_they_like(tiny: ParallelLlama) -> None:
         if result.sampling.grammar is None:
             continue
         grammar = LlamaGrammar(tiny.model, result.sampling.grammar)
-        grammar.patience = math.inf
         forbidden += result.stats.layer("scripted").forbidden
         for step in result.steps:
             tokens, parents = step.decision.token_ids, step.decision.parents or range(-1, 99)

@@ -59,7 +59,6 @@ def never_sent(target: LlamaTarget, result: Result) -> int:
     text = result.sampling.grammar
     assert text is not None
     grammar = LlamaGrammar(target.model, text)
-    grammar.patience = math.inf
     drafted = 0
     for step in result.steps:
         real = [t for t, p in zip(step.token_ids[1:], step.probs, strict=True) if p > 0]  # no padding

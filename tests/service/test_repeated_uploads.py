@@ -105,7 +105,7 @@ def test_an_id_of_another_length_is_refused_with_its_whole_message(
         stub = suffix_cache_pb2_grpc.SuffixCacheStub(channel)
         request = pb.AddOutputsRequest(namespace=NS, outputs=items)
         with pytest.raises(grpc.RpcError) as refused:
-            stub.AddOutputs(iter([request]), timeout=60)
+            stub.AddOutputs(iter([request]), timeout=300)
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert "uuid must be 16 bytes" in str(refused.value.details())
     assert cache.stats().outputs == 0

@@ -68,7 +68,7 @@ def in_another_process(code: str, folder: Path) -> subprocess.CompletedProcess[s
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
 
 

@@ -22,11 +22,13 @@ import structlog
 from suffixsvc_driver.cost import key_of
 from suffixsvc_driver.cost_file import save_curve
 from suffixsvc_driver.curve import CostCurve
+from suffixsvc_driver.layers.worker_layer import WorkerOptions
 from suffixsvc_driver.live_curve import LiveCurve
-from suffixsvc_driver.settings_file import TargetSettings
+from suffixsvc_driver.settings_file import DraftModelSettings, TargetSettings
 from suffixsvc_driver.targets.llama_model import file_digest
 
 from suffixsvc import cli
+from suffixsvc.cli import generate_draft
 from support.serving import PATIENCE_S
 
 #: options of every run
@@ -78,6 +80,13 @@ def generating(
     monkeypatch.setenv("COLUMNS", "120")
     # what steps of a tiny model take is a matter of the machine's load, and so would be what is drafted
     monkeypatch.setattr(LiveCurve, "observe", lambda *_: None)
+    # and whether a draft model answers in time
+    usual = generate_draft._options
+
+    def patient(settings: DraftModelSettings, curve: CostCurve) -> WorkerOptions:
+        return {**usual(settings, curve), "timeout_seconds": PATIENCE_S, "wait_seconds": PATIENCE_S}
+
+    monkeypatch.setattr(generate_draft, "_options", patient)
     yield Generating(capsys, monkeypatch, home)
     structlog.reset_defaults()
 
