@@ -138,6 +138,8 @@ class HttpConnection:
         text = response.read(_MOST_BYTES + 1)
         if len(text) > _MOST_BYTES:
             raise ProtocolError("an answer has no end", expected=f"at most {_MOST_BYTES} bytes")
+        if response.length:  # what is missing; http.client reports it only where everything is read at once
+            raise http.client.IncompleteRead(text, response.length)
         if response.will_close:
             self.close()
         try:
