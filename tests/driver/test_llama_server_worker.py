@@ -238,8 +238,8 @@ def test_a_broken_answer_is_an_empty_draft(session: WorkerSession, script: Scrip
 
 
 def test_half_an_answer_is_a_broken_connection(session: WorkerSession, script: ScriptedLlama) -> None:
-    """It was reported as "an answer is no JSON", as if the server spoke another protocol. A check that ran out
-    of time read half an answer, too."""
+    """It was reported as "an answer is no JSON", as if the server spoke another protocol. A check that ran
+    out of time read half an answer, too."""
     script.complete = lambda body: BROKEN["half an answer"]
     assert len(session.draft(3, PATIENT)) == 0
     assert isinstance(session.last_error, ServiceUnavailableError)
