@@ -81,7 +81,7 @@ def worker(address: str, model: Path, context: int = 512, checks: int = 0) -> It
 
 
 def checked(pool: WorkerPool, vocabulary: Vocabulary) -> None:
-    """Check until one that fits has answered; briefly each time, as a worker that is not there takes it all."""
+    """Check until one that fits has answered; briefly, as a worker that is not there takes all the time."""
 
     def fits() -> bool:
         try:
