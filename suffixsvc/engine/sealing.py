@@ -271,45 +271,42 @@ class Sealer:
         return sizes
 
     def _merge(self, index: NamespaceIndex, old: Sequence[Sealed]) -> None:
+        """One segment in the place of others, or none where every output of theirs is forgotten."""
         names = [each.record.name for each in old]
         first, last = old[0].record.first_lsn, old[-1].record.last_lsn
-        if self._drop_if_empty(index, old):
-            return
         index.begin_move()
         try:
             buried = self._buried(index.path, first, last)
-            for each in old:
-                each.segment.forget(buried)
-            path = segment_files.new_path(self._folder, index.path, first, last)
-            with self._new_file(path) as job:
-                merge_segments(path, [each.segment for each in old], job=job)
-                self._hook("merge-built")
-                segment = Segment(path)
-                size = segment.stats().file_bytes
-                record = self._store.replace_segments(index.path, names, path.name, size, buried)
-                self._hook("merge-entered")
-            segment.forget(self._buried(index.path, first, last))
-            index.exchange(record, segment, names)
-            self._hook("merge-published")
+            if len(buried) == sum(each.record.outputs for each in old):
+                self._store.drop_segments(index.path, names)
+                index.detach(names)
+            else:
+                self._replace(index, old, buried)
         finally:
             index.end_move()
         for name in names:
             segment_files.remove(self._folder / name)
             self._hook("merge-removed")
 
+    def _replace(self, index: NamespaceIndex, old: Sequence[Sealed], buried: Sequence[OutputId]) -> None:
+        names = [each.record.name for each in old]
+        first, last = old[0].record.first_lsn, old[-1].record.last_lsn
+        for each in old:
+            each.segment.forget(buried)
+        path = segment_files.new_path(self._folder, index.path, first, last)
+        with self._new_file(path) as job:
+            merge_segments(path, [each.segment for each in old], job=job)
+            self._hook("merge-built")
+            segment = Segment(path)
+            size = segment.stats().file_bytes
+            record = self._store.replace_segments(index.path, names, path.name, size, buried)
+            self._hook("merge-entered")
+        segment.forget(self._buried(index.path, first, last))
+        index.exchange(record, segment, names)
+        self._hook("merge-published")
+
     def _buried(self, path: str, first: OutputId, last: OutputId) -> list[OutputId]:
         return [i for i in self._store.tombstones(path) if first <= i <= last]
-
-    def _drop_if_empty(self, index: NamespaceIndex, old: Sequence[Sealed]) -> bool:
-        """Segments of which everything is forgotten need no successor."""
-        if any(each.outputs for each in old):
-            return False
-        names = [each.record.name for each in old]
-        self._store.drop_segments(index.path, names)
-        index.detach(names)
-        for name in names:
-            segment_files.remove(self._folder / name)
-        return True
 
     def remove_all(self, index: NamespaceIndex) -> None:
         """The store has deleted the namespace: take its segments out of use and off the disk."""

@@ -25,6 +25,7 @@ from suffixsvc.errors import (
     StoreFullError,
     SuffixError,
 )
+from suffixsvc.index import NamespaceIndex
 
 SQL = list(range(100, 130))
 BATCH = Limits(seal_tokens=100)
@@ -317,6 +318,35 @@ def test_forgetting_while_a_file_is_made_holds(tmp_path: Path, point: str, many:
         cache.compact()
         all_there(cache, 9)
         assert cache._store.tombstones(NS) == {}
+
+
+def test_forgetting_all_of_what_is_about_to_be_merged_leaves_no_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An eviction took the last outputs of two segments between the look at them and their merge: a segment
+    of no output came into the manifest, and whatever asked for the namespace's size (each write, its
+    statistics) ended in ZeroDivisionError until the next restart."""
+    folder = tmp_path / "d"
+    with open_cache(folder, BATCH) as cache:
+        fill(cache)
+        cache.seal()
+        begin = NamespaceIndex.begin_move
+
+        def all_goes(index: NamespaceIndex) -> None:
+            begin(index)
+            cache._outputs.forget_many(NS, range(1, 13))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(NamespaceIndex, "begin_move", all_goes)
+            cache._maintenance.sealer.merge_all(cache._catalog.index_of(NS))  # type: ignore[union-attr]  # has a folder
+        assert cache.namespace(NS).stats().held_bytes == 0
+        assert (cache._store.segments(NS), files(folder)) == ([], [])
+        all_there(cache, 0)
+        fill(cache)
+        cache.compact()
+        all_there(cache, 12)
+    with open_cache(folder, BATCH) as cache:
+        all_there(cache, 12)
 
 
 @pytest.mark.parametrize("point", ["seal-entered", "merge-entered"])
