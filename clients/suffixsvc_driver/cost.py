@@ -6,6 +6,7 @@ was kept with a few steps first; where nobody wants to wait, a few steps are eno
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -23,6 +24,7 @@ from suffixsvc_driver.targets.llama import LlamaTarget
 from suffixsvc_driver.targets.llama_binding import build_name
 
 __all__ = [
+    "MEASURE_SECONDS",
     "Progress",
     "check_curve",
     "guessed_curve",
@@ -52,6 +54,11 @@ _LEAST_PER_TOKEN: Final = 0.1
 #: a measurement whose samples lie further from their medians (in the median over the widths, relative) was
 #: disturbed: 0.02 to 0.07 on a quiet machine, 0.11 to 0.2 beside other work
 _STEADY: Final = 0.1
+#: the most that measuring a target may take, a second measurement included: a model of 7B on two quiet cores
+#: takes less
+MEASURE_SECONDS: Final = 300.0
+#: samples of a width that say how steady they are
+_ENOUGH_SAMPLES: Final = 2
 
 #: measurements done, measurements in all
 Progress = Callable[[int, int], None]
@@ -102,12 +109,14 @@ def measured_curve(
     folder: Path | None = None,
     again: bool = False,
     progress: Progress | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> CostCurve:
     """The target's curve from disk, or measured now and kept. A disk that cannot keep it is logged, no error.
-    What was disturbed is measured again, once; if that was disturbed too it is logged, and takes the place of
-    no curve that is there.
+    What was disturbed is measured again, once, where :data:`MEASURE_SECONDS` has time for it; if that was
+    disturbed too it is logged, and takes the place of no curve that is there.
 
-    Measuring takes one slot of the target's KV (the least recently used one) and leaves it empty.
+    Measuring takes one slot of the target's KV (the least recently used one) and leaves it empty. It ends
+    after :data:`MEASURE_SECONDS`, with what was measured until then.
 
     Args:
         rounds: how often every width is measured.
@@ -119,14 +128,32 @@ def measured_curve(
     kept = _kept(key, folder)
     if kept is not None and not again:
         return kept
-    curve, samples = measure_curve(target, rounds=rounds, progress=progress)
-    if scatter(samples) > _STEADY:
-        second = measure_curve(target, rounds=rounds, progress=progress)
-        curve, samples = min((curve, samples), second, key=lambda found: scatter(found[1]))
-    if scatter(samples) > _STEADY:
+    _log.info(
+        "measuring what the model's steps cost, once; the result is kept",
+        model=key.model_name,
+        seconds_at_most=MEASURE_SECONDS,
+        folder=str(folder),
+    )
+
+    def disturbance(samples: Mapping[int, Sequence[float]]) -> float:
+        few = min(map(len, samples.values()), default=0) < min(rounds, _ENOUGH_SAMPLES)
+        return math.inf if few and target.max_width > 1 else scatter(samples)
+
+    began = clock()
+    curve, samples = measure_curve(
+        target, rounds=rounds, seconds=MEASURE_SECONDS, progress=progress, clock=clock
+    )
+    taken = clock() - began
+    if disturbance(samples) > _STEADY and 2 * taken <= MEASURE_SECONDS:
+        second = measure_curve(
+            target, rounds=rounds, seconds=MEASURE_SECONDS - taken, progress=progress, clock=clock
+        )
+        curve, samples = min((curve, samples), second, key=lambda found: disturbance(found[1]))
+    if disturbance(samples) > _STEADY:
         _log.warning(
             "what steps cost was measured on a busy machine; measure again when it is quiet",
             samples_scatter=f"{scatter(samples):.0%} around their median",
+            samples=sum(map(len, samples.values())),
         )
         if kept is not None:
             return kept
@@ -155,16 +182,21 @@ def live_curve(
     folder: Path | None = None,
     again: bool = False,
     progress: Progress | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> LiveCurve:
-    """For whoever works for long: the target's curve from disk, corrected by a few steps of some widths, or
-    measured now and kept. It goes on learning. See :func:`measured_curve` for the arguments, and for what
-    measuring does to the target."""
+    """For long work: the target's curve from disk, corrected by a few steps of some widths, or measured now
+    and kept. It goes on learning. See :func:`measured_curve` for the arguments, for how long measuring takes,
+    and for what it does to the target.
+
+    ``LiveCurve(guessed_curve(target), GUESSED)`` starts without measuring: a guess from ten steps."""
     kept = None if again else kept_curve(target, folder=folder)
     if kept is None:
-        curve = measured_curve(target, rounds=rounds, folder=folder, again=again, progress=progress)
+        curve = measured_curve(
+            target, rounds=rounds, folder=folder, again=again, progress=progress, clock=clock
+        )
         return LiveCurve(curve, MEASURED)
     live = LiveCurve(kept, KEPT)
-    check_curve(target, live)
+    check_curve(target, live, clock=clock)
     return live
 
 
@@ -209,6 +241,7 @@ def measure_curve(
     target: Probed,
     *,
     rounds: int = 5,
+    seconds: float = math.inf,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[CostCurve, dict[int, list[float]]]:
@@ -216,9 +249,14 @@ def measure_curve(
     machine that slows down meanwhile changes little; medians over the rounds, in alternating order, times
     what a plain step took in the median.
 
+    Args:
+        seconds: after these no further width is timed. A width without a sample then costs what its warm-up
+            step did, and the widths above the last step cost as much a token as that step.
+
     Returns:
-        The curve, and the seconds of each width, corrected so.
+        The curve, and the seconds of each width that has samples, corrected so.
     """
+    end = clock() + seconds
     text = _text(_position(target))
     target.begin(text)
     widths = [w for w in _WIDTHS if w < target.max_width]
@@ -233,22 +271,33 @@ def measure_curve(
         target.probe(width)
         return clock() - before
 
-    for width in (1, *widths):
-        timed(width)  # buffers are allocated on first use
+    timed(1)  # buffers are allocated on first use
+    first: dict[int, float] = {}
+    for width in widths:
+        if first and clock() >= end:
+            break
+        first[width] = timed(width)
     plain: list[float] = [timed(1)]
-    ratios: dict[int, list[float]] = {width: [] for width in widths}
+    ratios: dict[int, list[float]] = {}
     for turn in range(rounds):
         for width in widths if turn % 2 == 0 else reversed(widths):
-            seconds = timed(width)
+            if clock() >= end:
+                break
+            taken = timed(width)
             plain.append(timed(1))
-            ratios[width].append(2 * seconds / (plain[-1] + plain[-2]))
+            ratios.setdefault(width, []).append(2 * taken / (plain[-1] + plain[-2]))
             done += 1
             if progress is not None:
                 progress(done, total)
     target.rewind(0)
     unit = statistics.median(plain)
-    medians = {1: 1.0, **{width: statistics.median(s) for width, s in ratios.items()}}
-    costs = CostCurve.from_samples(medians).costs
+    medians = {
+        1: 1.0,
+        **{width: taken / unit for width, taken in first.items()},
+        **{width: statistics.median(s) for width, s in ratios.items()},
+    }
+    curve = CostCurve.from_samples(medians)
+    costs = [curve.cost(width) for width in range(max(1, target.max_width) + 1)]
     curve = CostCurve.from_seconds([round(cost * unit, _DIGITS) for cost in costs])
     return curve, {width: [unit * ratio for ratio in s] for width, s in ratios.items()}
 

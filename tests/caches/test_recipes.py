@@ -307,6 +307,18 @@ def test_serve_preloads(folder: Path) -> None:
             assert draft.token_ids.tolist()[:1] == [13]
 
 
+def test_the_adapters_page_reads_the_namespace_that_preloading_uses() -> None:
+    """docs/adapters.md gave `recipes/sql` as an example, which no service holds: a session that read it
+    drafted nothing from the recipe."""
+    page = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text(encoding="utf-8")
+    (row,) = (line for line in page.splitlines() if line.startswith("| `SUFFIXSVC_ADAPTER_READS`"))
+    with SuffixCache() as cache:
+        (path,) = preload(cache, ["sql"])
+    example = row.split("|")[2].strip().strip("`").split(",")
+    assert path in example
+    assert f"`{path}`" in row.split("|")[3]
+
+
 def test_serve_refuses_an_unknown_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [
         "serve",

@@ -73,6 +73,7 @@ def test_the_client_example_runs_against_the_service_as_started_there(folder: Pa
     # how busy the machine is may be told, and nothing else
     assert [line for line in driven.stderr.splitlines() if "measured on a busy machine" not in line] == []
     assert driven.stdout.rstrip().endswith("tokens were drafted")
+    assert "measuring what the model's steps cost" in driven.stdout, "structlog's default is stdout"
     assert (folder / "home" / "cost").is_dir()
 
 
@@ -99,6 +100,15 @@ def test_every_file_named_to_start_reading_exists() -> None:
     start = README.split("## Where to start reading")[1]
     for name in re.findall(r"`([\w/.]+(?:\.py|\.h|/))`", start):
         assert (ROOT / name).exists(), name
+
+
+def test_the_readme_says_how_the_package_gets_installed() -> None:
+    """The README said that `make` puts the package into .venv; `make` alone prints the help."""
+    use = README.split("## Use it")[1].split("```")[0]
+    assert "`make setup` puts the package into `.venv`" in use
+    assert "`make` puts" not in README
+    assert ".venv/bin/suffixsvc" in use
+    assert "source .venv/bin/activate" in use
 
 
 def test_every_target_named_exists() -> None:

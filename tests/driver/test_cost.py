@@ -121,8 +121,7 @@ def test_a_disk_that_cannot_keep_a_curve_does_not_lose_it(tiny_target: LlamaTarg
         curve = measured_curve(tiny_target, rounds=1, folder=tmp_path / "file" / "cost")
     assert curve.max_width == tiny_target.max_width
     assert curve.seconds_per_step > 0
-    (warning,) = said
-    assert warning["log_level"] == "warning"
+    (warning,) = (each for each in said if each["log_level"] == "warning")
     assert "cannot be kept" in warning["event"]
     assert "Not a directory" in warning["reason"]
 
@@ -230,12 +229,83 @@ def test_what_a_busy_machine_says_takes_the_place_of_nothing_better(
     with capture_logs() as logged:
         assert measured_curve(tiny_target, folder=tmp_path, again=kept) == (steady if kept else disturbed)
     assert said == []
-    assert "busy machine" in logged[0]["event"]
+    assert "busy machine" in logged[-1]["event"]
     said = [(disturbed, BUSY), (steady, QUIET)]
     with capture_logs() as logged:
         assert measured_curve(tiny_target, folder=tmp_path, again=True) == steady
-    assert not logged
+    assert all(each["log_level"] == "info" for each in logged)
     assert cost.kept_curve(tiny_target, folder=tmp_path) == steady
+
+
+def test_a_measurement_on_a_busy_machine_ends_in_time() -> None:
+    """On a machine busy with other work, the README's example measured for 400 s before it wrote a token.
+    What is measured within the budget is used; widths without a step have proportional costs."""
+    target = Scripted()
+    curve, samples = measure_curve(target, rounds=5, seconds=40.0, clock=lambda: target.now)
+    assert target.now < 50.0, "a step may end after the time is up"
+    assert target.kept == 0
+    assert curve.max_width == target.max_width
+    assert set(samples) < {2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16}
+    assert curve.costs[2] == pytest.approx(1.5, rel=0.1)
+    assert curve.costs[16] == pytest.approx(4.0, rel=0.2), "from the steps before the first round"
+
+    target = Scripted()
+    curve, samples = measure_curve(target, rounds=5, seconds=4.0, clock=lambda: target.now)
+    assert target.now < 10.0
+    assert curve.max_width == target.max_width
+    assert samples == {}
+    assert curve.costs[16] == pytest.approx(curve.costs[3] * 16 / 3), "no step of it"
+
+
+class Clock:
+    """Time that passes only while a target computes."""
+
+    def __init__(self, target: LlamaTarget, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.probes = 0
+        probe = target.probe
+
+        def slow(width: int) -> None:
+            probe(width)
+            self.probes += 1
+            self.now += seconds * width * (1 + self.probes % 3)
+
+        monkeypatch.setattr(target, "probe", slow)
+
+
+def test_a_target_that_is_slow_is_measured_within_the_budget_and_kept(
+    tiny_target: LlamaTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first call of live_curve measures for some minutes at most, logs it and keeps the result."""
+    played = Clock(tiny_target, 1.0, monkeypatch)
+    with capture_logs() as said:
+        live = live_curve(tiny_target, folder=tmp_path, clock=lambda: played.now)
+    assert played.now < cost.MEASURE_SECONDS + 100.0
+    assert said[0]["log_level"] == "info"
+    assert "measuring" in said[0]["event"]
+    assert said[0]["seconds_at_most"] == cost.MEASURE_SECONDS
+    assert "busy machine" in said[-1]["event"]
+    assert live.curve.max_width == tiny_target.max_width
+    assert cost.kept_curve(tiny_target, folder=tmp_path) == live.curve
+
+
+def test_a_measurement_that_would_not_end_in_time_is_not_repeated(
+    tiny_target: LlamaTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples that scatter are measured again only where the budget has time for all of them."""
+    now = [0.0]
+    spans: list[float] = []
+
+    def measured(*_: object, seconds: float, **__: object) -> object:
+        spans.append(seconds)
+        now[0] += cost.MEASURE_SECONDS * 0.6
+        return CostCurve.from_seconds([0.0, 0.5, 0.75, 1.0]), BUSY
+
+    monkeypatch.setattr(cost, "measure_curve", measured)
+    with capture_logs() as said:
+        measured_curve(tiny_target, folder=tmp_path, clock=lambda: now[0])
+    assert spans == [cost.MEASURE_SECONDS]
+    assert "busy machine" in said[-1]["event"]
 
 
 def test_the_key_names_what_matters(tiny_target: LlamaTarget, tmp_path: Path) -> None:
