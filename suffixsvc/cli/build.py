@@ -31,7 +31,8 @@ def build(
     tokenizer: Annotated[
         Path | None,
         typer.Option(
-            help="The model's GGUF (its vocabulary is read) or tokenizer.json, for logs that hold texts.",
+            help="The model's GGUF (its vocabulary is read), the name of a downloaded model, or a "
+            "tokenizer.json, for logs that hold texts.",
             rich_help_panel=_MAKE,
         ),
     ] = None,

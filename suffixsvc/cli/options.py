@@ -18,7 +18,9 @@ InsecureNetwork = Annotated[
 ]
 LogTokenizer = Annotated[
     Path | None,
-    typer.Option(help="A tokenizer.json (plain or .gz), for logs that hold texts instead of token ids."),
+    typer.Option(
+        help="The model's GGUF or its name, or a tokenizer.json (plain or .gz), for logs that hold texts."
+    ),
 ]
 PageOfPlots = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write one self-contained HTML page with plots.")

@@ -54,14 +54,13 @@ def replay(
     """
     from suffixsvc_bench.provenance import provenance
     from suffixsvc_bench.replay import ReplayOptions
-    from suffixsvc_bench.replay.inputs import read_curve
+    from suffixsvc_bench.replay.inputs import encoder_of, read_curve
     from suffixsvc_bench.replay.traces import Selection, load_trace
-    from suffixsvc_client.text import TextCodec
 
     options = ReplayOptions(
         verify_cost=read_curve(cost_curve) if cost_curve else cost, max_draft_tokens=max_draft, tree=tree
     )
-    encode = TextCodec.load(tokenizer).encode if tokenizer else None
+    encode = encoder_of(tokenizer) if tokenizer else None
     where = provenance()
     results: dict[str, Replay] = {}
     for log in logs:

@@ -24,6 +24,7 @@ from suffixsvc_bench.replay.logs import Call, find_logs
 from suffixsvc_bench.replay.run import replay_method
 from suffixsvc_bench.replay.tally import price
 from suffixsvc_bench.replay.traces import Selection, Trace, load_trace, load_traces, split_agents
+from support.tiny_tokenizer import write_gguf, write_tokenizer
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.plots import COLOURS, Chart, Series, svg
@@ -479,6 +480,26 @@ def test_the_same_request_gives_the_same_figures() -> None:
         return [(run["method"], run["cost"], run["speedups"], run["widths"]) for run in one["runs"]]
 
     assert figures() == figures()
+
+
+@pytest.mark.parametrize("verb", [["replay"], ["bench", "replay", "--method", "prompt-lookup"]])
+def test_texts_are_encoded_with_a_gguf(verb: list[str], tmp_path: Path) -> None:
+    """Both verbs refused the GGUF that `build` takes: "Cannot instantiate Tokenizer from buffer"."""
+    log = write_log(tmp_path / "texts.jsonl", [{"prompt": "q", "response": "an answer"}] * 2)
+    for codec in (write_gguf(tmp_path / "m.gguf"), write_tokenizer(tmp_path / "t.json")):
+        command = [
+            sys.executable,
+            "-m",
+            "suffixsvc.cli",
+            *verb,
+            str(log),
+            "--tokenizer",
+            str(codec),
+            "--json",
+        ]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert ran.returncode == 0, ran.stderr
+        assert set(re.findall(r'"tokens": (\d+)', ran.stdout)) == {"18"}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,13 @@ from suffixsvc_caches.tokenizers import TokenizerSource, load_tokenizer
 from support.tiny_gguf import EOS_ID
 from support.tiny_tokenizer import EOS, write_gguf, write_tokenizer
 
-from suffixsvc.errors import InvalidConfigError, InvalidInputError, ModelError, TokenizerMismatchError
+from suffixsvc.errors import (
+    InvalidConfigError,
+    InvalidInputError,
+    ModelError,
+    ModelNotFoundError,
+    TokenizerMismatchError,
+)
 
 TEXTS = [
     "", "SELECT name FROM singer", "naïve café 日本 🎉\n\t ", "a\0b", "<|im_start|>user\n<|im_end|>",
@@ -90,6 +96,22 @@ def test_one_tokenizer_serves_many_threads(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         assert found == [True] * 80
+
+
+def test_the_name_of_a_downloaded_model_is_its_tokenizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`build --tokenizer smollm2-135m` said "no tokenizer at smollm2-135m", downloaded or not, while other
+    verbs take names. Nothing is downloaded for it."""
+    monkeypatch.setenv("SUFFIXSVC_HOME", str(tmp_path))
+    with pytest.raises(ModelNotFoundError, match="suffixsvc models get smollm2-135m"):
+        load_tokenizer(Path("smollm2-135m"))
+    (tmp_path / "models").mkdir()
+    file = write_gguf(tmp_path / "models" / "smollm2-135m.gguf")
+    file.with_suffix(".json").write_text(json.dumps({"size": file.stat().st_size}))
+    assert load_tokenizer(Path("smollm2-135m")).fingerprint == load_tokenizer(file).fingerprint
+    with pytest.raises(InvalidConfigError, match="the name of a downloaded model"):
+        load_tokenizer(Path("smollm"))
 
 
 def test_files_that_are_no_tokenizer(tmp_path: Path) -> None:

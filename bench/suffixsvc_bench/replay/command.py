@@ -13,7 +13,6 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
-from suffixsvc_client.text import TextCodec
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.values import as_cost_curve
@@ -23,7 +22,7 @@ from suffixsvc_bench.provenance import Provenance, provenance
 from suffixsvc_bench.replay.compare import NamedCost, Plan, TraceResult, Watcher, compare
 from suffixsvc_bench.replay.document import as_document
 from suffixsvc_bench.replay.grids import describe, summary_grids, trace_grids
-from suffixsvc_bench.replay.inputs import read_curve
+from suffixsvc_bench.replay.inputs import encoder_of, read_curve
 from suffixsvc_bench.replay.kinds import RULE
 from suffixsvc_bench.replay.logs import Call, find_logs
 from suffixsvc_bench.replay.report import write_report
@@ -100,7 +99,7 @@ def run_bench_replay(request: ReplayRequest) -> None:
         request.shuffle,
         request.seed,
     )
-    encode = TextCodec.load(request.tokenizer).encode if request.tokenizer else None
+    encode = encoder_of(request.tokenizer) if request.tokenizer else None
     traces = load_traces(paths, find_logs(request.train_logs), encode, selection)
     where = provenance()
     console = Console()

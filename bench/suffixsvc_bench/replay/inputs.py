@@ -1,4 +1,4 @@
-"""Files a replay needs beside the logs: a measured cost curve, starting weights."""
+"""Files a replay needs beside the logs: a tokenizer, a measured cost curve, starting weights."""
 
 from __future__ import annotations
 
@@ -6,12 +6,25 @@ import json
 from pathlib import Path
 from typing import Final
 
+from suffixsvc_caches.tokenizers import load_tokenizer
+
 from suffixsvc.errors import InvalidCostError, InvalidInputError
 from suffixsvc.values import as_cost_curve
+from suffixsvc_bench.replay.logs import Encode
 
-__all__ = ["read_curve", "read_weights", "weights_of"]
+__all__ = ["encoder_of", "read_curve", "read_weights", "weights_of"]
 
 _WEIGHTS: Final = ".weights"
+
+
+def encoder_of(tokenizer: Path) -> Encode:
+    """Encodes the texts of logs: with the tokenizer of a GGUF, of a downloaded model, or of a tokenizer.json.
+
+    Raises:
+        As :func:`suffixsvc_caches.tokenizers.load_tokenizer`.
+    """
+    loaded = load_tokenizer(tokenizer)
+    return lambda text: loaded.encode_batch([text])[0]
 
 
 def read_curve(path: Path) -> list[float]:

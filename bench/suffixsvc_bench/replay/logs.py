@@ -175,6 +175,6 @@ def _tokens(
         raise InvalidInputError(
             "the log holds texts, not token ids",
             expected=f"a field {field}_token_ids, or a tokenizer",
-            remedy="Give a tokenizer.json (plain or .gz) with --tokenizer.",
+            remedy="Give the model's GGUF or tokenizer.json with --tokenizer.",
         )
     return encode(text)

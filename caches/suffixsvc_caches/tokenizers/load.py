@@ -37,6 +37,7 @@ def load_tokenizer(
     """The tokenizer of a GGUF (vocabulary only), or of a tokenizer.json, plain or .gz.
 
     Args:
+        path: the file, or the name of a model of the registry that is downloaded.
         bos, eos: text or id of the special tokens, for a tokenizer.json: it does not say which they are, and
             both count in the fingerprint.
         expected: the fingerprint it must have; "" = any.
@@ -44,6 +45,7 @@ def load_tokenizer(
 
     Raises:
         InvalidConfigError: no such file, or neither. MissingExtraError: the library for it is missing.
+        ModelNotFoundError: a model of the registry that is not downloaded.
         InvalidInputError: bos and eos of a GGUF, or no tokens of this tokenizer.
         TokenizerMismatchError: another fingerprint than expected.
     """
@@ -65,10 +67,7 @@ def require_fingerprint(fingerprint: str, expected: str, whose: str) -> None:
 
 
 def _load(path: Path, bos: str | int | None, eos: str | int | None, threads: int) -> Tokenizer:
-    if not path.is_file():
-        raise InvalidConfigError(
-            f"no tokenizer at {path}", expected="a GGUF or a tokenizer.json", got="no such file"
-        )
+    path = _file(path)
     if _is_gguf(path):
         from suffixsvc_caches.tokenizers.gguf import GgufTokenizer  # noqa: PLC0415 - loads llama.cpp
 
@@ -82,6 +81,20 @@ def _load(path: Path, bos: str | int | None, eos: str | int | None, threads: int
     from suffixsvc_caches.tokenizers.json_file import JsonTokenizer  # noqa: PLC0415 - only it needs the library
 
     return JsonTokenizer(path, bos=bos, eos=eos)
+
+
+def _file(path: Path) -> Path:
+    if path.is_file():
+        return path
+    from suffixsvc_driver import models  # noqa: PLC0415 - not where a file is given
+
+    if str(path) in models.load_registry().models:
+        return models.path(str(path))
+    raise InvalidConfigError(
+        f"no tokenizer at {path}",
+        expected="a GGUF, a tokenizer.json, or the name of a downloaded model",
+        got="no such file",
+    )
 
 
 def _is_gguf(path: Path) -> bool:
