@@ -48,8 +48,9 @@ CHANNEL_OPTIONS: Final = [
     ("grpc.max_send_message_length", -1),
     # a service that comes back is found within a second or two
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # despite its name the time that one attempt to connect may take: a busy service needs some to answer it
+    ("grpc.min_reconnect_backoff_ms", 20_000),
     # notices a peer that vanished without a word
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 5_000),

@@ -294,6 +294,19 @@ def test_another_service_at_the_address(folder: Path, connect: Callable[[str], A
         server.stop(None).wait()
 
 
+def test_a_service_may_take_a_second_to_answer_a_connection(service: ServeProcess) -> None:
+    """gRPC gave a first attempt to connect 100 ms, and calls failed at once ("connection attempt timed out
+    before receiving SETTINGS frame"): a service whose machine was busy could not be reached by new clients."""
+    with ThreadPoolExecutor(1) as pool, SuffixClient(service.address, replace(HASTY, direct=False)) as client:
+        service.send(signal.SIGSTOP)
+        try:
+            answer = pool.submit(client.server_info)
+            time.sleep(1)
+        finally:
+            service.send(signal.SIGCONT)
+        assert answer.result(PATIENCE_S).durable
+
+
 def test_an_idle_client_keeps_its_connection(service: ServeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """It pings; a server that takes this for abuse hangs up after the third ping."""
     often = {"grpc.keepalive_time_ms": 1_100, "grpc.http2.max_pings_without_data": 0}
