@@ -296,7 +296,7 @@ def test_another_service_at_the_address(folder: Path, connect: Callable[[str], A
 
 def test_a_service_may_take_a_second_to_answer_a_connection(service: ServeProcess) -> None:
     """gRPC gave a first attempt to connect 100 ms, and calls failed at once ("connection attempt timed out
-    before receiving SETTINGS frame"): a service whose machine was busy could not be reached by new clients."""
+    before receiving SETTINGS frame"): new clients could not reach a service whose machine was busy."""
     with ThreadPoolExecutor(1) as pool, SuffixClient(service.address, replace(HASTY, direct=False)) as client:
         service.send(signal.SIGSTOP)
         try:
