@@ -62,9 +62,9 @@ class DraftSource(enum.IntEnum):
     NONE = 0
     #: the session's own prompt and output ("prompt lookup")
     SESSION = 1
-    #: outputs that other sessions wrote in a namespace ("suffix")
+    #: other outputs of a namespace that the session reads, those of a corpus included ("suffix")
     NAMESPACE = 2
-    #: a pinned corpus of a namespace
+    #: reserved: no draft has it, the index does not tell a corpus from other outputs
     CORPUS = 3
     #: a draft model
     DRAFT_MODEL = 4

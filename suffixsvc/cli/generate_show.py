@@ -36,7 +36,6 @@ ORIGINS: Final[Mapping[DraftSource, Origin]] = {
     DraftSource.PROMPT_LOOKUP: Origin("prompt lookup", "p", "32"),
     DraftSource.SESSION: Origin("this text, remembered", "s", "92"),
     DraftSource.NAMESPACE: Origin("other outputs", "n", "36"),
-    DraftSource.CORPUS: Origin("a corpus", "c", "34"),
     DraftSource.DRAFT_MODEL: Origin("the draft model", "d", "33"),
 }
 

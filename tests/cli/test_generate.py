@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from suffixsvc_driver.live_curve import LiveCurve
 from support.generating import Generating, Terminal, generating, process
@@ -19,6 +20,7 @@ from support.tiny_gguf import SPECIAL, chain_of, write_tiny_chain
 
 from suffixsvc import SuffixCache
 from suffixsvc.cli.generate_show import ORIGINS
+from suffixsvc.types import DraftSource, NewOutput
 
 CYCLE = "abcdefgh\n"
 TURN_END = 256 + SPECIAL.index("<|im_end|>")
@@ -132,9 +134,20 @@ def test_tokens_are_coloured_or_marked_by_who_drafted_them(generate: Generating,
     assert all(origin.name in legend for origin in ORIGINS.values())
     assert colours_of(ran.out)[0] == generate(cycle, *PROMPT, "--no-colour").out
     marked = generate(cycle, *PROMPT, "--marks").out
-    marks = re.findall(r"«[psncd]:(.*?)»", marked, re.DOTALL)
+    marks = re.findall(r"«[psnd]:(.*?)»", marked, re.DOTALL)
     assert len("".join(marks)) == drafted
-    assert re.sub(r"«[psncd]:(.*?)»", r"\1", marked, flags=re.DOTALL) == written(30) + "\n"
+    assert re.sub(r"«[psnd]:(.*?)»", r"\1", marked, flags=re.DOTALL) == written(30) + "\n"
+
+
+def test_only_origins_that_drafts_have_are_shown(tmp_path: Path) -> None:
+    """Drafts from a corpus count as other outputs, but the legend promised a colour and the mark `c`."""
+    outputs = [NewOutput("corpus", np.arange(40, dtype=np.int32), (40,), np.empty(0, np.int32), corpus=True)]
+    with SuffixCache(tmp_path) as cache:
+        cache.namespace("corpus").add_outputs(outputs)
+        with cache.namespace("other").open_session([1, 2, 3], reads=["corpus"]) as session:
+            draft = session.step([4], max_draft_tokens=4, verify_cost=0.0)
+    assert set(draft.sources.tolist()) == {DraftSource.NAMESPACE}
+    assert set(ORIGINS) == set(DraftSource) - {DraftSource.CORPUS}
 
 
 def test_explained_steps(generate: Generating, cycle: Path, kept_costs: None) -> None:
