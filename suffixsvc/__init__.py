@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from suffixsvc.engine import CacheStats, Namespace, NamespaceStats, Session, SuffixCache
     from suffixsvc.errors import SuffixError
     from suffixsvc.policies import Policies, Policy
-    from suffixsvc.types import Draft, DraftSource, Verified
+    from suffixsvc.types import Draft, DraftSource, NewOutput, Verified
 
 __all__ = [
     "CacheStats",
@@ -24,6 +24,7 @@ __all__ = [
     "Limits",
     "Namespace",
     "NamespaceStats",
+    "NewOutput",
     "Policies",
     "Policy",
     "Session",
@@ -40,6 +41,7 @@ _HOME = {
     "Limits": "suffixsvc.config",
     "Namespace": "suffixsvc.engine",
     "NamespaceStats": "suffixsvc.engine",
+    "NewOutput": "suffixsvc.types",
     "Policies": "suffixsvc.policies",
     "Policy": "suffixsvc.policies",
     "Session": "suffixsvc.engine",

@@ -150,12 +150,15 @@ def close_channel(channel: _Closeable, done: Callable[[], None]) -> None:
 
 
 def _checked_target(target: str, peer: ExpectedPeer) -> str:
-    host, _, port = target.rpartition(":")
-    unix = target.startswith("unix:") and len(target) > len("unix:")
-    tcp = bool(host) and port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
-    if not (unix or tcp):
+    text = target if isinstance(target, str) else ""
+    host, _, port = text.rpartition(":")
+    unix = text.startswith("unix:") and len(text) > len("unix:")
+    number = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
+    if not (unix or (host and "/" not in host and number)):
         raise InvalidConfigError(
-            f"not the address of {peer.name}", expected="unix:PATH or HOST:PORT", got=repr(target)[:200]
+            f"the address of {peer.name} must be unix:PATH or HOST:PORT",
+            got=repr(target)[:200],
+            remedy="Leave out what stands before HOST." if "://" in text else None,
         )
     return target
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -22,6 +22,7 @@ __all__ = [
     "validate_default_reads",
     "validate_labels",
     "validate_namespace",
+    "validate_reads",
     "validate_uuid",
 ]
 
@@ -86,22 +87,38 @@ class Limits:
 def validate_namespace(path: Any) -> str:
     """A namespace path: segments of visible characters without spaces, joined by '/', <= 200 bytes."""
     if not isinstance(path, str):
-        raise InvalidNamespaceError("a namespace path is a string", expected="str", got=type(path).__name__)
+        raise InvalidNamespaceError("namespace path must be a string", got=type(path).__name__)
     size = len(path.encode("utf-8", "surrogatepass"))
     if not 0 < size <= MAX_NAMESPACE_BYTES:
         raise InvalidNamespaceError(
-            "a namespace path has a wrong length",
-            expected=f"1 to {MAX_NAMESPACE_BYTES} bytes",
-            got=f"{size} bytes",
+            f"namespace path must be 1 to {MAX_NAMESPACE_BYTES} bytes long", got=f"{size} bytes"
         )
-    for part in path.split("/"):
-        if not part or part in (".", "..") or any(not c.isprintable() or c.isspace() for c in part):
-            raise InvalidNamespaceError(
-                "a namespace path has an empty or unprintable segment",
-                expected="segments joined by '/', as in acme/qwen2.5-coder/sql-agent",
-                got=repr(path),
-            )
+    parts = path.split("/")
+    condition = remedy = None
+    if any(c.isspace() for c in path):
+        condition, remedy = "without spaces", "Write '-' or '_' instead."
+    elif not path.isprintable():
+        condition = "of printable characters"
+    elif "" in parts:
+        condition, remedy = "without empty segments", "Join names by single slashes."
+    elif "." in parts or ".." in parts:
+        condition = "without the segments '.' and '..'"
+    if condition is not None:
+        raise InvalidNamespaceError(f"namespace path must be {condition}", got=repr(path), remedy=remedy)
     return path
+
+
+def validate_reads(reads: Any) -> Sequence[Any]:
+    """The paths that a session reads; each is checked where it is looked up or sent."""
+    if reads is None:
+        return ()
+    if isinstance(reads, (str, bytes)) or not isinstance(reads, Sequence):
+        raise InvalidInputError(
+            "reads must be a list of paths",
+            got=repr(reads)[:80],
+            remedy=f"For one path write [{reads!r}]." if isinstance(reads, str) else None,
+        )
+    return reads
 
 
 def validate_default_reads(tokenizers: Iterable[str]) -> None:

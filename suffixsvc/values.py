@@ -7,19 +7,22 @@ wherever it is made.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from suffixsvc.errors import InvalidCostError, InvalidInputError, InvalidTokensError
-from suffixsvc.types import DraftSource, TokenArray, TokenIds, Verified, VerifyCost
+from suffixsvc.types import DraftSource, NewOutput, TokenArray, TokenIds, Verified, VerifyCost
 
 __all__ = [
     "MAX_TOKEN_ID",
     "CostMemo",
     "Few",
     "as_cost_curve",
+    "as_outputs",
+    "as_segment_lens",
     "as_token_array",
     "as_tree",
     "as_verified",
@@ -206,6 +209,35 @@ def as_verified(verified: Verified | tuple[int, int, int]) -> Verified:
             got=f"width {checked.width}, accepted {checked.accepted}",
         )
     return checked
+
+
+def as_outputs(outputs: Iterable[NewOutput]) -> list[NewOutput]:
+    """A caller's outputs; InvalidInputError names the first that is of another type."""
+    try:
+        checked = list(outputs)
+    except TypeError:
+        raise _not_output("outputs must be a list of NewOutput", outputs) from None
+    for place, output in enumerate(checked):
+        if not isinstance(output, NewOutput):
+            raise _not_output(f"outputs[{place}] must be a NewOutput", output)
+    return checked
+
+
+def _not_output(message: str, got: object) -> InvalidInputError:
+    return InvalidInputError(
+        message,
+        got=type(got).__name__,
+        remedy="Build it with suffixsvc.NewOutput(namespace, token_ids, segment_lens, prompt_tail), or pass "
+        "plain tokens to add_output.",
+    )
+
+
+def as_segment_lens(lens: Iterable[int]) -> tuple[int, ...]:
+    """The lengths of an output's segments; InvalidInputError where they are no ints."""
+    try:
+        return tuple(map(operator.index, lens))
+    except TypeError:
+        raise InvalidInputError("segment_lens must be a sequence of ints", got=repr(lens)[:80]) from None
 
 
 def not_tokens(data: bytes, name: str = "token_ids") -> InvalidTokensError:

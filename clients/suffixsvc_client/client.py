@@ -47,7 +47,8 @@ class SuffixClient:
     """A ``suffixsvc.types.Backend`` over a service.
 
     Args:
-        target: ``unix:PATH`` or ``HOST:PORT``. Nothing is connected before the first call.
+        target: ``unix:PATH`` or ``HOST:PORT``; InvalidConfigError for anything else. Nothing is connected
+            before the first call.
         config: timers and the circuit breaker.
         step_timeout_s: shorthand for the setting one changes most; see :class:`ClientConfig`.
         transport: instead of the one to ``target``.
@@ -280,14 +281,16 @@ class ClientNamespace:
         kept whole or not at all; an error of the service says how many outputs were kept.
 
         Args:
-            outputs: of this namespace, each with at least one token. One with a ``uuid`` can be sent again
-                when the answer was lost: it is kept once.
+            outputs: of this namespace, each a ``suffixsvc.NewOutput`` with at least one token (example:
+                docs/protocol.md). One with a ``uuid`` can be sent again when the answer was lost: it is kept
+                once.
 
         Returns:
             An id per output, in order.
 
         Raises:
-            InvalidInputError, UnknownNamespaceError (an output of another namespace): nothing was sent; or a
+            InvalidInputError (an element is no NewOutput, or a field of it is wrong),
+            UnknownNamespaceError (an output of another namespace): nothing was sent; or a
             ``uuid`` stands for other tokens already: nothing of its message was kept.
             LimitExceededError, TokenizerMismatchError, StoreError: the service refuses the rest.
             ServiceError: no answer within ``ClientConfig.call_timeout_s``; any number may have been kept.

@@ -50,7 +50,7 @@ def open_transport(target: str, *, direct: bool = True, service_uid: int | None 
     Raises:
         InvalidConfigError: not an address.
     """
-    if direct and target.startswith("unix:") and hasattr(socket, "AF_UNIX"):
+    if direct and isinstance(target, str) and target.startswith("unix:") and hasattr(socket, "AF_UNIX"):
         return UnixTransport(target, service_uid)
     return GrpcTransport(target, service_uid)
 

@@ -13,7 +13,7 @@ from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_names
 from suffixsvc.errors import InvalidInputError, InvalidTokensError, SuffixError, UnknownNamespaceError
 from suffixsvc.types import Labels, NamespaceRecord, NewOutput, OutputId, TokenIds
 from suffixsvc.v1 import suffix_cache_pb2 as pb
-from suffixsvc.values import as_token_array
+from suffixsvc.values import as_outputs, as_segment_lens, as_token_array
 from suffixsvc_client.effects import DELETE_NAMESPACE, FORGET, NAMESPACES, SERVER_INFO, STATS, Method
 
 __all__ = ["Question", "ServerInfo", "ServiceStats"]
@@ -180,7 +180,7 @@ def new_output(
 
 def checked_outputs(namespace: str, outputs: Sequence[NewOutput]) -> Sequence[NewOutput]:
     """Refuse before anything is sent what the embedded engine refuses before anything is kept."""
-    return [_checked_output(namespace, output) for output in outputs]
+    return [_checked_output(namespace, output) for output in as_outputs(outputs)]
 
 
 def _checked_output(namespace: str, output: NewOutput) -> NewOutput:
@@ -188,14 +188,16 @@ def _checked_output(namespace: str, output: NewOutput) -> NewOutput:
         raise UnknownNamespaceError(
             "an output belongs to another namespace", expected=namespace, got=output.namespace
         )
-    if len(output.token_ids) == 0:
+    tokens = as_token_array(output.token_ids)
+    if len(tokens) == 0:
         raise InvalidTokensError("an output has no tokens", expected="at least one token", got=0)
     ttl = output.ttl_seconds
     if isinstance(ttl, bool) or not isinstance(ttl, int) or not 0 <= ttl < 1 << 63:
         raise InvalidInputError("ttl_seconds makes no sense", expected="an int >= 0", got=repr(ttl)[:80])
     return replace(
         output,
-        token_ids=as_token_array(output.token_ids),
+        token_ids=tokens,
+        segment_lens=as_segment_lens(output.segment_lens),
         prompt_tail=as_token_array(output.prompt_tail, "prompt_tail"),
         labels=validate_labels(output.labels),
         uuid=validate_uuid(output.uuid) if output.uuid else b"",

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from suffixsvc import wire
-from suffixsvc.config import validate_labels, validate_namespace
+from suffixsvc.config import validate_labels, validate_namespace, validate_reads
 from suffixsvc.errors import (
     AppendConflict,
     AppendError,
@@ -115,7 +115,7 @@ class SessionState:
         self._namespace = validate_namespace(namespace)
         self._tokenizer = tokenizer or ""
         self._labels = validate_labels(labels)
-        self._reads = [validate_namespace(path) for path in reads or ()]
+        self._reads = [validate_namespace(path) for path in validate_reads(reads)]
         self._journal = Journal(as_token_array(prompt, "prompt_token_ids"))
         if output is not None:
             self._journal.append(as_token_array(output, "output_token_ids"), output=True)

@@ -27,7 +27,6 @@ from suffixsvc.engine.prices import predicted_bytes
 from suffixsvc.engine.sealing import Hook, Sealer
 from suffixsvc.errors import (
     InvalidConfigError,
-    InvalidInputError,
     InvalidNamespaceError,
     LimitExceededError,
     SuffixError,
@@ -423,8 +422,6 @@ class SuffixCache:
         self._require_writable(index.path)
         with self._lifetime.while_open():
             self._reap_abandoned()
-            if isinstance(reads, (str, bytes)) or not isinstance(reads, Sequence):
-                raise InvalidInputError("reads must be a sequence of namespace paths", got=repr(reads)[:80])
             if len(reads) > MAX_READS:
                 raise LimitExceededError(
                     "a session reads too many namespaces",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels
+from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_reads
 from suffixsvc.engine.export import ExportedNgrams, ExportJob, export_ngrams
 from suffixsvc.engine.ngrams import count_ngrams
 from suffixsvc.errors import unknown_namespace
@@ -17,7 +17,7 @@ from suffixsvc.index import NamespaceIndex, NamespaceStats, Session
 from suffixsvc.lookup_records import RecordFile
 from suffixsvc.policies import Policy
 from suffixsvc.types import Labels, NewOutput, OutputId, TokenArray, TokenIds
-from suffixsvc.values import as_token_array
+from suffixsvc.values import as_outputs, as_token_array
 
 if TYPE_CHECKING:
     from suffixsvc.engine.cache import SuffixCache
@@ -78,7 +78,7 @@ class Namespace:
             as_token_array(prompt_token_ids, "prompt_token_ids"),
             as_token_array([] if output_token_ids is None else output_token_ids, "output_token_ids"),
             validate_labels(labels),
-            () if reads is None else reads,
+            validate_reads(reads),
         )
 
     def add_output(
@@ -104,12 +104,16 @@ class Namespace:
     def add_outputs(self, outputs: Sequence[NewOutput]) -> list[OutputId]:
         """Remember finished outputs of this namespace, all or none; returns once they are durable.
 
+        Args:
+            outputs: each a ``suffixsvc.NewOutput`` (docs/protocol.md has an example).
+
         Raises:
+            InvalidInputError: an element is no NewOutput, or a field of it is wrong.
             InvalidTokensError: an output without tokens.
             LimitExceededError: one is too long, or the namespace's limit has no room for them.
             StoreError: nothing was kept.
         """
-        return self._cache._add_outputs(self._index, outputs)
+        return self._cache._add_outputs(self._index, as_outputs(outputs))
 
     def forget(self, output_id: OutputId) -> None:
         """Delete one output from log and index. UnknownOutputError if it is not there."""

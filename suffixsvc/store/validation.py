@@ -11,6 +11,7 @@ from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_names
 from suffixsvc.errors import InvalidInputError, InvalidLabelsError, InvalidTokensError
 from suffixsvc.store.records import Payload, content_hash
 from suffixsvc.types import NamespaceRecord, NewOutput, OutputId, TokenArray
+from suffixsvc.values import as_segment_lens
 
 __all__ = [
     "CheckedOutput",
@@ -164,7 +165,7 @@ def _tokens(array: object, what: str) -> TokenArray:
 
 
 def _segments(lens: tuple[int, ...], tokens: int) -> tuple[int, ...]:
-    checked = tuple(int(n) for n in lens)
+    checked = as_segment_lens(lens)
     if any(n < 0 for n in checked) or sum(checked) != tokens:
         raise InvalidTokensError(
             "segment lengths do not add up", expected=f"lengths with the sum {tokens}", got=str(checked)[:80]

@@ -354,7 +354,7 @@ BAD: dict[str, tuple[tuple[Any, ...], str]] = {
     "a controller of nobody": (("a", "--controller", "fixed-k"), "expected --policy first-match"),
     "layers": (("a", "--layers", "prompt-lookup,magic"), "no such layer; expected prompt-lookup, suffix"),
     "a memory nobody asks": (("a", "--layers", "none", "--data", "d"), "--data without the suffix layer"),
-    "a namespace": (("a", "--namespace", "a b"), "a namespace path has an empty or unprintable segment"),
+    "a namespace": (("a", "--namespace", "a b"), "namespace path must be without spaces"),
     "a temperature": (("a", "--temperature", "-1"), "temperature makes no sense"),
     "settings": (("a", "--settings", "/none.toml"), "the settings in /none.toml cannot be read"),
     "experts": (("a", "--experts", "2"), "has no experts to choose from"),

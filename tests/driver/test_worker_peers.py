@@ -145,5 +145,5 @@ def test_closing_ends_the_wait_for_a_worker(folder: Path) -> None:
 
 
 def test_what_is_no_address_is_refused() -> None:
-    with pytest.raises(InvalidConfigError, match="not the address of a draft worker"):
+    with pytest.raises(InvalidConfigError, match="the address of a draft worker must be unix:PATH or"):
         DraftWorkerClient("unix:")

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
+from suffixsvc_client import AsyncSuffixClient, SuffixClient
+from suffixsvc_client.testing import FakeTransport
 
-from suffixsvc import Limits, SuffixCache
-from suffixsvc.errors import InvalidConfigError, InvalidInputError, SuffixError, UnknownNamespaceError
+from suffixsvc import Limits, NewOutput, SuffixCache
+from suffixsvc.errors import (
+    InvalidConfigError,
+    InvalidInputError,
+    InvalidNamespaceError,
+    SuffixError,
+    UnknownNamespaceError,
+)
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
@@ -37,6 +46,7 @@ def test_a_namespace_that_is_not_there_is_named_alike_everywhere(
         with pytest.raises(UnknownNamespaceError) as caught:
             use(cache, "acme/x")
         assert str(caught.value).startswith("namespace 'acme/x' must exist. Write to it first")
+        assert "suffixsvc namespaces list" in str(caught.value)
 
 
 def open_with(name: str, value: Any) -> None:
@@ -64,7 +74,7 @@ def open_session_with(reads: Any) -> None:
         (
             lambda: open_session_with("a,b"),
             InvalidInputError,
-            "reads must be a sequence of namespace paths; got 'a,b'",
+            "reads must be a list of paths; got 'a,b'. For one path write ['a,b'].",
         ),
     ],
     ids=["policies", "path", "reads"],
@@ -75,4 +85,92 @@ def test_a_wrong_argument_is_named_with_its_condition(
     """They said "policies are none" and "reads is no list of namespaces"."""
     with pytest.raises(kind) as caught:
         call()
+    assert str(caught.value) == message
+
+
+NO_TOKENS = np.empty(0, np.int32)
+ONE_TOKEN = np.array([1], np.int32)
+REMEDY = (
+    "Build it with suffixsvc.NewOutput(namespace, token_ids, segment_lens, prompt_tail), or pass plain "
+    "tokens to add_output."
+)
+
+
+@pytest.mark.parametrize("remote", [False, True], ids=["embedded", "client"])
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ([[1, 2, 3]], f"outputs[0] must be a NewOutput; got list. {REMEDY}"),
+        (np.array([[1, 2]]), f"outputs[0] must be a NewOutput; got ndarray. {REMEDY}"),
+        (
+            [NewOutput("a", ONE_TOKEN, (1,), NO_TOKENS), 5],
+            f"outputs[1] must be a NewOutput; got int. {REMEDY}",
+        ),
+        (5, f"outputs must be a list of NewOutput; got int. {REMEDY}"),
+        (
+            [NewOutput("a", ONE_TOKEN, 1, NO_TOKENS)],  # type: ignore[arg-type]
+            "segment_lens must be a sequence of ints; got 1",
+        ),
+    ],
+    ids=["tokens", "array", "second", "number", "segment_lens"],
+)
+def test_what_is_no_output_is_refused_by_name(outputs: Any, message: str, remote: bool) -> None:
+    """Plain tokens given to add_outputs ended in an AttributeError of 'list', and NewOutput was in no public
+    module."""
+    with SuffixCache() as cache, SuffixClient(transport=FakeTransport(cache)) as client:
+        namespace = client.namespace("a") if remote else cache.namespace("a")
+        with pytest.raises(InvalidInputError) as caught:
+            namespace.add_outputs(outputs)
+        assert str(caught.value) == message
+        assert cache.namespace("a").stats().outputs == 0
+
+
+@pytest.mark.parametrize("client", [SuffixClient, AsyncSuffixClient])
+@pytest.mark.parametrize(
+    ("address", "got"),
+    [(5, "5"), (None, "None"), ("nowhere", "'nowhere'"), ("http://127.0.0.1:1", "'http://127.0.0.1:1'")],
+)
+def test_an_address_of_a_client_has_one_of_two_forms(client: Any, address: Any, got: str) -> None:
+    """A number ended in an AttributeError; a URL was accepted, and every call failed later."""
+    with pytest.raises(InvalidConfigError) as caught:
+        client(address)
+    text = f"the address of the service must be unix:PATH or HOST:PORT; got {got}"
+    assert str(caught.value).startswith(text)
+
+
+@pytest.mark.parametrize("remote", [False, True], ids=["embedded", "client"])
+@pytest.mark.parametrize(
+    ("reads", "message"),
+    [
+        ("a/b", "reads must be a list of paths; got 'a/b'. For one path write ['a/b']."),
+        (5, "reads must be a list of paths; got 5"),
+        ({"a": 1}, "reads must be a list of paths; got {'a': 1}"),
+    ],
+    ids=["string", "number", "mapping"],
+)
+def test_reads_that_are_no_list_are_refused(reads: Any, message: str, remote: bool) -> None:
+    """The client read a string letter by letter: namespace 'n' was unknown."""
+    with SuffixCache() as cache, SuffixClient(transport=FakeTransport(cache)) as client:
+        with pytest.raises(InvalidInputError) as caught:
+            (client if remote else cache).namespace("a").open_session([1], reads=reads)
+        assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("a b", "namespace path must be without spaces; got 'a b'. Write '-' or '_' instead."),
+        ("a\tb", "namespace path must be without spaces; got 'a\\tb'. Write '-' or '_' instead."),
+        ("a//b", "namespace path must be without empty segments; got 'a//b'. Join names by single slashes."),
+        ("/a", "namespace path must be without empty segments; got '/a'. Join names by single slashes."),
+        ("a/../b", "namespace path must be without the segments '.' and '..'; got 'a/../b'"),
+        ("a\x07", "namespace path must be of printable characters; got 'a\\x07'"),
+        ("", "namespace path must be 1 to 200 bytes long; got 0 bytes"),
+        (5, "namespace path must be a string; got int"),
+    ],
+)
+def test_a_malformed_path_is_refused_for_what_is_wrong_with_it(path: Any, message: str) -> None:
+    """A path with a space was said to have "an empty or unprintable segment"."""
+    with SuffixCache() as cache, pytest.raises(InvalidNamespaceError) as caught:
+        cache.namespace(path)
     assert str(caught.value) == message
