@@ -421,7 +421,8 @@ def unknown_namespace(path: str, *, got: str | None = None) -> UnknownNamespaceE
     return UnknownNamespaceError(
         f"namespace {path!r} must exist",
         got=got,
-        remedy="Write to it first. Ask the cache for it again if it was deleted.",
+        remedy="Write to it first; `suffixsvc namespaces list` shows those that are there. Ask the cache "
+        "for it again if it was deleted.",
     )
 
 

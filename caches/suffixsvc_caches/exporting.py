@@ -14,7 +14,7 @@ from suffixsvc_client import SuffixClient
 from suffixsvc import SuffixCache
 from suffixsvc.engine import ExportJob, Namespace
 from suffixsvc.engine.export import ExportedNgrams
-from suffixsvc.errors import InvalidInputError, StoreError, StoreFullError, UnknownNamespaceError
+from suffixsvc.errors import InvalidInputError, StoreError, StoreFullError, unknown_namespace
 from suffixsvc.lookup_records import RecordFile, TalliedFile
 from suffixsvc_caches.atomic import FULL, require_new
 from suffixsvc_caches.building import LookupCaches, LookupFiles, LookupSpec, Provenance
@@ -106,9 +106,8 @@ def _from_folder(
     if not (data / "data.mdb").is_file():
         raise InvalidInputError("there is no data folder", expected="a folder with a data.mdb", got=data)
     with SuffixCache(data, background=False) as cache:
-        if all(record.path != path for record in cache.namespaces()):
-            known = ", ".join(record.path for record in cache.namespaces())
-            raise UnknownNamespaceError(f"there is no namespace {path!r}", expected=known[:200] or None)
+        if not cache.has_namespace(path):
+            raise unknown_namespace(path)
         namespace = cache.namespace(path)
         done = _export(namespace, wanted, folder, context_tokens)
         found = [Records(each, [file]) for each, file in zip(wanted, done.files, strict=True)]

@@ -41,6 +41,9 @@ def list_namespaces(
     if as_json:
         typer.echo(json.dumps([{"path": each.path, "tokenizer": each.tokenizer} for each in records]))
         return
+    if not records:
+        none = f"no namespace {prefix!r}, and none below it" if prefix else "no namespaces"
+        typer.echo(none, err=True)
     for record in records:
         typer.echo(f"{record.path}\t{record.tokenizer or '-'}")
 
