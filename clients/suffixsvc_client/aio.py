@@ -100,6 +100,7 @@ class AsyncSuffixClient:
 
     async def close(self) -> None:
         """Let go of the connection. Open sessions stay on the service until they expire. Idempotent."""
+        self._procedures.closed = True
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)

@@ -54,7 +54,8 @@ class SuffixClient:
         transport: instead of the one to ``target``.
 
     Steps never raise for the service's sake and never wait longer than their timer: what goes wrong is an
-    empty draft, counted in :attr:`counts`. What must not get lost (close, add_outputs, forget) raises.
+    empty draft, counted in :attr:`counts`. That the service cannot be reached is logged, once an outage. What
+    must not get lost (close, add_outputs, forget) raises.
     Thread-safe; one session belongs to one thread at a time.
     """
 
@@ -152,6 +153,7 @@ class SuffixClient:
 
     def close(self) -> None:
         """Let go of the connection. Open sessions stay on the service until they expire. Idempotent."""
+        self._procedures.closed = True
         self._background.stop()
         self._transport.close()
 
@@ -244,7 +246,7 @@ class ClientNamespace:
         Raises:
             InvalidTokensError, InvalidLabelsError, InvalidNamespaceError: nothing was sent.
             LimitExceededError, TokenizerMismatchError, UnknownNamespaceError (in ``reads``): the service
-            refuses.
+            refuses. ServiceUnavailableError: the client is closed.
         """
         state = SessionState(self._path, self._tokenizer, prompt_token_ids, output_token_ids, labels, reads)
         self._client.run(self._client.procedures.open(state))

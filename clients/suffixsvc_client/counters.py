@@ -16,13 +16,13 @@ class EmptyReason(enum.StrEnum):
 
     #: no answer in time
     TIMEOUT = "timeout"
-    #: nobody there, connection lost, draining
+    #: the service cannot be reached, or ends; the session may not be open yet
     UNAVAILABLE = "unavailable"
     #: an answer that is not of our protocol
     PROTOCOL = "protocol"
     #: not asked: the service failed too often just now
     BREAKER_OPEN = "breaker-open"
-    #: the service does not know the session (any more); it is being opened again
+    #: the service does not know the session any more; it is being opened again
     SESSION_LOST = "session-lost"
     #: the service will not have this session: over a limit, another tokenizer
     REFUSED = "refused"

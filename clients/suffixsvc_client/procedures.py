@@ -7,6 +7,8 @@ waits, connects or looks at a clock of its own.
 from __future__ import annotations
 
 import contextlib
+import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, Final, NamedTuple
 
@@ -49,6 +51,8 @@ from suffixsvc_client.state import REFUSALS, Closing, Phase, SessionState, StepA
 
 __all__ = ["Procedures"]
 
+log = logging.getLogger(__name__)
+
 #: how often a close looks whether an opening in the background is over
 OPENING_POLL_S = 0.005
 #: a close that finds its session gone opens it again; only a service that restarts all the time needs more
@@ -76,13 +80,21 @@ class Procedures:
         self.config = config
         self.counters = Counters()
         self.breaker = Breaker(config.breaker_failures, config.breaker_pause_s, config.breaker_max_pause_s)
+        #: the client is closed
+        self.closed = False
         self._clock = clock
+        self._outages = threading.Lock()
+        #: the service is out of reach, and the log says so
+        self._outage = False
 
     # ------------------------------------------------------------------------------------------- opening
 
     def open(self, state: SessionState) -> Procedure[None]:
         """Open a session; raises when the service refuses it. A service that cannot be reached is no
-        error: the session opens in the background as soon as it can, and drafts nothing until then."""
+        error: the session opens in the background as soon as it can, and drafts nothing until then.
+        ServiceUnavailableError: the client is closed."""
+        if self.closed:
+            raise ServiceUnavailableError("the client is closed", remedy="Make a new client.")
         if not self.breaker.allows(self._clock()):
             return
         try:
@@ -118,7 +130,7 @@ class Procedures:
             state.opening_failed(ServiceUnavailableError("opening was interrupted"), self._clock())
             raise
         state.opened(plan)
-        self.breaker.succeeded()
+        self._succeeded()
         if again:
             self.counters.reopened()
 
@@ -155,7 +167,9 @@ class Procedures:
     def _why_not(self, state: SessionState, allowed: bool | None) -> EmptyReason:
         if state.phase is Phase.REFUSED:
             return EmptyReason.REFUSED
-        return EmptyReason.BREAKER_OPEN if allowed is False else EmptyReason.SESSION_LOST
+        if allowed is False:
+            return EmptyReason.BREAKER_OPEN
+        return EmptyReason.SESSION_LOST if state.was_live else EmptyReason.UNAVAILABLE
 
     def _ask(self, asked: list[_Asked], message: pb.StreamRequest, drafts: list[Draft]) -> Procedure[None]:
         before = [request for one in asked for request in one.call.before]
@@ -168,7 +182,7 @@ class Procedures:
         except BaseException:  # a cancelled task, an interrupted thread: what was sent is in doubt
             self._stream_failed(asked, ServiceUnavailableError("the step was interrupted"))
             raise
-        self.breaker.succeeded()
+        self._succeeded()
         answers = iter(replies)
         drafted: list[int] = []
         for one, item in zip(asked, items, strict=True):
@@ -292,10 +306,23 @@ class Procedures:
 
     def _note(self, error: SuffixError) -> None:
         """Tell the breaker: faults of the service count, its considered answers show that it lives."""
-        if isinstance(error, ServiceError):
-            self.breaker.failed(self._clock())
-        else:
-            self.breaker.succeeded()
+        if not isinstance(error, ServiceError):
+            self._succeeded()
+            return
+        self.breaker.failed(self._clock())
+        if self.breaker.open or isinstance(error, ServiceUnavailableError):
+            self._warn_of_outage(error)
+
+    def _succeeded(self) -> None:
+        self.breaker.succeeded()
+        self._outage = False
+
+    def _warn_of_outage(self, error: ServiceError) -> None:
+        """Once an outage, not once a step."""
+        with self._outages:
+            known, self._outage = self._outage or self.closed, True
+        if not known:
+            log.warning("no drafts until the service answers: %s", error)
 
 
 def _batch_items(replies: Sequence[pb.StreamReply], count: int) -> Sequence[pb.StepItem]:

@@ -127,6 +127,8 @@ class SessionState:
         self._costs = CostEncoder()
         self._last_draft_lost = False
         self.phase = Phase.UNOPENED
+        #: the service has had it
+        self.was_live = False
         self.refusal: SuffixError | None = None
         self.output_id: OutputId | None = None
         #: a failed attempt to open is not repeated before this time
@@ -300,7 +302,7 @@ class SessionState:
 
     def opened(self, plan: OpeningPlan) -> None:
         with self._lock:
-            self.phase, self.refusal = Phase.LIVE, None
+            self.phase, self.refusal, self.was_live = Phase.LIVE, None, True
             self._acked = self._sent = plan.end
             self._acked_cost = b""
 

@@ -60,7 +60,7 @@ def test_unix_addresses_go_the_direct_way_others_and_who_asks_do_not(folder: Pat
     assert isinstance(open_transport(f"unix:{folder}/s"), UnixTransport)
     assert isinstance(open_transport(f"unix:{folder}/s", direct=False), GrpcTransport)
     assert isinstance(open_transport("localhost:1"), GrpcTransport)
-    with pytest.raises(InvalidConfigError, match="not the address"):
+    with pytest.raises(InvalidConfigError, match="must be unix:PATH or HOST:PORT"):
         open_transport("unix:")
     with pytest.raises(InvalidConfigError, match="direct makes no sense"):
         ClientConfig(direct="yes")  # type: ignore[arg-type] # the point

@@ -466,3 +466,60 @@ async def test_asyncio_the_same(fake: FakeTransport, cache: SuffixCache) -> None
         assert client.counts.reopened == 1
         await session.close()
         assert stored(cache) == [[11, 12, 13, 14]]
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.name.startswith("suffixsvc_client")]
+
+
+def test_a_service_out_of_reach_is_told_once_an_outage(
+    fake: FakeTransport, client: SuffixClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mistyped address left no trace in the log, and its steps were counted as session-lost."""
+    fake.fail_with = down
+    session = client.namespace("a").open_session([1, 2, 3])
+    for word in WORDS:
+        session.step([word])
+    reasons = {EmptyReason.UNAVAILABLE, EmptyReason.BREAKER_OPEN}
+    assert set(client.counts.empty) <= reasons
+    assert client.counts.empty[EmptyReason.UNAVAILABLE] > 0
+    assert warnings_of(caplog) == ["no drafts until the service answers: down"]
+    fake.fail_with = None
+    drafts_again(session)
+    fake.fail_with = down
+    for word in WORDS:
+        session.step([word])
+    assert warnings_of(caplog) == ["no drafts until the service answers: down"] * 2
+
+
+def test_a_service_that_does_not_answer_in_time_is_told_when_it_is_asked_no_more(
+    fake: FakeTransport, client: SuffixClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A late answer is no outage; so many that the breaker opens are one."""
+    session = client.namespace("a").open_session([1])
+    fake.fail_with = lambda: ServiceTimeoutError("late")
+    session.step([2])
+    assert warnings_of(caplog) == []
+    for word in WORDS:
+        session.step([word])
+    assert warnings_of(caplog) == ["no drafts until the service answers: late"]
+
+
+def test_a_closed_client_opens_no_session(fake: FakeTransport, caplog: pytest.LogCaptureFixture) -> None:
+    """It returned a session that never drafted."""
+    client = SuffixClient(transport=fake)
+    session = client.namespace("a").open_session([1])
+    client.close()
+    with pytest.raises(ServiceUnavailableError, match=r"^the client is closed\. Make a new client\.$"):
+        client.namespace("a").open_session([1])
+    fake.fail_with = down
+    session.step([2])
+    assert warnings_of(caplog) == []
+
+    async def closed() -> None:
+        later = AsyncSuffixClient(transport=AsyncFakeTransport(fake))
+        await later.close()
+        with pytest.raises(ServiceUnavailableError, match="the client is closed"):
+            await later.namespace("a").open_session([1])
+
+    asyncio.run(closed())
