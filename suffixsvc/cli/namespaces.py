@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,10 +14,16 @@ if TYPE_CHECKING:
     from suffixsvc_client import SuffixClient
 
     from suffixsvc import SuffixCache
+    from suffixsvc.types import NamespaceRecord
 
 __all__ = ["app"]
 
-app = typer.Typer(help="List and delete namespaces.", no_args_is_help=True)
+app = typer.Typer(
+    help="List and delete namespaces.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
 
 Server = Annotated[str | None, typer.Option(help="Address of a running service: unix:PATH or HOST:PORT.")]
 Data = Annotated[Path | None, typer.Option(help="Or a data folder that no process has open.")]
@@ -31,21 +37,26 @@ def list_namespaces(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """List namespaces and the fingerprints of their tokenizers."""
+    """List namespaces: path, fingerprint of the tokenizer, outputs, tokens, and the bytes that these take.
+
+    The bytes are what counts for limits, in log and index (docs/statistics.md).
+    """
     with _backend(server, data) as backend:
-        records = [
-            record
+        found = [
+            each
             for record in backend.namespaces()
             if not prefix or record.path == prefix or record.path.startswith(prefix + "/")
+            for each in _described(backend, record)
         ]
     if as_json:
-        typer.echo(json.dumps([{"path": each.path, "tokenizer": each.tokenizer} for each in records]))
+        typer.echo(json.dumps(found))
         return
-    if not records:
+    if not found:
         none = f"no namespace {prefix!r}, and none below it" if prefix else "no namespaces"
         typer.echo(none, err=True)
-    for record in records:
-        typer.echo(f"{record.path}\t{record.tokenizer or '-'}")
+    for each in found:
+        counts = f"{each['outputs']:,} outputs\t{each['tokens']:,} tokens\t{each['bytes']:,} bytes"
+        typer.echo(f"{each['path']}\t{each['tokenizer'] or '-'}\t{counts}")
 
 
 @app.command()
@@ -68,6 +79,23 @@ def delete(
         outputs = backend.delete_namespace(path, force=force)
     plain = json.dumps({"namespace": path, "outputs": outputs})
     typer.echo(plain if as_json else f"{outputs:,} outputs deleted")
+
+
+def _described(backend: SuffixClient | SuffixCache, record: NamespaceRecord) -> Iterator[dict[str, Any]]:
+    """A namespace with its counts; nothing where it was deleted in the meantime."""
+    from suffixsvc.errors import UnknownNamespaceError
+
+    try:
+        stats = backend.namespace(record.path).stats()
+    except UnknownNamespaceError:
+        return
+    yield {
+        "path": record.path,
+        "tokenizer": record.tokenizer,
+        "outputs": stats.outputs,
+        "tokens": stats.tokens,
+        "bytes": stats.held_bytes,
+    }
 
 
 @contextmanager

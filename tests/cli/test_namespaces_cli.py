@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
+from suffixsvc_client import ClientConfig, ServiceStats, SuffixClient
+from support.serving import ServeProcess, socket_dir
+
 from suffixsvc import SuffixCache
+from suffixsvc.engine.cache import CacheStats
 
 
 def suffixsvc(*arguments: str, verb: str = "namespaces") -> subprocess.CompletedProcess[str]:
@@ -29,7 +34,6 @@ def test_namespaces_of_a_folder_are_listed_and_deleted(tmp_path: Path) -> None:
     assert again.returncode == 2
     assert "namespace 'a' must exist" in again.stderr
     assert "`suffixsvc namespaces list` shows those that are there" in again.stderr
-    assert suffixsvc("list", "--data", str(folder)).stdout == "a/b\tt\nab\tt\n"
     below = suffixsvc("list", "nope", "--data", str(folder))
     assert (below.returncode, below.stdout) == (0, "")
     assert below.stderr == "no namespace 'nope', and none below it\n"
@@ -40,6 +44,38 @@ def test_namespaces_of_a_folder_are_listed_and_deleted(tmp_path: Path) -> None:
     assert exported.returncode == 2
     assert "namespace 'nope' must exist" in exported.stderr
     assert "`suffixsvc namespaces list` shows" in exported.stderr
+    rows = [line.split("\t") for line in suffixsvc("list", "--data", str(folder)).stdout.splitlines()]
+    assert [row[:2] for row in rows] == [["a/b", "t"], ["ab", "t"]]
     neither = suffixsvc("list")
     assert neither.returncode == 2
     assert "one of --server and --data must be given" in neither.stderr
+
+
+def test_the_list_shows_what_namespaces_hold(tmp_path: Path) -> None:
+    """No command showed statistics: the list had paths and fingerprints only. A service and a folder have the
+    same figures, also of a namespace that no session uses."""
+    folder = tmp_path / "d"
+    with SuffixCache(folder) as cache:
+        for number in range(2):
+            cache.namespace("a", "t").add_output([1, 2, 3, number])
+    told = json.loads(suffixsvc("list", "--data", str(folder), "--json").stdout)
+    held = told[0]["bytes"]
+    assert held > 0
+    assert told == [{"path": "a", "tokenizer": "t", "outputs": 2, "tokens": 8, "bytes": held}]
+    (shown,) = suffixsvc("list", "--data", str(folder)).stdout.splitlines()
+    assert shown == f"a\tt\t2 outputs\t8 tokens\t{held:,} bytes"
+    with socket_dir() as place:
+        service = ServeProcess(place)
+        with service.start(), SuffixClient(service.address, ClientConfig(call_timeout_s=300)) as client:
+            client.namespace("a", "t").add_output([1, 2, 3])
+            served = json.loads(suffixsvc("list", "--server", service.address, "--json").stdout)
+            assert [(each["path"], each["outputs"], each["tokens"]) for each in served] == [("a", 1, 3)]
+            assert served[0]["bytes"] == client.namespace("a").stats().held_bytes > 0
+
+
+def test_the_page_of_statistics_names_every_field() -> None:
+    """docs/statistics.md explains all that stats() returns, of the client and of the engine."""
+    page = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text(encoding="utf-8")
+    for record in (ServiceStats, CacheStats):
+        for field in fields(record):
+            assert f"`{field.name}`" in page, field.name
