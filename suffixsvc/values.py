@@ -246,12 +246,12 @@ def not_tokens(data: bytes, name: str = "token_ids") -> InvalidTokensError:
         expected, got = "packed int32: a multiple of 4 bytes", f"{len(data)} bytes"
     else:
         expected, got = f"ids in 0 .. {MAX_TOKEN_ID}", str(np.frombuffer(data, "<i4").min())
-    return InvalidTokensError(f"{name} are not token ids", expected=expected, got=got)
+    return InvalidTokensError(f"{name} must be token ids", expected=expected, got=got)
 
 
 def _bad_tokens(name: str, expected: object, got: object) -> InvalidTokensError:
     return InvalidTokensError(
-        f"{name} are not token ids",
+        f"{name} must be token ids",
         expected=expected,
         got=got,
         remedy="Pass a list of ints or a 1-D numpy integer array.",

@@ -152,14 +152,25 @@ _app = typer.Typer(
 )
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from suffixsvc.cli.version import version  # not for --help
+
+        version()
+        raise typer.Exit
+
+
 @_app.callback()
 def _root(
     debug: bool = typer.Option(
         False, "--debug", help="Show the traceback of errors. Also: SUFFIXSVC_DEBUG=1."
     ),
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version, as the verb does."
+    ),
 ) -> None:
     # main() has taken --debug out of the arguments: it is declared here so that --help names it.
-    del debug
+    del debug, version
 
 
 def describe(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from rich.progress import (
 )
 from rich.table import Table
 from rich.text import Text
-from suffixsvc_caches.building import BuildResult, BuildSpec, LookupFiles, Written
+from suffixsvc_caches.building import BuildResult, BuildSpec, LookupFiles, LookupSpec, Written
 from suffixsvc_caches.counting import Progress
 from suffixsvc_caches.sizes import show_size
 
@@ -120,18 +120,33 @@ def print_result(spec: BuildSpec, result: BuildResult) -> None:
         where = f"{spec.corpus.namespace} in {spec.corpus.place}"
         table.add_row("corpus", Text(where), f"{result.corpus_outputs:,} outputs", "")
     console.print(table)
-    warn_of_empty(LookupFiles(result.static, result.dynamic))
+    warn_of_empty(LookupFiles(result.static, result.dynamic), spec.static or spec.dynamic)
 
 
-def warn_of_empty(files: LookupFiles) -> None:
-    """Say of a cache that nothing is in it: llama.cpp would load it all the same."""
-    for written in (files.static, files.dynamic):
+def warn_of_empty(files: LookupFiles, spec: LookupSpec | None) -> None:
+    """Warn of a cache without records: llama.cpp would load it all the same.
+
+    Args:
+        spec: what was left out, of either file.
+    """
+    for written, shortest in ((files.static, "2 tokens"), (files.dynamic, "1 token")):
         if written is not None and not written.pairs:
-            typer.echo(
-                f"warning: {written.path} is empty: no n-gram of the logs was seen often enough, and with the"
-                " same follower often enough, for what was asked for (--min-count, a budget, --compact)",
-                err=True,
-            )
+            typer.echo(f"warning: {written.path} is empty: {_why_empty(shortest, spec)}", err=True)
+
+
+def _why_empty(shortest: str, spec: LookupSpec | None) -> str:
+    left_out = {
+        "--min-count": spec is not None and spec.min_count > 1,
+        "--budget": spec is not None and spec.budget_bytes is not None,
+        "--compact": spec is not None and spec.compact,
+    }
+    given = [option for option, is_given in left_out.items() if is_given]
+    if not given:
+        return f"its shortest n-gram has {shortest}, and no text is longer"
+    return (
+        "no n-gram was seen often enough, and with the same follower often enough, for"
+        f" {', '.join(given)}; or no text is longer than an n-gram"
+    )
 
 
 def caches_table(files: LookupFiles) -> Table:
@@ -139,6 +154,6 @@ def caches_table(files: LookupFiles) -> Table:
     table = Table("made", "", "n-grams", "size", box=None, pad_edge=False)
     for name, written in (("static cache", files.static), ("dynamic cache", files.dynamic)):
         if written is not None:
-            by_order = ", ".join(f"{count:,} of {order}" for order, count in written.ngrams.items())
+            by_order = ", ".join(f"{count:,} {order}-grams" for order, count in written.ngrams.items())
             table.add_row(name, Text(str(written.path)), by_order, show_size(written.size_bytes))
     return table

@@ -64,10 +64,11 @@ def export(
     def lookup(path: Path | None) -> LookupSpec | None:
         return LookupSpec(path, limit, compact, min_count, top, exact_counts) if path else None
 
+    static, dynamic = lookup(lookup_static), lookup(lookup_dynamic)
     done = export_lookup(
         ExportSource(namespace, data, server or ""),
-        lookup(lookup_static),
-        lookup(lookup_dynamic),
+        static,
+        dynamic,
         context_tokens=context,
         force=force,
     )
@@ -87,4 +88,4 @@ def export(
     console = Console()
     console.print(f"{done.outputs:,} outputs, {done.tokens:,} tokens, tokenizer {done.tokenizer or '?'}")
     console.print(caches_table(done.files))
-    warn_of_empty(done.files)
+    warn_of_empty(done.files, static or dynamic)

@@ -84,13 +84,18 @@ def download(name: str, *, directory: Path | None = None, source: str | None = N
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task(name, total=None)
+    bar = Progress(*columns, console=console)
+    task = bar.add_task(name, total=None)
 
-        def show(done: int, total: int, what: str) -> None:
-            bar.update(task, completed=done, total=total, description=f"{name}: {what}")
+    def show(done: int, total: int, what: str) -> None:
+        bar.start()  # not before: an error in the name or the source has no progress
+        bar.update(task, completed=done, total=total, description=f"{name}: {what}")
 
+    try:
         file = models.get(name, progress=show, directory=directory, source=source)
+    finally:
+        if bar.live.is_started:
+            bar.stop()
     status = next(s for s in models.list_models(directory=directory) if s.model.name == name)
     if not status.hash_known:
         console.print(

@@ -68,6 +68,21 @@ def test_a_cache_without_a_record_is_warned_of(run: Run, texts: list[object], tm
     assert "empty" not in wrong
 
 
+def test_an_empty_cache_is_explained_by_what_was_given(run: Run, tmp_path: Path) -> None:
+    """A log of one response of 2 tokens makes no 2-gram with a follower. The warning blamed --min-count, a
+    budget or --compact, none of which was given."""
+    log, s = tmp_path / "short.jsonl", tmp_path / "s.bin"
+    log.write_text('{"response_token_ids": [7, 8]}\n')
+    code, _, wrong = run(log, "--lookup-static", s)
+    assert (code, s.stat().st_size) == (0, 0), wrong
+    assert f"{s} is empty: its shortest n-gram has 2 tokens, and no text is longer" in wrong
+    assert "--" not in wrong
+    code, _, wrong = run(log, "--lookup-static", s, "--compact", "--force")
+    assert code == 0
+    assert "for --compact;" in wrong
+    assert "--min-count" not in wrong
+
+
 def test_from_texts_to_caches(run: Run, texts: list[object], tmp_path: Path) -> None:
     s, d = tmp_path / "s.bin", tmp_path / "d.bin"
     outputs = ["--lookup-static", s, "--lookup-dynamic", d, "--data", tmp_path / "data", "--namespace", "a/b"]
@@ -99,7 +114,7 @@ def test_from_texts_to_caches(run: Run, texts: list[object], tmp_path: Path) -> 
 def test_what_people_read(run: Run, texts: list[object], tmp_path: Path) -> None:
     code, told, wrong = run(*texts, "--lookup-static", tmp_path / "s.bin", "--dedupe")
     assert (code, wrong) == (0, "")
-    for word in ("1 malformed", "tokens counted", "1 duplicates left out", "static cache", "of 2"):
+    for word in ("1 malformed", "tokens counted", "1 duplicates left out", "static cache", "2-grams"):
         assert word in told, told
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from suffixsvc import cli
+from suffixsvc.cli.models import download
 from suffixsvc.config import Limits
 from suffixsvc.errors import MissingExtraError, ModelNotFoundError
 
@@ -173,6 +174,32 @@ def test_version_says_what_is_installed() -> None:
     assert result.returncode == 0
     assert result.stdout.startswith("suffixsvc ")
     assert "python " in result.stdout
+
+
+def test_version_is_an_option_as_well() -> None:
+    """`suffixsvc --version` was no such option; the verb prints the same."""
+    asked = run("--version")
+    assert (asked.returncode, asked.stdout) == (0, run("version").stdout), asked.stderr
+
+
+def test_no_verb_offers_to_install_completion() -> None:
+    """`namespaces --help` alone showed --install-completion and --show-completion."""
+    for verb in cli.VERBS:
+        assert "completion" not in run(verb, "--help").stdout, verb
+
+
+@pytest.mark.parametrize("terminal", ["0", "1"])
+def test_a_model_that_is_not_known_has_no_progress(
+    terminal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`models get nosuch` drew a progress bar before its error."""
+    monkeypatch.setenv("SUFFIXSVC_HOME", str(tmp_path))
+    monkeypatch.setenv("TTY_COMPATIBLE", terminal)
+    monkeypatch.setenv("TTY_INTERACTIVE", terminal)
+    with pytest.raises(ModelNotFoundError, match="nosuch"):
+        download("nosuch")
+    captured = capsys.readouterr()
+    assert captured.out + captured.err == ""
 
 
 def test_models_list_shows_names_sizes_and_sources(tmp_path: Path) -> None:

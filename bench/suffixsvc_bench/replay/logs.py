@@ -118,6 +118,10 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
                 yield record
     except InvalidInputError as error:
         raise _at(path, number, error) from None
+    except FileNotFoundError:
+        raise InvalidInputError(
+            f"the log {path} must exist", expected="JSON lines in UTF-8, plain or .gz", got="no such file"
+        ) from None
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise InvalidInputError(
             f"cannot read the log {path} (line {number})",

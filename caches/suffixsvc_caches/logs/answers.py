@@ -49,7 +49,7 @@ def answer_content(value: Any, options: ReadOptions) -> Content:
     if value is None:
         return ""
     if _is_ids(value):
-        return _as_ids(value, "response")
+        return _as_ids(value, options.response_field or "response_token_ids")
     if isinstance(value, list):
         return _list_text(value, options)
     if isinstance(value, dict):
@@ -68,7 +68,7 @@ def prompt_content(value: Any, options: ReadOptions) -> Content:
     if isinstance(value, str):
         return value
     if _is_ids(value):
-        return _as_ids(value, "prompt")
+        return _as_ids(value, options.prompt_field or "prompt_token_ids")
     if isinstance(value, dict) and "role" in value:
         value = [value]
     if isinstance(value, list):
@@ -112,7 +112,7 @@ def _as_ids(value: Any, name: str) -> TokenArray:
     """Token ids. InvalidTokensError: other numbers, or true and false, which numpy takes for 1 and 0."""
     ids = as_token_array(value, name)
     if isinstance(value, list) and ids.min() <= 1 and bool in map(type, value):
-        raise InvalidTokensError(f"{name} are not token ids", expected="numbers", got="true or false")
+        raise InvalidTokensError(f"{name} must be token ids", expected="numbers", got="true or false")
     return ids
 
 
