@@ -75,13 +75,10 @@ class Limits:
             value = getattr(self, f.name)
             integral = f.type in ("int", int)
             if isinstance(value, bool) or not isinstance(value, int if integral else (int, float)):
-                raise InvalidConfigError(
-                    f"limit {f.name} has the wrong type", expected=f.type, got=repr(value)
-                )
+                kind = "an int" if integral else "a number"
+                raise InvalidConfigError(f"{f.name} must be {kind}", got=repr(value))
             if not math.isfinite(value) or value <= 0:
-                raise InvalidConfigError(
-                    f"limit {f.name} makes no sense", expected="a positive number", got=repr(value)
-                )
+                raise InvalidConfigError(f"{f.name} must be a positive number", got=repr(value))
 
 
 def validate_namespace(path: Any) -> str:

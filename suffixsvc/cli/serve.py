@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -120,9 +121,21 @@ def serve(
     SIGTERM or Ctrl-C drains it: live sessions are committed as incomplete, the store is closed, exit code 0.
     """
     # heavy parts load only when the verb runs, so that --help answers at once
+    from suffixsvc.errors import InvalidConfigError
     from suffixsvc.policies import Policies
     from suffixsvc.service.run import ServeConfig, serve_until_signal
 
+    for option, value in (
+        ("--max-sessions", max_sessions),
+        ("--max-session-tokens", max_session_tokens),
+        ("--max-message-mib", max_message_mib),
+        ("--max-store-gib", max_store_gib),
+        ("--max-cache-gib", max_cache_gib),
+        ("--session-idle-seconds", session_idle_seconds),
+        ("--expiry-grace-seconds", expiry_grace_seconds),
+    ):
+        if value is not None and not 0 < value < math.inf:
+            raise InvalidConfigError(f"{option} must be a positive number", got=value)
     told: dict[str, Any] = {
         "max_sessions": max_sessions,
         "max_session_tokens": max_session_tokens,

@@ -86,6 +86,24 @@ def require_own_socket(address: UnixAddress) -> None:
         )
 
 
+def bind_error(address: Address, got: object) -> ListenError:
+    """Why gRPC could not bind an address: it says nothing to the point of a folder that takes no sockets."""
+    if isinstance(address, UnixAddress):
+        folder = os.path.dirname(address.path)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                probe.bind(address.path)
+            os.unlink(address.path)
+        except OSError as error:
+            return ListenError(
+                f"cannot listen on {address}: the folder {folder} must be one where this user can make "
+                "sockets",
+                got=error.strerror,
+                remedy="Choose another folder, or let this user write to it.",
+            )
+    return ListenError(f"cannot listen on {address}", expected="a free address", got=got)
+
+
 def prepare(address: Address, *, insecure_network: bool = False) -> None:
     """Make sure that the address is ours to take, that of the direct socket with it; a stale socket file is
     removed. ListenError otherwise."""
@@ -106,7 +124,7 @@ def _clear_stale_socket(address: UnixAddress) -> None:
         raise ListenError(
             f"cannot listen on {address}",
             expected=f"a folder {folder}",
-            got="none",
+            got="a file" if os.path.lexists(folder) else "none",
             remedy="Create it first.",
         )
     try:

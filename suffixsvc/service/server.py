@@ -13,7 +13,7 @@ import structlog
 
 from suffixsvc.background import PeriodicTask
 from suffixsvc.config import Limits
-from suffixsvc.errors import ListenError, MissingExtraError
+from suffixsvc.errors import MissingExtraError
 from suffixsvc.lifecycle import SERVER_OPTIONS, owner_only_umask
 from suffixsvc.service.admission import Admission
 from suffixsvc.service.direct import DirectSocket
@@ -24,6 +24,7 @@ from suffixsvc.service.listen import (
     Address,
     TcpAddress,
     UnixAddress,
+    bind_error,
     direct_address,
     prepare,
     require_own_socket,
@@ -143,7 +144,7 @@ class SuffixServer:
             with owner_only_umask():
                 port = self._server.add_insecure_port(str(address))
         except RuntimeError as error:
-            raise ListenError(f"cannot listen on {address}", expected="a free address", got=error) from None
+            raise bind_error(address, error) from None
         if isinstance(address, UnixAddress):
             self._sockets.append((address.path, os.stat(address.path).st_ino))
             require_own_socket(address)

@@ -120,7 +120,7 @@ def test_a_network_address_needs_saying_so(folder: Path) -> None:
 
 
 def test_limits_that_make_no_sense(folder: Path) -> None:
-    assert "max_sessions" in refused(ServeProcess(folder, "--max-sessions", "0"))
+    assert "--max-sessions must be" in refused(ServeProcess(folder, "--max-sessions", "0"))
     assert "session_idle_seconds" in refused(ServeProcess(folder, "--session-idle-seconds", "nan"))
 
 
@@ -190,3 +190,13 @@ with stop_signal() as wait_for_stop:
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--max-cache-gib", "0"), ("--max-sessions", "-1"), ("--session-idle-seconds", "nan")],
+)
+def test_a_limit_that_is_not_positive_is_refused_by_its_option(folder: Path, option: str, value: str) -> None:
+    """The error named a field of the engine: "limit max_cache_bytes makes no sense"."""
+    line = refused(ServeProcess(folder, option, value))
+    assert line == f"suffixsvc serve: {option} must be a positive number; got {value}"

@@ -126,3 +126,17 @@ def test_a_file_that_is_no_socket_is_left_alone(cache: SuffixCache, folder: Path
 def test_a_folder_that_is_not_there(cache: SuffixCache, folder: Path) -> None:
     with pytest.raises(ListenError, match="a folder"), serving(cache, f"unix:{folder}/no/s.sock"):
         pass
+
+
+def test_a_folder_in_which_no_socket_can_be_made_is_named(cache: SuffixCache, folder: Path) -> None:
+    """The error was a dump of gRPC's own status. Not even root can make a socket in /sys."""
+    with pytest.raises(ListenError) as caught, serving(cache, "unix:/sys/s.sock"):
+        pass
+    head, got = str(caught.value).split("; got ")
+    assert head == (
+        "cannot listen on unix:/sys/s.sock: the folder /sys must be one where this user can make sockets"
+    )
+    assert got.startswith(("Operation not permitted.", "Permission denied.", "Read-only file system."))
+    (folder / "file").write_text("")
+    with pytest.raises(ListenError, match="got a file"), serving(cache, f"unix:{folder}/file/s.sock"):
+        pass
