@@ -84,7 +84,9 @@ def test_killed(service: ServeProcess, connect: Callable[[str], Any]) -> None:
     for word in WORDS:
         assert len(session.step([word])) == 0
     assert session.length == 3 + 4 * len(WORDS)
-    assert counts(client).empty.keys() <= {EmptyReason.UNAVAILABLE, EmptyReason.BREAKER_OPEN}
+    # a step's timer may end before a busy machine answers, or reports the connection that broke
+    known = {EmptyReason.UNAVAILABLE, EmptyReason.BREAKER_OPEN, EmptyReason.TIMEOUT}
+    assert counts(client).empty.keys() <= known
     with pytest.raises(ServiceError):
         session.close()
     assert not session.closed
