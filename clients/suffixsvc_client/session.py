@@ -82,11 +82,12 @@ class ClientSession:
 
         Args:
             incomplete: mark the output as one whose model had not finished.
-            wait: return after the output is durable. False: once the service has taken it over.
+            wait: return after the output is durable. False: once the service has taken it over, unless it
+                replaces an incomplete output, which stays until its replacement is durable.
 
         Returns:
-            The output's id; None when nothing was written, ``commit=False`` or ``wait=False``. A second
-            call returns the same.
+            The output's id; None when nothing was written or kept, with ``commit=False``, and when it was
+            not waited for. A second call returns the same.
 
         Raises:
             ServiceError, StoreError: the session stays open, and close can be called again.

@@ -246,7 +246,8 @@ class SessionRegistry:
         a while, to be closed again (see :class:`UnkeptSessions`).
 
         What an expired or drained session left as incomplete goes once its client has resumed and closed it,
-        or discards it; also where the service was restarted in between.
+        or discards it; also where the service was restarted in between. It goes after its replacement is
+        durable, so such a close waits whatever ``wait`` is.
         """
         closed = self._closed(session_id)
         if closed is not None and not closed.expired:
@@ -258,12 +259,14 @@ class SessionRegistry:
                 left = self._left.contained_in(session, entry.session_id)
                 entry.resumed = tuple(each.output_id for each in left)
                 try:
-                    output_id = session.close(commit, incomplete=incomplete, wait=wait, session_id=session_id)
+                    output_id = session.close(
+                        commit, incomplete=incomplete, wait=wait or bool(left), session_id=session_id
+                    )
                 except Exception:
                     self.unkept.note(entry, session.length)
                     raise
                 self._retire(entry, Closed(entry.identity, output_id, expired=False))
-                if output_id is not None or not (commit and wait):
+                if output_id is not None or not commit:
                     self._left.forget(left, output_id)
                 return output_id
         except SessionClosedError:

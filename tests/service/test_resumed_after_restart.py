@@ -13,6 +13,7 @@ from support.serving import eventually
 
 from suffixsvc import Limits, SuffixCache
 from suffixsvc.errors import StoreError, UnknownSessionError
+from suffixsvc.policies import Policies, Policy
 from suffixsvc.service import unkept as unkept_module
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.v1 import suffix_cache_pb2 as pb
@@ -20,6 +21,9 @@ from suffixsvc.v1 import suffix_cache_pb2 as pb
 PROMPT = [1, 2, 3]
 TEXT = list(range(100, 160))
 NS = "a"
+#: a namespace with room for an output of 1000 tokens, not of 3000
+LIMITED = "limited"
+POLICIES = Policies({LIMITED: Policy(max_bytes=200_000, pinned=True)})
 
 
 class Service:
@@ -27,7 +31,7 @@ class Service:
 
     def __init__(self, folder: Path) -> None:
         self.disk = FailingDisk()
-        self.cache = SuffixCache(folder, crash_hook=self.disk, background=False)
+        self.cache = SuffixCache(folder, policies=POLICIES, crash_hook=self.disk, background=False)
         self.handlers = Handlers(self.cache, Limits(), durable=True, version="")
 
     def open(
@@ -137,6 +141,40 @@ def test_a_resumed_session_that_does_not_wait_replaces_it_too(drained: Service) 
     drained.open(TEXT)
     drained.step([7, 8])
     drained.close(no_wait=True)
+    drained.cache.check()
+    assert drained.outputs() == [([*TEXT, 7, 8], False)]
+
+
+@pytest.mark.parametrize("no_wait", [False, True])
+def test_a_replacement_that_the_limits_refuse_leaves_what_the_drain_committed(
+    restart: Restart, no_wait: bool
+) -> None:
+    """A close that did not wait forgot the incomplete output at once. Where a limit refused the longer one,
+    the namespace had neither: an acknowledged output was lost."""
+    text = list(range(1000))
+    restart().open(text, namespace=LIMITED)
+    service = restart()
+    service.open([*text, *range(5000, 7000)], namespace=LIMITED)
+    assert service.close(no_wait=no_wait) is None
+    assert service.outputs(LIMITED) == [(text, True)]
+    assert service.cache.namespace(LIMITED).stats().refused_outputs == 1
+
+
+@pytest.mark.parametrize("no_wait", [False, True])
+def test_a_replacement_that_the_store_does_not_take_leaves_what_the_drain_committed(
+    drained: Service, no_wait: bool
+) -> None:
+    """The same where the disk failed: the close that did not wait reported success. The session stays open,
+    and closing it again replaces the incomplete output."""
+    drained.open(TEXT)
+    drained.step([7, 8])
+    drained.disk.failing.set()
+    with pytest.raises(StoreError):
+        drained.close(no_wait=no_wait)
+    drained.disk.failing.clear()
+    assert drained.outputs() == [(TEXT, True)]
+    eventually(drained.writes, "the store has recovered")
+    drained.close(no_wait=no_wait)
     drained.cache.check()
     assert drained.outputs() == [([*TEXT, 7, 8], False)]
 
