@@ -273,7 +273,6 @@ def test_the_index_is_whole_between_turns() -> None:
     index, kept = Index(), tokens(rng, 5_000, 60)
     text = tokens(rng, 150_000, 60)
     index.add(kept, 0, 1)
-    index.add(text, 0, 2)
 
     def look() -> bool:
         assert index.check() == ""
@@ -283,7 +282,12 @@ def test_the_index_is_whole_between_turns() -> None:
         assert index.longest_match(kept[:100]) == 64
         return len(kept) < index.stats().tokens < len(kept) + len(text)
 
-    assert meets(lambda: index.remove(text, 0), look, 1)
+    for _ in range(20):
+        index.add(text, 0, 2)
+        if meets(lambda: index.remove(text, 0), look, 1):
+            break
+    else:
+        pytest.fail("no look met a text half removed, in twenty of them")
     assert index.check() == ""
     assert index.stats().tokens == len(kept)
     assert index.remove(kept, 0)
@@ -345,21 +349,26 @@ def hubby_segment(folder: Path, outputs: int, length: int) -> Segment:
 def test_outputs_are_forgotten_while_a_segment_is_settled(tmp_path: Path) -> None:
     """Settling 256 texts held the segment's lock for up to 0.7 s; a Forget waited for it while it held the
     cache's, and every open with it. A text is settled outside of the lock now."""
-    segment = hubby_segment(tmp_path, 400, 1_000)
-    outputs = segment.outputs()
-    rest = iter(outputs[200:])
-    segment.forget(outputs[:200])
-    reset_holds()
-    forgotten = 0
+    path = hubby_segment(tmp_path, 400, 1_000).path
+    outputs = Segment(path).outputs()
 
-    def forget() -> bool:
-        nonlocal forgotten
-        if segment.stats().unsettled == 200 and forgotten == 0:
-            return False  # not under way yet
-        forgotten += segment.forget([next(rest, 0)])
-        return segment.stats().unsettled > forgotten  # after settling none of the first ones is left
+    def settled_beside_forgets() -> Segment | None:
+        segment = Segment(path, outputs[:200])
+        rest = iter(outputs[200:])
+        reset_holds()
+        forgotten = 0
 
-    assert meets(lambda: segment.settle(200), forget, 1)
+        def forget() -> bool:
+            nonlocal forgotten
+            if segment.stats().unsettled == 200 and forgotten == 0:
+                return False  # not under way yet
+            forgotten += segment.forget([next(rest, 0)])
+            return segment.stats().unsettled > forgotten  # after settling none of the first ones is left
+
+        return segment if meets(lambda: segment.settle(200), forget, 1) else None
+
+    segment = next(filter(None, (settled_beside_forgets() for _ in range(20))), None)
+    assert segment is not None, "no output was forgotten while a segment was settled, in twenty of them"
     assert longest_holds()["segment"][1] == 1  # an occurrence
     gone = {*outputs} - {*segment.outputs()}
     assert segment.settle() == 0
