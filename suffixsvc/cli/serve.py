@@ -46,7 +46,13 @@ def serve(
         ),
     ] = None,
     log_format: Annotated[
-        LogStyle, typer.Option(help="auto: for people on a terminal, JSON elsewhere.")
+        LogStyle,
+        typer.Option(
+            help=(
+                "auto: for people on a terminal, JSON elsewhere. Where more than 1,000 lines wait for the "
+                "reader of stderr, further ones are lost, and counted in a later line."
+            )
+        ),
     ] = LogStyle.auto,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log at debug level.")] = False,
     max_sessions: Annotated[

@@ -14,6 +14,7 @@ from suffixsvc.config import Limits
 from suffixsvc.engine import SuffixCache
 from suffixsvc.errors import ListenError
 from suffixsvc.lifecycle import announce_ready, require_ready_file, stop_signal, withdraw_ready
+from suffixsvc.log_output import queued_log_lines
 from suffixsvc.policies import Policies
 from suffixsvc.service.listen import parse_address, prepare
 from suffixsvc.service.logs import LogFormat, configure_logs
@@ -51,6 +52,11 @@ def serve_until_signal(config: ServeConfig) -> None:
     """Serve until SIGTERM or SIGINT, then drain. ListenError, StoreError, InvalidConfigError (the
     ready file) before anything was answered."""
     configure_logs(config.log_format, debug=config.debug)
+    with queued_log_lines():
+        _serve_until_signal(config)
+
+
+def _serve_until_signal(config: ServeConfig) -> None:
     if not config.listen:
         raise ListenError("no address to listen on", expected="--listen unix:PATH or --listen HOST:PORT")
     require_ready_file(config.ready_file)

@@ -1,8 +1,11 @@
-"""The program that reads the service's log has ended: `suffixsvc serve 2>&1 | head`."""
+"""The program that reads the service's log has ended (`suffixsvc serve 2>&1 | head`), or reads no longer."""
 
 from __future__ import annotations
 
+import json
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +13,10 @@ from suffixsvc_client import ClientConfig, SuffixClient
 from support.serving import ServeProcess, socket_dir
 
 from suffixsvc.errors import UnknownNamespaceError
+from suffixsvc.log_output import MOST_WAITING_LINES
+
+#: refused calls that overflow a pipe of 64 KiB and the service's queue
+_REFUSED = MOST_WAITING_LINES + 1000
 
 
 @pytest.fixture
@@ -40,3 +47,63 @@ def test_a_service_ends_in_order_though_no_process_reads_the_log(unread: ServePr
     assert unread.process is not None
     unread.send(signal.SIGINT)
     assert unread.process.wait(300) == 0
+
+
+@pytest.fixture
+def stalled() -> Iterator[ServeProcess]:
+    """A service whose stderr is a pipe that is open and not read, and that has no room left."""
+    with socket_dir() as folder, ServeProcess(folder) as service:
+        service.start()
+        with SuffixClient(service.address, ClientConfig(call_timeout_s=300)) as client:
+            for i in range(_REFUSED):
+                with pytest.raises(UnknownNamespaceError):
+                    client.delete_namespace(f"absent-{i}")
+        yield service
+
+
+def test_a_stalled_log_reader_stops_no_call_and_not_the_end(stalled: ServeProcess) -> None:
+    """Every refused call logs a line. About 240 of them filled the pipe; the next one hung with its thread,
+    as did the store's thread at its next line, and SIGTERM no longer ended the process."""
+    with SuffixClient(stalled.address, ClientConfig(call_timeout_s=300)) as client:
+        session = client.namespace("a").open_session([1, 2, 3])
+        session.step([4, 5, 6])
+        assert session.close() is not None
+    stalled.send(signal.SIGTERM)
+    assert stalled.process is not None
+    assert stalled.process.wait(300) == 0
+
+
+def test_lines_that_no_process_read_in_time_are_counted(stalled: ServeProcess) -> None:
+    """The lines that fit come in their order, then the number of those that did not, then later ones."""
+    assert stalled.process is not None
+    assert stalled.process.stderr is not None
+    lines = []
+    while "lost" not in (lines[-1] if lines else {}):
+        lines.append(json.loads(stalled.process.stderr.readline()))
+    lost = lines.pop()["lost"]
+    refused = [line for line in lines if line["event"] == "call refused"]
+    assert len(refused) + lost == _REFUSED
+    assert len(refused) >= MOST_WAITING_LINES
+    assert [f"'absent-{i}'" in str(line) for i, line in enumerate(refused)] == [True] * len(refused)
+    with (
+        SuffixClient(stalled.address, ClientConfig(call_timeout_s=300)) as client,
+        pytest.raises(UnknownNamespaceError),
+    ):
+        client.delete_namespace("later")
+    assert "'later'" in stalled.process.stderr.readline()
+
+
+def test_what_is_queued_is_written_at_the_end_in_its_order() -> None:
+    """A short program that ends at once loses no line, and none overtakes another."""
+    code = (
+        "import structlog\n"
+        "from suffixsvc.log_output import queued_log_lines\n"
+        "from suffixsvc.service.logs import configure_logs\n"
+        "configure_logs('json')\n"
+        "with queued_log_lines():\n"
+        "    for i in range(100):\n"
+        "        structlog.get_logger().info('event', i=i)\n"
+        "structlog.get_logger().info('event', i=100)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert [json.loads(line)["i"] for line in ended.stderr.splitlines()] == list(range(101))

@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 
 from suffixsvc.lifecycle import announce_ready, require_ready_file, stop_signal, withdraw_ready
+from suffixsvc.log_output import queued_log_lines
 from suffixsvc_driver.targets.llama_context import ContextSettings
 from suffixsvc_driver.workers.engine import DraftEngine
 from suffixsvc_driver.workers.server import DraftWorkerServer
@@ -52,7 +53,7 @@ def serve_until_signal(
             if it cannot be.
     """
     require_ready_file(ready_file)
-    with stop_signal() as wait_for_stop:
+    with queued_log_lines(), stop_signal() as wait_for_stop:
         _serve(model, address, context, worker or WorkerSettings(), ready_file, wait_for_stop)
 
 
