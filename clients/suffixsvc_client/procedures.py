@@ -267,7 +267,10 @@ class Procedures:
             return None
         if how.commit:
             for request in state.to_flush():
-                yield Unary(STEP if isinstance(request, pb.StepRequest) else APPEND, request, timeout)
+                flushed = yield Unary(
+                    STEP if isinstance(request, pb.StepRequest) else APPEND, request, timeout
+                )
+                state.flushed(flushed)
         reply = yield Unary(CLOSE, state.close_request(how), timeout)
         output_id = reply.output_id if reply.HasField("output_id") else None
         state.closed(output_id)

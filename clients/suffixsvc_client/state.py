@@ -123,6 +123,8 @@ class SessionState:
         self._seq = 0
         self._acked = 0  # the service has acknowledged everything before this position
         self._sent = 0  # and been sent everything before this one; >= _acked
+        #: how much of the text the service had when a close was sent that keeps it
+        self._closing_at: int | None = None
         self._acked_cost = b""
         self._costs = CostEncoder()
         self._last_draft_lost = False
@@ -336,7 +338,21 @@ class SessionState:
         with self._lock:
             return [self._unary_request(p) for p in self._journal.pieces(self._acked, len(self._journal))]
 
+    def flushed(self, reply: pb.StepReply | pb.AppendContextReply) -> None:
+        """The service has answered one of these calls. ProtocolError: with another session or length."""
+        with self._lock:
+            if reply.session_id != self._session_id or not 0 <= reply.length <= len(self._journal):
+                raise ProtocolError(
+                    "an answer does not belong to its request",
+                    expected=f"session {self._session_id}, length <= {len(self._journal)}",
+                    got=f"session {reply.session_id}, length {reply.length}",
+                )
+            self._acked = max(self._acked, reply.length)
+            self._sent = max(self._sent, self._acked)
+
     def close_request(self, how: Closing) -> pb.CloseSessionRequest:
+        if how.commit:
+            self._closing_at = self._acked
         return pb.CloseSessionRequest(
             session_id=self._session_id,
             discard=not how.commit,
@@ -372,11 +388,15 @@ class SessionState:
 
     def _forget_service_side(self, error: SuffixError) -> None:
         """An id the service does not know is kept: it may have expired, and left an incomplete output
-        that the session replaces when it is opened again. Any other id is of no use any more."""
+        that the session replaces when it is opened again. Any other id is of no use any more, except that of
+        a session closed with all of its text, whose close was not answered."""
+        if isinstance(error, SessionClosedError) and self._closing_at == len(self._journal):
+            return  # as it was asked to be: the close is repeated, and answered with the same output
         self.phase = Phase.UNOPENED
         if not isinstance(error, UnknownSessionError):
             self._session_id = ""
         self._acked = self._sent = 0
+        self._closing_at = None
 
     def _next_seq(self) -> int:
         self._seq += 1

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf.message import Message
 from suffixsvc_client import AsyncSuffixClient, ClientConfig, ClientSession, EmptyReason, SuffixClient
+from suffixsvc_client.effects import CLOSE, Method
 from suffixsvc_client.testing import AsyncFakeTransport, FakeTransport
-from support.serving import eventually
+from support.serving import Blocking, event_loop, eventually
 
 from suffixsvc import Limits, SuffixCache, wire
 from suffixsvc.errors import (
@@ -66,6 +69,29 @@ def steps_sent(fake: FakeTransport) -> list[pb.StepRequest]:
 
 def drafts_again(session: ClientSession) -> None:
     eventually(lambda: len(session.step([])) > 0, "the session drafts again")
+
+
+def connected(kind: str, fake: FakeTransport, stack: ExitStack) -> Any:
+    """A client of either kind, with the same blocking face."""
+    if kind == "sync":
+        return stack.enter_context(SuffixClient(transport=fake))
+    client = AsyncSuffixClient(transport=AsyncFakeTransport(fake))
+    blocking = Blocking(client, stack.enter_context(event_loop()))
+    stack.callback(blocking.close)
+    return blocking
+
+
+class LateCloses(FakeTransport):
+    """Every close is carried out, and the answer to the first one comes too late."""
+
+    def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any:
+        if method is not CLOSE:
+            return super().unary(method, request, timeout_s)
+        self.delay_s = 0.0 if self.late_replies else 1e9
+        try:
+            return super().unary(method, request, timeout_s)
+        finally:
+            self.delay_s = 0.0
 
 
 class TestSteps:
@@ -319,6 +345,49 @@ class TestClosing:
         fake.delay_s = 0
         assert session.close() is not None
         assert stored(cache) == [[11, 12]], "kept twice"
+
+    @pytest.mark.parametrize("kind", ["sync", "aio"])
+    @pytest.mark.parametrize("late", ["nothing", "step", "context"])
+    @pytest.mark.parametrize("between", ["nothing", "empty step"])
+    def test_a_close_that_was_answered_late_is_repeated_under_the_same_id(
+        self, cache: SuffixCache, kind: str, late: str, between: str
+    ) -> None:
+        """A close() first sent the step that was not acknowledged. When its own answer came late, the next
+        close() sent that step again, took SESSION_CLOSED for a lost session, and stored the output twice."""
+        fake = LateCloses(cache, LIMITS)
+        with ExitStack() as stack:
+            session = connected(kind, fake, stack).namespace("a").open_session([1, 2, 3])
+            session.step([11, 12])
+            if late == "step":
+                fake.fail_with = down
+                session.step([13])
+                fake.fail_with = None
+            elif late == "context":
+                fake.fail_with = down
+                session.append_context([13])
+                fake.fail_with = None
+            with pytest.raises(ServiceTimeoutError):
+                session.close()
+            [kept] = [row.output_id for row in cache._store.scan("a")][1:]
+            if between == "empty step":
+                assert len(session.step([])) == 0
+            assert session.close() == kept
+        assert stored(cache) == [[11, 12, 13] if late == "step" else [11, 12]]
+
+    @pytest.mark.parametrize("kind", ["sync", "aio"])
+    def test_tokens_after_a_close_that_was_answered_late_are_stored(
+        self, cache: SuffixCache, kind: str
+    ) -> None:
+        """The service has closed the session without them: they make another output, with those before."""
+        with ExitStack() as stack:
+            session = connected(kind, LateCloses(cache, LIMITS), stack).namespace("a").open_session([1, 2, 3])
+            session.step([11, 12])
+            with pytest.raises(ServiceTimeoutError):
+                session.close()
+            session.step([])
+            session.step([13])
+            assert session.close() is not None
+        assert stored(cache) == [[11, 12], [11, 12, 13]]
 
     def test_tokens_still_on_their_way_are_flushed_first(
         self, fake: FakeTransport, client: SuffixClient, cache: SuffixCache
