@@ -253,6 +253,62 @@ def test_a_text_column_with_bytes_that_are_no_text(tmp_path: Path) -> None:
     assert tally.faults[0].place == "row 2"
 
 
+SECOND = 1_700_000_000
+FINE = SECOND * 10**9 + 123_456_789
+TIMES = {
+    "nanoseconds": (pa.array([FINE, None, FINE], pa.timestamp("ns")), SECOND + 0.123456789),
+    "year 10000": (pa.array([SECOND, 0, 2**40], pa.timestamp("s")), SECOND),
+    "unknown zone": (pa.array([SECOND * 10**6] * 3, pa.timestamp("us", tz="Mars/Phobos")), SECOND),
+}
+
+
+@pytest.mark.parametrize("case", TIMES)
+def test_timestamps_that_no_datetime_holds_are_times(tmp_path: Path, case: str) -> None:
+    """Some timestamps of Parquet have no Python datetime. One such cell used to make the rest of a healthy
+    file count as damaged; they are seconds since the epoch, and a time that no log can have is none."""
+    column, first = TIMES[case]
+    path = write_table(tmp_path / "a.parquet", {"response": ["a", "b", "c"], "timestamp": column})
+    tally = LogTally()
+    calls = read_all(path, tally)
+    assert [call.response for call in calls] == ["a", "b", "c"], tally.describe()
+    assert calls[0].time == pytest.approx(first, abs=1e-6)
+    assert (tally.counts.damaged, tally.counts.malformed) == (0, 0)
+    assert calls[2].time == (None if case == "year 10000" else calls[0].time)
+
+
+UNUSED = {
+    "duration": pa.array([1, 2, 3], pa.duration("ns")),
+    "time of day": pa.array([1, 2, 3], pa.time64("ns")),
+    "date": pa.array([1, 2, 2**31 - 1], pa.date32()),
+    "structure": pa.array([{"at": FINE}] * 3, pa.struct([("at", pa.timestamp("ns"))])),
+    "list": pa.array([[1, 2**31 - 1], [], None], pa.list_(pa.date32())),
+    "dictionary": pa.array([FINE] * 3, pa.timestamp("ns")).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize("case", UNUSED)
+def test_cells_without_a_python_value_cost_nothing_where_nothing_reads_them(
+    tmp_path: Path, case: str
+) -> None:
+    """A column that no field is read from, with a cell that Python cannot hold, used to end the file."""
+    path = write_table(tmp_path / "a.parquet", {"response": ["a", "b", "c"], "other": UNUSED[case]})
+    tally = LogTally()
+    assert [call.response for call in read_all(path, tally)] == ["a", "b", "c"], tally.describe()
+    assert (tally.counts.damaged, tally.counts.malformed) == (0, 0)
+
+
+def test_a_response_without_a_python_value_costs_its_row(tmp_path: Path) -> None:
+    """A field that is read loses the row of such a cell and no other row."""
+    kind = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string()), ("day", pa.date32())]))
+    turns = [[{"role": "assistant", "content": "a", "day": day}] for day in (1, 2**31 - 1)]
+    path = write_table(tmp_path / "a.parquet", {"messages": pa.array(turns, kind)})
+    assert [call.response for call in read_all(path)] == ["a", "a"]
+    path = write_table(tmp_path / "b.parquet", {"response": pa.array([1, 2**31 - 1], pa.date32())})
+    tally = LogTally()
+    assert read_all(path, tally) == []
+    assert (tally.counts.damaged, tally.counts.malformed) == (0, 2)
+
+
 @pytest.mark.parametrize("keep", [4, 100, -100, -1])
 def test_a_torn_table(tmp_path: Path, keep: int) -> None:
     path = write_table(tmp_path / "a.parquet", {"response": [f"a{n}" for n in range(5000)]})

@@ -22,6 +22,7 @@ from suffixsvc_caches.logs.options import MAX_LINE_BYTES, MAX_PAGE_BYTES
 from suffixsvc_caches.logs.parquet_pages import read_footer
 from suffixsvc_caches.logs.row_groups import BATCH_BYTES, RowGroup
 from suffixsvc_caches.logs.sources import Damaged
+from suffixsvc_caches.logs.times import MAX_SECONDS
 
 __all__ = ["RowsLeftOut", "is_table", "read_rows"]
 
@@ -159,19 +160,55 @@ def _values(column: Any) -> list[Any]:
             ]
         every, ends = column.values.to_numpy(), column.offsets.to_numpy()
         return [every[first:end] for first, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
+    if pa.types.is_timestamp(kind):  # also what a datetime cannot hold: nanoseconds, the year 10000
+        return [_seconds(value, kind.unit) for value in column.cast(pa.int64()).to_pylist()]
     try:
         values: list[Any] = column.to_pylist()
-    except UnicodeDecodeError:  # one value is no text: only its row is lost
-        values = [_value(row) for row in column]
+    except _UNCONVERTIBLE:  # only the rows of such cells are lost, and only where the column is read
+        values = [_value(cell) for cell in column]
     return values
 
 
-def _value(row: Any) -> Any:
+def _value(cell: Any) -> Any:
     try:
-        return row.as_py()
+        return _convert(cell)
+    except _UNCONVERTIBLE:
+        return _UNREADABLE
+
+
+def _convert(cell: Any) -> Any:
+    """A cell as a Python value, with _UNREADABLE for each part of it that has none.
+
+    Raises:
+        UnicodeDecodeError: a text in it is no text.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - loaded by the caller
+
+    try:
+        return cell.as_py()
     except UnicodeDecodeError:
-        return _NO_TEXT
+        raise
+    except _UNCONVERTIBLE:
+        if isinstance(cell, pa.TimestampScalar):
+            return _seconds(cell.value, cell.type.unit)
+        if isinstance(cell, pa.StructScalar):
+            return {name: _convert(cell[name]) for name in cell}
+        if isinstance(cell, pa.ListScalar):
+            places = range(len(cell.values))
+            return [_convert(cell.values[place]) for place in places]
+        if isinstance(cell, (pa.DictionaryScalar, pa.ExtensionScalar)):
+            return _convert(cell.value)
+        return _UNREADABLE
 
 
+def _seconds(value: int | None, unit: str) -> float | None:
+    """A timestamp as seconds since the epoch; None beyond the times that logs can have."""
+    seconds = None if value is None else value / _UNITS_A_SECOND[unit]
+    return seconds if seconds is not None and abs(seconds) < MAX_SECONDS else None
+
+
+_UNITS_A_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+#: what pyarrow raises for a cell that has no Python value
+_UNCONVERTIBLE: Final = (ValueError, OverflowError, LookupError)
 #: a value that no reader takes for a text
-_NO_TEXT: Final = object()
+_UNREADABLE: Final = object()

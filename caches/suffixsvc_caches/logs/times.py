@@ -9,11 +9,12 @@ from typing import Any, Final
 
 from suffixsvc.errors import InvalidConfigError
 
-__all__ = ["as_time", "parse_duration", "parse_time"]
+__all__ = ["MAX_SECONDS", "as_time", "parse_duration", "parse_time"]
 
-#: Numbers below the first limit are seconds, below the next ones ms, us and ns. Seconds reach the limit in
-#: the year 5138; milliseconds pass it since March 1973.
-_UNITS: Final = ((1e11, 1.0), (1e14, 1e3), (1e17, 1e6), (math.inf, 1e9))
+#: Numbers below this are seconds, which reach it in the year 5138; milliseconds pass it since March 1973.
+MAX_SECONDS: Final = 1e11
+#: numbers below the first limit are seconds, below the next ones ms, us and ns
+_UNITS: Final = ((MAX_SECONDS, 1.0), (1e14, 1e3), (1e17, 1e6), (math.inf, 1e9))
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)?")
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 
