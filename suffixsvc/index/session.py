@@ -319,6 +319,10 @@ class Session:
         return len(self._native)
 
     @property
+    def has_output(self) -> bool:
+        return bool(self._written_runs())
+
+    @property
     def closed(self) -> bool:
         return self._closed
 
@@ -376,11 +380,15 @@ class Session:
         a namespace."""
         if namespace != self._namespace.path:
             return False
-        runs = [first for first, last in self._native.output_runs() if last > first]
-        return bool(runs) and continues(uuid, session_id, namespace, self.token_ids(), runs[0])
+        runs = self._written_runs()
+        return bool(runs) and continues(uuid, session_id, namespace, self.token_ids(), runs[0][0])
+
+    def _written_runs(self) -> list[tuple[int, int]]:
+        """First and last position, exclusive, of each run of output that is not empty."""
+        return [(first, last) for first, last in self._native.output_runs() if last > first]
 
     def _output(self, incomplete: bool, session_id: str) -> NewOutput | None:
-        runs = [(first, last) for first, last in self._native.output_runs() if last > first]
+        runs = self._written_runs()
         if not runs:
             return None
         first = runs[0][0]

@@ -79,13 +79,14 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class Closed:
     """How a session ended. ``left``: incomplete outputs of its namespace that a discard takes back; ``lost``:
-    its output could not be stored."""
+    its output could not be stored; ``refused``: a limit had no room for it, or its namespace was deleted."""
 
     identity: Identity
     output_id: OutputId | None
     expired: bool
     left: tuple[OutputId, ...] = ()
     lost: bool = False
+    refused: bool = False
 
 
 def not_live(session_id: str, closed: Closed | None) -> SuffixError:
@@ -98,15 +99,21 @@ def not_live(session_id: str, closed: Closed | None) -> SuffixError:
         return SessionClosedError(
             f"session {session_id} is closed", expected="a live session", remedy="Open a new session."
         )
-    reason = "not known here"
-    if closed is not None:
-        reason = (
-            "released: its output could not be stored, and is lost unless it is sent again"
-            if closed.lost
-            else "expired: it was idle and its output is kept as incomplete"
-        )
     return UnknownSessionError(
-        f"session {session_id} is {reason}",
+        f"session {session_id} is {_how_it_ended(closed)}",
         expected="a live session",
         remedy="Open it again with the prompt and the output so far.",
     )
+
+
+def _how_it_ended(closed: Closed | None) -> str:
+    if closed is None:
+        return "not known here"
+    if closed.lost:
+        return "released: its output could not be stored, and is lost unless it is sent again"
+    if closed.refused:
+        why = "a limit left no room, or its namespace was deleted"
+        return f"expired: it was idle and its output was not kept: {why}"
+    if closed.output_id is None:
+        return "expired: it was idle and had no output"
+    return "expired: it was idle and its output is kept as incomplete"

@@ -4,7 +4,7 @@ One lock guards the tables and is held for look-ups only; each entry has a seat 
 is held while its engine session works, so that two streams that use one session take turns.
 
     opening ──> live ──close──> recently closed (answers a repeated close with the same output id)
-                 │└───idle────> expired: committed as incomplete, until its client resumes or discards it
+                 │└───idle────> expired: its output is incomplete, until its client resumes or discards it
                  └─the store fails──> stays live for its client to try again, then lost (unkept.py)
 """
 
@@ -309,8 +309,8 @@ class SessionRegistry:
     # ------------------------------------------------------------------------------------------ their end
 
     def expire(self, now: float | None = None) -> int:
-        """Commit sessions idle for longer than the limit as incomplete; how many. One that the store does not
-        take is tried again when its grace is over, and then released."""
+        """End sessions idle for longer than the limit; how many outputs were committed as incomplete. A
+        session that the store does not take is tried again when its grace is over, and then released."""
         before = (time.monotonic() if now is None else now) - self._limits.session_idle_seconds
         due = self.unkept.due()
         committed = sum(self._commit_incomplete(entry, self.unkept.is_unkept) for entry in due)
@@ -324,8 +324,8 @@ class SessionRegistry:
         return committed
 
     def drain(self) -> int:
-        """Refuse new sessions from now on and commit the live ones as incomplete; how many were committed.
-        Those that the store does not take are released."""
+        """Refuse new sessions from now on and end the live ones; how many outputs were committed as
+        incomplete. Sessions that the store does not take are released."""
         with self._lock:
             self._draining = True
             live = list(self._entries.values())
@@ -335,16 +335,17 @@ class SessionRegistry:
         return committed
 
     def _commit_incomplete(self, entry: Entry, still: Callable[[Entry], bool] | None = None) -> bool:
-        """Whether it was committed.
+        """End a session; whether its output was committed.
 
         Args:
-            still: why it is committed, asked again with its lock held.
+            still: why it is ended, asked again with its lock held.
         """
         with entry.lock:
             if entry.session is None or (still is not None and not still(entry)):
                 return False
             session = entry.session
             try:
+                wrote = session.has_output
                 replaced = self._left.contained_in(session, entry.session_id)
                 entry.resumed = tuple(each.output_id for each in replaced)
                 output_id = session.close(commit=True, incomplete=True, session_id=entry.session_id)
@@ -353,10 +354,11 @@ class SessionRegistry:
                 self.unkept.note(entry, session.length)
                 return False
             left = (entry.resumed or entry.before) if output_id is None else (output_id,)
-            self._retire(entry, Closed(entry.identity, output_id, expired=True, left=left))
+            refused = wrote and output_id is None
+            self._retire(entry, Closed(entry.identity, output_id, expired=True, left=left, refused=refused))
             if output_id is not None:
                 self._left.forget(replaced, output_id)
-            return True
+            return output_id is not None
 
     def _release(self, entries: Sequence[Entry]) -> int:
         """End sessions whose close failed, without their output; how many. No entry's lock is held."""

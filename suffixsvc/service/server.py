@@ -164,7 +164,8 @@ class SuffixServer:
         self._sockets.append((address.path, direct.inode))
 
     def drain(self) -> int:
-        """Refuse what is new, finish what runs, commit live sessions as incomplete; how many those were."""
+        """Refuse what is new, finish what runs, end live sessions; how many outputs were committed as
+        incomplete."""
         self._set_health(serving=False)
         self._servicer.drain()
         self._interceptor.drain()
@@ -196,8 +197,8 @@ class SuffixServer:
         self._health.set(DURABILITY_NAME, serving=self._cache.durability() is None)
 
     def _expire_sessions(self) -> None:
-        if sessions := self.handlers.sessions.expire():
-            log.info("idle sessions committed as incomplete", sessions=sessions)
+        if outputs := self.handlers.sessions.expire():
+            log.info("outputs of idle sessions committed as incomplete", outputs=outputs)
 
     def _expire_outputs(self) -> None:
         if outputs := self._cache.expire():

@@ -160,6 +160,37 @@ def test_a_replacement_that_the_limits_refuse_leaves_what_the_drain_committed(
     assert service.cache.namespace(LIMITED).stats().refused_outputs == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "kept", "reason"),
+    [
+        (range(100), 1, "idle and its output is kept as incomplete"),
+        (range(3000), 0, "idle and its output was not kept: a limit left no room"),
+        (range(0), 0, "idle and had no output"),
+    ],
+)
+def test_an_expired_session_is_reported_as_kept_only_if_its_output_is(
+    restart: Restart, text: range, kept: int, reason: str
+) -> None:
+    """A session whose output a limit refused was reported as kept: its client was told so, and the log
+    counted it among the sessions committed as incomplete."""
+    service = restart()
+    service.open(list(text), namespace=LIMITED)
+    assert service.expire() == kept
+    assert len(service.handlers.sessions) == 0
+    with pytest.raises(UnknownSessionError, match=reason):
+        service.step([1])
+    assert service.cache.stats().outputs == kept
+
+
+def test_a_drain_counts_the_outputs_that_are_kept(restart: Restart) -> None:
+    """It counted sessions without an output, and those whose output a limit refused."""
+    service = restart()
+    for name, length in (("short", 100), ("long", 3000), ("empty", 0)):
+        service.open(list(range(length)), session_id=name, namespace=LIMITED)
+    assert service.handlers.sessions.drain() == 1
+    assert len(service.handlers.sessions) == 0
+
+
 @pytest.mark.parametrize("no_wait", [False, True])
 def test_a_replacement_that_the_store_does_not_take_leaves_what_the_drain_committed(
     drained: Service, no_wait: bool
@@ -227,7 +258,7 @@ def test_discarding_an_empty_session_leaves_what_others_of_its_id_left(
     else:
         assert service.expire() == 1
     service.open([], prompt, namespace=namespace)
-    assert service.expire() == 1
+    assert service.expire() == 0
     with pytest.raises(UnknownSessionError):
         service.close(discard=True)
     assert service.outputs() == [(TEXT, True)]
@@ -264,7 +295,7 @@ def test_discarding_an_empty_session_takes_back_what_its_own_id_left(restart: Re
     assert service.expire() == 1
     for _ in range(2):
         service.open([])
-        assert service.expire() == 1
+        assert service.expire() == 0
     assert service.outputs() == [(TEXT, True)]
     assert service.close(discard=True) is None
     assert service.outputs() == []
