@@ -130,7 +130,10 @@ def build(
     exclude: Annotated[
         list[str] | None, typer.Option(help="Of folders, not those. Repeatable.", rich_help_panel=_READ)
     ] = None,
-    encoding: Annotated[str, typer.Option(help="Of text.", rich_help_panel=_READ)] = "utf-8",
+    encoding: Annotated[
+        str,
+        typer.Option(help="Of text. Without byte order marks: utf-16-le, utf-16-be.", rich_help_panel=_READ),
+    ] = "utf-8",
     max_line_bytes: Annotated[
         str, typer.Option(help="Longer lines, records, rows and texts are skipped.", rich_help_panel=_READ)
     ] = "64M",

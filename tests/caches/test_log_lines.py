@@ -148,6 +148,21 @@ def test_what_is_no_text_in_the_encoding_named_is_malformed(tmp_path: Path) -> N
     assert (responses, tally.counts.malformed) == (["漢字", "good"], 1)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+def test_a_log_without_the_byte_order_mark_it_needs_is_damaged(tmp_path: Path, encoding: str) -> None:
+    """UTF-16 and UTF-32 without a byte order need a mark. One file without it used to end the reading of all
+    files with a traceback; it is damaged, and the others are read."""
+    text = json.dumps(GOOD) + "\n"
+    (tmp_path / "a.jsonl").write_bytes(text.encode(encoding))
+    (tmp_path / "b.jsonl").write_bytes(text.encode(f"{encoding}-le"))
+    responses, tally = reasons(tmp_path, encoding=encoding)
+    assert responses == ["good"]
+    assert (tally.counts.calls, tally.counts.damaged, tally.counts.malformed) == (1, 1, 0)
+    assert f"{encoding}-le" in tally.faults[0].reason
+    with pytest.raises(InvalidInputError, match=r"b\.jsonl"):
+        read_all(tmp_path, encoding=encoding, strict=True)
+
+
 def test_utf_16_that_ends_in_half_a_character(tmp_path: Path) -> None:
     data = ("\ufeff" + json.dumps(GOOD) + "\n" + json.dumps(GOOD)).encode("utf-16-le")
     (tmp_path / "a.jsonl").write_bytes(data[:-1])

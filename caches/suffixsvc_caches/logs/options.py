@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from suffixsvc.errors import InvalidConfigError
+from suffixsvc_caches.logs.sources import can_decode
 from suffixsvc_caches.logs.times import parse_duration, parse_time
 
 __all__ = [
@@ -196,7 +196,8 @@ class ReadOptions:
         split: how a log is split into sessions.
         filter: which calls are wanted.
         strict: whether the first malformed line ends reading with an error.
-        encoding: of texts and lines; a byte order mark in the file wins.
+        encoding: of texts and lines; a byte order mark in the file wins. A file without a mark is damaged
+            where the encoding is utf-16 or utf-32, which take their byte order from it.
         max_line_bytes: longer lines, records, rows of tables and text files are malformed, and are never held
             in memory.
         max_page_bytes: of a Parquet file, row groups with larger pages (decompressed) are not read.
@@ -244,15 +245,11 @@ class ReadOptions:
             raise InvalidConfigError("max_page_bytes must be >= 1", got=self.max_page_bytes)
         if not 1 <= self.max_depth <= _DEEPEST:
             raise InvalidConfigError(f"max_depth must be 1 .. {_DEEPEST}", got=self.max_depth)
-        try:
-            codec = codecs.lookup(self.encoding)
-        except LookupError:
-            codec = None
-        if codec is None or not getattr(codec, "_is_text_encoding", True):
+        if not can_decode(self.encoding):
             raise InvalidConfigError(
-                "unknown encoding",
-                expected="one that Python knows, such as utf-8 or latin-1",
-                got=self.encoding,
+                "encoding must be an encoding of text that Python knows",
+                got=repr(self.encoding)[:80],
+                remedy="For example utf-8, utf-16 or latin-1.",
             )
 
     @classmethod

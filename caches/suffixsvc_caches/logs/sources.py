@@ -18,7 +18,7 @@ from typing import IO, Any, Final
 
 from suffixsvc.errors import MissingExtraError
 
-__all__ = ["DAMAGE", "Damaged", "open_pieces", "packing"]
+__all__ = ["DAMAGE", "Damaged", "can_decode", "open_pieces", "packing"]
 
 #: bytes asked for at a time
 _PIECE: Final = 1 << 18
@@ -38,7 +38,7 @@ _MARKS: Final = (
 
 
 class Damaged(Exception):
-    """A compressed stream is truncated or corrupt."""
+    """A file is truncated or corrupt, or not what it is read as."""
 
 
 #: what reading a file may raise
@@ -53,6 +53,17 @@ def packing(path: Path) -> str:
 
 def _packing(head: bytes) -> str:
     return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
+
+
+def can_decode(encoding: str) -> bool:
+    """Whether Python knows an encoding of text, in which bytes that are no text can be told from others."""
+    try:
+        if not getattr(codecs.lookup(encoding), "_is_text_encoding", True):
+            return False
+        codecs.getincrementaldecoder(encoding)(_KEEP_INVALID).decode(b"", True)
+    except (LookupError, ValueError):
+        return False
+    return True
 
 
 def open_pieces(
@@ -123,10 +134,19 @@ def _unzstd(raw: IO[bytes]) -> Iterator[bytes]:
 
 
 def _to_utf8(encoding: str) -> Callable[[bytes, bool], bytes]:
-    if codecs.lookup(encoding).name in ("utf-8", "ascii"):
+    name = codecs.lookup(encoding).name
+    if name in ("utf-8", "ascii"):
         return lambda piece, _final: piece
     decoder = codecs.getincrementaldecoder(encoding)(_KEEP_INVALID)
-    return lambda piece, final: decoder.decode(piece, final).encode("utf-8", "surrogatepass")
+
+    def to_utf8(piece: bytes, final: bool) -> bytes:
+        try:
+            text = decoder.decode(piece, final)
+        except UnicodeError as error:  # no byte order mark: the error handler is not asked
+            raise Damaged(f"{error}; name the byte order: {name}-le or {name}-be") from None
+        return text.encode("utf-8", "surrogatepass")
+
+    return to_utf8
 
 
 def _keep_invalid(error: UnicodeError) -> tuple[str, int]:
