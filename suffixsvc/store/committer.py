@@ -205,7 +205,7 @@ class Committer:
                 if not is_full(e, self._environment.path):
                     self.note_broken(e)
                     return False
-                if not self.grow(self.append_cap):
+                if not (isinstance(e, lmdb.MapFullError) and self.grow(self.append_cap)):
                     return False
             else:
                 return True

@@ -4,8 +4,8 @@ callers:  submit(operation) ──> queue, or the queue of bulk loads
                                         │ one in turn with the other; everything that waits, up to a size
 writer:   begin ── apply, apply, ... ── commit (synced) ── resolve the futures ── next
              │         │                  │
-             │         │                  ├── no room: abort, grow the map, redo the batch;
-             │         │                  │   nothing to grow: redo one by one, refuse what does not fit
+             │         │                  ├── no room in the map: abort, grow it, redo the batch;
+             │         │                  │   neither: redo one by one, refuse what does not fit
              │         │                  └── I/O error: take the commit back, open the file again, redo the
              │         │                      batch once; else refuse it, and everything until that works
              │         └── refused before its first write: that operation fails alone
@@ -306,7 +306,7 @@ class Writer:
                         self._file.pause.begin()
                         raise broken from e
                     reopened = True
-                if no_room and not self._file.grow(cap):
+                if no_room and not (isinstance(e, lmdb.MapFullError) and self._file.grow(cap)):
                     raise _NoRoom(str(e)) from e
         if self._file.broken is not None:
             self._file.works()

@@ -269,6 +269,29 @@ def test_one_output_that_is_too_large_makes_no_store_full(small: Store) -> None:
     assert small.failure() is None
 
 
+def test_a_disk_without_room_does_not_make_the_file_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk refused pages for which the map had room. Each such append doubled the data file and its map,
+    up to the limit of the store: what room the disk had went to that."""
+    finish = tables.WriteView.finish
+
+    def failing(view: tables.WriteView) -> None:
+        raise io_error(errno.ENOSPC)
+
+    store = LmdbStore(tmp_path, map_bytes_initial=1, limit_bytes=16 << 20)
+    store.add_namespace(NamespaceRecord(NS))
+    before = store._environment.map_bytes
+    monkeypatch.setattr(tables.WriteView, "finish", failing)
+    for _ in range(5):
+        assert isinstance(store.append([make_output()]).exception(), StoreFullError)
+    monkeypatch.setattr(tables.WriteView, "finish", finish)
+    assert store.append([make_output()]).result() == [1]
+    assert store._environment.map_bytes == before
+    store.check()
+    store.close()
+
+
 def test_a_closed_store_says_so(small: Store) -> None:
     other = MemoryStore()
     other.close()
