@@ -6,7 +6,6 @@ waits, connects or looks at a clock of its own.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -57,6 +56,10 @@ log = logging.getLogger(__name__)
 OPENING_POLL_S = 0.005
 #: a close that finds its session gone opens it again; only a service that restarts all the time needs more
 CLOSE_ATTEMPTS = 4
+_DISCARD_NOT_ANSWERED: Final = (
+    "session %s of namespace %s is discarded, but the service did not answer: an incomplete output of the"
+    " session may stay; forget that output or delete the namespace: %s"
+)
 #: bytes of one AddOutputs message, about
 UPLOAD_BYTES = 1 << 20
 #: the namespace and the tokenizer of such a message
@@ -251,13 +254,17 @@ class Procedures:
 
     def _open_to_close(self, state: SessionState, how: Closing) -> Procedure[None]:
         """A session the service does not hold, as far as we know: its output is told again, or what it
-        may have left there taken back. A service that is away keeps nobody from discarding."""
+        may have left there taken back. A discard succeeds while the service is away, and logs that it may not
+        have taken effect."""
         if how.commit and state.has_output:
             yield from self._open(state, self.config.call_timeout_s, again=True)
             return
         if state.known_to_service:
-            with contextlib.suppress(ServiceError):
+            try:
                 yield Unary(CLOSE, state.close_request(Closing(commit=False)), self.config.call_timeout_s)
+            except ServiceError as error:
+                if state.has_output:
+                    log.warning(_DISCARD_NOT_ANSWERED, state.session_id, state.namespace, error)
         state.closed(None)
 
     def _close_known(self, state: SessionState, how: Closing) -> Procedure[OutputId | None]:

@@ -80,6 +80,10 @@ class ClientSession:
     def close(self, commit: bool = True, *, incomplete: bool = False, wait: bool = True) -> OutputId | None:
         """End the session: keep what it wrote, or (``commit=False``) retract it.
 
+        A service that drained or expired the session may have committed its output as incomplete. A discard
+        takes that back too. If the service is away then, the discard returns, logs a warning, and the
+        incomplete output stays: forget that output, or delete the namespace.
+
         Args:
             incomplete: mark the output as one whose model had not finished.
             wait: return after the output is durable. False: once the service has taken it over, unless it

@@ -140,6 +140,15 @@ class SessionState:
         return len(self._journal)
 
     @property
+    def namespace(self) -> str:
+        return self._namespace
+
+    @property
+    def session_id(self) -> str:
+        """Chosen when the session is first opened; empty before."""
+        return self._session_id
+
+    @property
     def has_output(self) -> bool:
         return self._journal.has_output
 

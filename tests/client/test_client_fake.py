@@ -294,6 +294,32 @@ class TestExpired:
         assert stored(cache) == ([[11, 12, 13]] if commit else [])
         assert not any(row.output.incomplete for row in cache._store.scan())
 
+    @pytest.mark.parametrize("kind", ["sync", "aio"])
+    @pytest.mark.parametrize("written", [[11, 12], []])
+    def test_a_discard_that_the_service_does_not_get_is_told(
+        self,
+        fake: FakeTransport,
+        cache: SuffixCache,
+        caplog: pytest.LogCaptureFixture,
+        kind: str,
+        written: list[int],
+    ) -> None:
+        """It returned as if the text were gone, without a word, while the incomplete output that the service
+        had committed stayed and could be drafted from."""
+        with ExitStack() as stack:
+            session = connected(kind, fake, stack).namespace("a").open_session([1, 2])
+            session.step(written)
+            fake.handlers.sessions.expire(time.monotonic() + 2 * LIMITS.session_idle_seconds)
+            session.step([])  # finds that the service knows it no more
+            fake.fail_with = down
+            assert session.close(commit=False) is None
+            assert session.close(commit=False) is None
+            told = warnings_of(caplog)
+            assert len(told) == bool(written)
+            assert all("namespace a " in line and fake.requests[0].session_id in line for line in told)
+            fake.fail_with = None
+        assert stored(cache) == ([written] if written else [])
+
     def test_an_expired_session_goes_on(
         self, fake: FakeTransport, client: SuffixClient, cache: SuffixCache
     ) -> None:
