@@ -127,13 +127,15 @@ def clean_tree(
 
 
 def _columns(draft: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]] | None:
-    """Tokens, parents, probabilities and sources, one of each for every token; None for anything else."""
+    """Tokens, parents, probabilities and sources, one of each for every token; None for anything else.
+
+    An answer that is computed or read only when its columns are looked up may raise anything."""
     try:
         tokens, parents, probs, sources = (
             getattr(draft, name).tolist() for name in ("token_ids", "parents", "probs", "sources")
         )
         shapes_agree = len(tokens) == len(parents) == len(probs) == len(sources)
-    except (AttributeError, TypeError):
+    except Exception:
         return None
     return (tokens, parents, probs, sources) if shapes_agree else None
 
@@ -148,7 +150,15 @@ def _source(source: Any, default: DraftSource) -> int:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+    try:
+        return isinstance(value, (int, float)) and math.isfinite(value)
+    except OverflowError:  # an int that no float holds
+        return False
+
+
+def _rank(prob: Any) -> float:
+    """By which siblings are compared: what is no probability comes last."""
+    return float(prob) if _is_number(prob) else -math.inf
 
 
 def _best_path(parents: Sequence[Any], probs: Sequence[Any]) -> tuple[list[int], bool]:
@@ -163,7 +173,7 @@ def _best_path(parents: Sequence[Any], probs: Sequence[Any]) -> tuple[list[int],
             repaired = True
             continue
         rival = best_child.get(parent)
-        if rival is None or (_is_number(probs[i]) and not probs[i] <= probs[rival]):
+        if rival is None or _rank(probs[i]) > _rank(probs[rival]):
             best_child[parent] = i
     path: list[int] = []
     at = best_child.get(-1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeGuard
 
 import structlog
 
@@ -134,6 +134,13 @@ def _behind(after: Sequence[int], permit: Permit) -> Permit:
     return lambda tokens: max(0, permit([*after, *tokens]) - len(after))
 
 
+def _is_priced(layer: Layer) -> TypeGuard[PricedLayer]:
+    try:
+        return isinstance(layer, PricedLayer)
+    except Exception:  # looking up its attributes runs the layer's own code
+        return False
+
+
 class _Layers:
     """The layers of one generation: how much of the output each was told, who complained already."""
 
@@ -141,7 +148,7 @@ class _Layers:
         self, layers: Sequence[Layer], clock: Callable[[], float], vocab_size: int, permit: Permit | None
     ) -> None:
         self._layers = {layer.spec.name: layer for layer in layers}
-        self._priced = [layer for layer in layers if isinstance(layer, PricedLayer)]
+        self._priced = {name: layer for name, layer in self._layers.items() if _is_priced(layer)}
         self._told = dict.fromkeys(self._layers, 0)
         self._complained: set[str] = set()
         self._clock = clock
@@ -157,11 +164,11 @@ class _Layers:
                 self._complain(name, err)
 
     def reprice(self, cost: VerifyCost) -> None:
-        for layer in self._priced:
+        for name, layer in self._priced.items():
             try:
                 layer.reprice(cost)
             except Exception as err:  # a layer can never hurt
-                self._complain(layer.spec.name, err)
+                self._complain(name, err)
 
     def ask(self, ask: AskLayer, written: list[int]) -> LayerAnswer | LayerFailed:
         name = ask.layer

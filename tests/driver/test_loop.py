@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 import pytest
-from suffixsvc_driver.config import DriverConfig
+from suffixsvc_driver.config import DriverConfig, LayerKind, LayerSpec
 from suffixsvc_driver.curve import CostCurve
 from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
 from suffixsvc_driver.layers.suffix import SuffixLayer
@@ -41,6 +45,59 @@ def test_a_layer_that_raises_is_an_empty_draft(tiny_target: LlamaTarget) -> None
     assert bad.failures == bad.asked == len(result.steps)
     assert good.ended
     assert result.stats.layer("good").sent.accepted > 20
+
+
+class Lazy:
+    """A draft whose columns are read when they are looked up, and cannot be."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __getattr__(self, name: str) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Lazy(OSError("gone")),
+        Lazy(ValueError("torn")),
+        Lazy(RuntimeError("busy")),
+        replace(chain([1, 2]), probs=np.array([10**400, 0.5], object)),
+    ],
+    ids=["OSError", "ValueError", "RuntimeError", "huge-probability"],
+)
+def test_an_answer_that_cannot_be_read_is_an_empty_draft(tiny_target: LlamaTarget, answer: Any) -> None:
+    """generate() raised what a lazy draft raised when its tokens were looked up, and OverflowError for a
+    probability too large for a float. The answer counts as junk, and other layers draft on."""
+    prompt = talkative_prompt(tiny_target, 20)
+    plain = generate(tiny_target, prompt, max_tokens=20).token_ids
+    bad = ScriptedLayer(lambda text, budget: answer, "bad")
+    good = ScriptedLayer(lambda text, budget: chain(plain[len(text) - len(prompt) :][:5]), "good")
+    result = generate(tiny_target, prompt, layers=[bad, good], max_tokens=20, curve=CHEAP)
+    assert result.token_ids == plain
+    counts = result.stats.layer("bad")
+    assert counts.junk == counts.asked > 0
+    assert result.stats.layer("good").sent.accepted > 10
+
+
+def test_a_layer_whose_attributes_raise_is_an_empty_draft(tiny_target: LlamaTarget) -> None:
+    """Whether a layer has reprice() is looked up before the first step. A lookup that raised anything but
+    AttributeError ended the generation."""
+
+    class Broken:
+        spec = LayerSpec("bad", LayerKind.SUFFIX)
+
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError(name)
+
+    prompt = talkative_prompt(tiny_target, 10)
+    plain = generate(tiny_target, prompt, max_tokens=10)
+    layer: Any = Broken()
+    result = generate(tiny_target, prompt, layers=[layer], max_tokens=10, curve=CHEAP)
+    assert result.token_ids == plain.token_ids
+    counts = result.stats.layer("bad")
+    assert counts.failures == counts.asked > 0
 
 
 def test_every_step_is_told_exactly_once(tiny_target: LlamaTarget) -> None:

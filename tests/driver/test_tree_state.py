@@ -306,13 +306,20 @@ def test_clean_tree_keeps_what_makes_sense() -> None:
 
 @pytest.mark.parametrize("clean", [clean_chain, clean_tree])
 def test_nothing_in_a_draft_raises(clean: Any) -> None:
+    """Integers too large for a float and texts as probabilities raised OverflowError and TypeError."""
     nested = np.array([[1, 2], [3, 4]], np.int32)
+    siblings = tree([1, 2], [-1, -1], [0.5, 0.5])
     for draft in (
         None,
         "draft",
         Draft(nested, nested, nested.astype(np.float32), nested.astype(np.uint8), nested),
         Draft(nested[0], nested[0], nested[0].astype(np.float32), nested.astype(np.uint8), nested[0]),
         Draft(nested[0].astype(float), nested[0], nested[0], nested[0], nested[0]),  # type: ignore[arg-type]  # that is the point
+        replace(siblings, probs=np.array([10**400, 0.5], object)),
+        replace(siblings, probs=np.array([0.5, 10**400], object)),
+        replace(siblings, probs=np.array(["much", 0.5], object)),
+        replace(siblings, parents=np.array([[1], {}], object)),
+        replace(siblings, sources=np.array([[1], {}], object)),
     ):
         answer = clean(draft, 5, VOCAB, DraftSource.CORPUS)
         assert len(answer) <= 2
