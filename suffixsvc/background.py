@@ -17,6 +17,8 @@ from typing import Final
 
 import structlog
 
+from suffixsvc.interrupts import AtomicCondition
+
 __all__ = ["PeriodicTask", "TaskStats"]
 
 log = structlog.get_logger(__name__)
@@ -63,7 +65,8 @@ class PeriodicTask:
         self._period = period_seconds
         longest = _LONGEST_PAUSE_SECONDS if longest_pause_seconds is None else longest_pause_seconds
         self._longest_pause = max(period_seconds, longest)
-        self._wake = threading.Event()
+        self._wake = AtomicCondition()
+        self._woken = False
         self._stopping = False
         self._lock = threading.Lock()
         self._runs = self._failures = self._failures_in_a_row = 0
@@ -89,7 +92,9 @@ class PeriodicTask:
 
     def wake(self) -> None:
         """Run the work now rather than at the end of the period."""
-        self._wake.set()
+        with self._wake:
+            self._woken = True
+            self._wake.notify()
 
     def stop(self) -> None:
         """End the thread after the run under way, and wait for it. Idempotent; from the work itself it does
@@ -97,7 +102,7 @@ class PeriodicTask:
         self._stopping = True
         if self._pid != os.getpid():  # a forked child has the object, not the thread
             return
-        self._wake.set()
+        self.wake()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         self._work = _nothing  # it often leads back here
@@ -115,8 +120,9 @@ class PeriodicTask:
 
     def _run(self) -> None:
         while True:
-            self._wake.wait(self._pause())
-            self._wake.clear()
+            with self._wake:
+                self._wake.wait_for(lambda: self._woken, self._pause())
+                self._woken = False
             if self._stopping:
                 return
             try:

@@ -1,19 +1,56 @@
-"""Work that an interrupt must not cut in two."""
+"""Work that an interrupt must not cut in two, and locks that one must not leave held.
+
+Handlers of signals run in the main thread between two instructions of Python, and may raise there.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import FrameType
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-__all__ = ["uninterrupted"]
+__all__ = ["AtomicCondition", "new_future", "uninterrupted"]
 
 T = TypeVar("T")
 
-#: what programs turn into exceptions, the first one Python itself
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: what programs turn into exceptions, the first one Python itself, and what of them the system has
+_SIGNALS: Final = tuple(
+    getattr(signal, name)
+    for name in (
+        "SIGINT",
+        "SIGTERM",
+        "SIGHUP",
+        "SIGQUIT",
+        "SIGALRM",
+        "SIGVTALRM",
+        "SIGPROF",
+        "SIGUSR1",
+        "SIGUSR2",
+    )
+    if hasattr(signal, name)
+)
+
+
+class AtomicCondition(threading.Condition):
+    """A condition that an interrupt cannot leave held.
+
+    ``Condition.__enter__`` is a function of Python: an exception raised in it after its acquire, before the
+    block begins, would leave the lock held for ever. ``with`` looks both methods up before it calls the
+    first, so here it calls those of the lock itself, which no handler interrupts.
+    """
+
+    __enter__ = property(lambda self: self._lock.__enter__)
+    __exit__ = property(lambda self: self._lock.__exit__)
+
+
+def new_future() -> Future[Any]:
+    """A future whose result may be waited for where interrupts come."""
+    future: Future[Any] = Future()
+    future._condition = AtomicCondition()
+    return future
 
 
 def uninterrupted(work: Callable[[], T]) -> T:

@@ -471,14 +471,17 @@ class SuffixCache:
 
     def _reap_abandoned(self) -> None:
         """End the sessions that were dropped without close(): what they wrote is taken back."""
-        while True:
-            try:
-                text, index = self._abandoned.popleft()
-            except IndexError:
-                return
-            text.release()
-            index.leave(text)
-            self._session_closed(index)
+        while self._abandoned:
+            uninterrupted(self._reap_one)
+
+    def _reap_one(self) -> None:
+        try:
+            text, index = self._abandoned.popleft()
+        except IndexError:  # another thread took it
+            return
+        text.release()
+        index.leave(text)
+        self._session_closed(index)
 
     def _session_closed(self, index: NamespaceIndex, kept: NewOutput | None = None) -> None:
         """A session is over; ``kept`` is what is in the log of it."""

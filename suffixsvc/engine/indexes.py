@@ -6,12 +6,12 @@ or a write in flight uses it, and then goes with its tokenizer and its memory.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Sequence
 
 from suffixsvc.errors import unknown_namespace
 from suffixsvc.index import NamespaceIndex
+from suffixsvc.interrupts import AtomicCondition
 from suffixsvc.types import NamespaceRecord
 
 __all__ = ["Indexes", "record_of"]
@@ -21,7 +21,7 @@ class Indexes:
     """Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Condition()
+        self._lock = AtomicCondition()
         self._kept: dict[str, NamespaceIndex] = {}
         self._used: weakref.WeakValueDictionary[str, NamespaceIndex] = weakref.WeakValueDictionary()
         #: deleted, and perhaps held by sessions that go on

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from suffixsvc.errors import SessionClosedError
+from suffixsvc.interrupts import AtomicCondition
 
 __all__ = ["Lifetime"]
 
@@ -20,7 +21,7 @@ class Lifetime:
     all. Thread-safe."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._changed = AtomicCondition()
         self._inside: Counter[int] = Counter()  # calls under way, by thread
         self._ended = False
 

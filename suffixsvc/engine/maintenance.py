@@ -24,6 +24,7 @@ from suffixsvc.engine.sealing import Sealer
 from suffixsvc.engine.tiering import MOST_SEGMENTS
 from suffixsvc.errors import SegmentCancelledError, StoreClosedError, StoreFullError, SuffixError
 from suffixsvc.index import NamespaceIndex
+from suffixsvc.interrupts import AtomicCondition
 
 __all__ = ["Maintenance"]
 
@@ -69,7 +70,7 @@ class Maintenance:
         self._settle = settle
         self._pid = os.getpid()
         self._work = threading.RLock()
-        self._sealed = threading.Condition()
+        self._sealed = AtomicCondition()
         self._no_relief_before = 0.0
         self._stopping = False
         self._failures = self._failures_in_a_row = 0  # of namespaces

@@ -7,12 +7,12 @@ Here nothing is sent with a lock held: each watch has a thread, which waits for 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import grpc
 
 from suffixsvc.errors import MissingExtraError
+from suffixsvc.interrupts import AtomicCondition
 
 try:
     from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -26,7 +26,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # no
     """Status by name. Thread-safe."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._changed = AtomicCondition()
         self._serving: dict[str, bool] = {}
 
     def set(self, name: str, *, serving: bool) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from suffixsvc.interrupts import AtomicCondition
 
 __all__ = ["Gate"]
 
@@ -13,7 +14,7 @@ class Gate:
     """Readers enter and leave; a waiting exclusive holder holds new readers back."""
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
+        self._condition = AtomicCondition()
         self._readers = 0
         self._closed = False
 

@@ -8,6 +8,7 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from suffixsvc.interrupts import new_future
 from suffixsvc.store.identity import note_pending
 from suffixsvc.store.identity_records import Range
 from suffixsvc.store.listeners import call_listener
@@ -93,7 +94,7 @@ class Operation(Generic[T]):
     bulk: bool = False
     slices: Slices | None = None
     decided: Callable[[T | None], None] | None = None
-    future: Future[T] = field(default_factory=Future)
+    future: Future[T] = field(default_factory=new_future)
 
     def fail(self, error: BaseException | None) -> None:
         """Nothing of it was kept, or nothing more."""

@@ -30,6 +30,7 @@ import structlog
 
 from suffixsvc.clock import StoreClock
 from suffixsvc.errors import StoreClosedError, StoreError, StoreFullError
+from suffixsvc.interrupts import AtomicCondition
 from suffixsvc.store.committer import FIRST_PAUSE_SECONDS, Committer, Retry
 from suffixsvc.store.environment import Environment, is_full
 from suffixsvc.store.listeners import call_listener
@@ -94,7 +95,7 @@ class Writer:
         self._queue: deque[Operation[Any]] = deque()
         self._bulk: deque[Operation[Any]] = deque()
         self._bulk_was_last = False
-        self._wake = threading.Condition()
+        self._wake = AtomicCondition()
         self._closing = False
         #: gets what a commit deleted, after it
         self.listener: Callable[[list[StoredOutput]], object] | None = None

@@ -1,14 +1,20 @@
-"""Work that an interrupt must not cut in two: what becomes of the signals' handlers."""
+"""Work that an interrupt must not cut in two, and locks that one must not leave held."""
 
 from __future__ import annotations
 
+import gc
 import signal
+import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 
 import pytest
 
-from suffixsvc.interrupts import uninterrupted
+from suffixsvc import SuffixCache
+from suffixsvc.index.commitment import Commitment
+from suffixsvc.interrupts import AtomicCondition, uninterrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -62,3 +68,101 @@ def test_an_interrupt_while_the_handlers_are_put_back_leaves_every_signal_its_ha
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.raise_signal(number)
     assert came == [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.mark.parametrize("name", ["SIGALRM", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGVTALRM", "SIGPROF"])
+def test_other_signals_whose_handlers_raise_wait_for_the_work(name: str) -> None:
+    """Programs limit the time of a call by a handler of SIGALRM that raises: it cut the work in two."""
+    number = getattr(signal, name)
+    done = []
+
+    def give_up(_number: int, _frame: FrameType | None) -> None:
+        raise TimeoutError
+
+    def work() -> None:
+        signal.raise_signal(number)
+        done.append(True)
+
+    before = signal.signal(number, give_up)
+    try:
+        with pytest.raises(TimeoutError):
+            uninterrupted(work)
+    finally:
+        signal.signal(number, before)
+    assert done
+
+
+def _use(cache: SuffixCache) -> None:
+    namespace = cache.namespace("a")
+    session = namespace.open_session([1, 2, 3])
+    session.step([4, 5, 6])
+    output_id = session.close()
+    assert output_id is not None
+    namespace.forget(output_id)
+    cache.seal()
+    cache.expire()
+    cache.evict()
+    cache.stats()
+    cache.delete_namespace("a")
+
+
+def test_calls_enter_no_condition_in_which_an_interrupt_can_leave_its_lock_held(tmp_path: Path) -> None:
+    """`threading.Condition.__enter__` is Python: an exception of a signal's handler that came after its
+    acquire and before the block left the lock held, and every later call hung."""
+    entered = []
+
+    def watch(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code is threading.Condition.__enter__.__code__:
+            assert frame.f_back is not None
+            entered.append(f"{frame.f_back.f_code.co_filename}:{frame.f_back.f_lineno}")
+
+    with SuffixCache(tmp_path) as cache:
+        sys.setprofile(watch)
+        try:
+            _use(cache)
+        finally:
+            sys.setprofile(None)
+    assert not entered
+
+
+def test_an_interrupt_cannot_come_between_a_condition_and_its_block() -> None:
+    """No frame of Python is entered after the lock was taken and before the block begins."""
+    condition = AtomicCondition()
+    calls = []
+
+    def watch(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "return":
+            calls.append(condition._is_owned())  # type: ignore[attr-defined]  # of all conditions
+
+    sys.setprofile(watch)
+    try:
+        with condition:
+            sys.setprofile(None)
+            held = list(calls)
+    finally:
+        sys.setprofile(None)
+    assert not any(held)
+
+
+def test_an_interrupt_while_abandoned_sessions_are_ended_leaves_none_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, came: list[int]
+) -> None:
+    """Ctrl-C came when a dropped session was off the list of such sessions and not ended yet: it stayed
+    counted as live for good, and its namespace could not be deleted."""
+    with SuffixCache(tmp_path) as cache:
+        session = cache.namespace("a").open_session([1])
+        session.step([2, 3])
+        del session
+        gc.collect()
+        release = Commitment.release
+
+        def interrupted(self: Commitment) -> None:
+            signal.raise_signal(signal.SIGINT)
+            release(self)
+
+        monkeypatch.setattr(Commitment, "release", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cache.stats()
+        monkeypatch.undo()
+        assert cache.stats().sessions == 0
+    assert came == [signal.SIGINT]

@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from suffixsvc.interrupts import AtomicCondition
 from suffixsvc.types import BackendSession
 
 __all__ = ["SessionCloser"]
@@ -34,7 +35,7 @@ class SessionCloser:
         self._tick = tick
         self._tick_seconds = tick_seconds
         self._waiting: deque[BackendSession] = deque()
-        self._wake = threading.Condition()
+        self._wake = AtomicCondition()
         self._thread: threading.Thread | None = None
         self._holding = False  # the thread is closing one
         self._stopped = False

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from suffixsvc.errors import ServiceUnavailableError, SuffixError
+from suffixsvc.interrupts import AtomicCondition
 from suffixsvc.types import Draft
 
 __all__ = ["Answer", "Exchange", "Question"]
@@ -69,7 +70,7 @@ class Exchange(ABC):
 
     def __init__(self, name: str) -> None:
         self._questions: queue.SimpleQueue[Question | None] = queue.SimpleQueue()
-        self._changed = threading.Condition()
+        self._changed = AtomicCondition()
         self._asked = 0
         self._answer: Answer | None = None
         self._failed = False

@@ -26,6 +26,7 @@ from suffixsvc.errors import (
     SuffixError,
     VocabularyMismatchError,
 )
+from suffixsvc.interrupts import AtomicCondition
 from suffixsvc_driver.vocabulary import Vocabulary
 from suffixsvc_driver.workers.connecting import connect
 from suffixsvc_driver.workers.interface import WorkerDescription
@@ -126,7 +127,7 @@ class WorkerPool:
         self._members = [Member(connect(address)) for address in addresses]
         self._recheck, self._check_every = recheck_seconds, check_every_seconds
         self._clock = clock
-        self._changed = threading.Condition()
+        self._changed = AtomicCondition()
         self._first_check = threading.Lock()
         self._target: Vocabulary | None = None
         self._retired: deque[WorkerSession] = deque()

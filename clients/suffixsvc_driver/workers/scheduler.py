@@ -28,6 +28,7 @@ from typing import Final
 import structlog
 
 from suffixsvc.errors import InvalidConfigError, ModelError, ServiceUnavailableError, SuffixError
+from suffixsvc.interrupts import AtomicCondition
 from suffixsvc.types import Draft
 from suffixsvc_driver.workers.engine import DraftEngine, DraftRequest, Job
 
@@ -112,7 +113,7 @@ class Scheduler:
         own = max(_BUSY_AFTER_SECONDS, _BUSY_AFTER_TOKENS * engine.seconds_per_token)
         self.busy_after_seconds = own if busy_after_seconds is None else busy_after_seconds
         self._clock = clock
-        self._changed = threading.Condition()
+        self._changed = AtomicCondition()
         # under the condition's lock
         self._waiting: deque[Ticket] = deque()
         self._forgetting: deque[str] = deque()
