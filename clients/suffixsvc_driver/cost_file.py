@@ -100,7 +100,7 @@ def load_curve(path: Path, key: CurveKey) -> CostCurve:
     """Read a curve's file.
 
     Raises:
-        InvalidCostError: not such a file, of another model or setting, or from another machine.
+        InvalidCostError: not such a file, of another model, setting or width, or from another machine.
     """
     curve, said_key, machine = read_curve(path)
     remedy = _remedy(path)
@@ -111,6 +111,12 @@ def load_curve(path: Path, key: CurveKey) -> CostCurve:
     if machine != _machine():
         raise InvalidCostError(
             "a cost curve from another machine", expected=_machine(), got=machine, remedy=remedy
+        )
+    if curve.max_width != key.max_width:
+        raise InvalidCostError(
+            f"a cost curve must be {key.max_width} tokens wide, as its key says",
+            got=curve.max_width,
+            remedy=remedy,
         )
     return curve
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,24 @@ def test_measured_once_and_kept(
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize("factor", [2, 0.5], ids=["wider", "narrower"])
+def test_a_kept_curve_of_another_width_is_measured_again(
+    tiny_target: LlamaTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float
+) -> None:
+    """A file whose curve is wider than its own key says made every generation fail with InvalidConfigError;
+    with a narrower one no draft was wider than the curve. Both count as damaged."""
+    monkeypatch.setenv("SUFFIXSVC_HOME", str(tmp_path))
+    width, key = tiny_target.max_width, key_of(tiny_target)
+    path = cost_folder() / key.file_name()
+    save_curve(path, key, CostCurve.linear(0.1, int(width * factor), seconds_per_step=0.01), {})
+    with pytest.raises(InvalidCostError, match=f"must be {width} tokens wide.*got {int(width * factor)}"):
+        load_curve(path, key)
+    with capture_logs() as said:
+        assert measured_curve(tiny_target, rounds=1).max_width == width
+    assert any("of no use" in each["event"] for each in said)
+    assert load_curve(path, key).max_width == width
+
+
 def test_a_disk_that_cannot_keep_a_curve_does_not_lose_it(tiny_target: LlamaTarget, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("a file where a folder would have to be")
     with capture_logs() as said:
@@ -166,7 +185,7 @@ def test_a_kept_curve_is_read_whatever_version_it_is(tmp_path: Path) -> None:
 
 def test_a_file_holds_seconds(tiny_target: LlamaTarget, tmp_path: Path) -> None:
     curve = CostCurve.from_seconds([0.0, 0.0363, 0.057, 0.0868])
-    path, key = tmp_path / "c.json", key_of(tiny_target)
+    path, key = tmp_path / "c.json", replace(key_of(tiny_target), max_width=3)
     save_curve(path, key, curve, {2: [0.055, 0.057, 0.06]})
     data = json.loads(path.read_text())
     assert data["format"] == "suffixsvc-cost/2"
@@ -219,7 +238,7 @@ def test_what_a_busy_machine_says_takes_the_place_of_nothing_better(
 ) -> None:
     """It is measured twice; a quiet second time is as good as ever."""
     steady, disturbed = (
-        CostCurve.from_seconds([0.0, unit, *(unit * sorted(s)[1] for s in samples.values())])
+        CostCurve.from_seconds([0.0, unit, *[unit * sorted(samples[2])[1]] * (tiny_target.max_width - 1)])
         for samples, unit in ((QUIET, 0.03), (BUSY, 0.5))
     )
     said = [(disturbed, BUSY)] * 2

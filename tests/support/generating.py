@@ -97,8 +97,8 @@ def keep_curve(model: object, home: Path, target: TargetSettings = TARGET) -> No
         return  # a name, or something that is no model
     loaded = SimpleNamespace(path=model, digest=file_digest(model), experts_used=target.experts_used)
     said = target.context_settings(threads=1, context_size=1)
-    width = min(CURVE.max_width, said.max_width)
-    curve = CostCurve(CURVE.costs[: width + 1], CURVE.seconds_per_step)
+    costs = tuple(CURVE.cost(width) for width in range(said.max_width + 1))
+    curve = CostCurve(costs, CURVE.seconds_per_step)
     # what suits the model is not known here
     for flash in (True, False) if said.flash_attention is None else (said.flash_attention,):
         settings = replace(said, flash_attention=flash)
