@@ -20,6 +20,7 @@ from suffixsvc_driver.targets.llama_model import LlamaModel
 from suffixsvc_driver.vocabulary import Vocabulary
 from suffixsvc_driver.workers.connecting import connect
 from suffixsvc_driver.workers.llama_server import LlamaServerClient
+from suffixsvc_driver.workers.pool import WorkerPool
 from suffixsvc_driver.workers.session import WorkerSession
 from support.scripted_workers import ScriptedLlama, echo, scripted_llama
 from support.targets import talkative_prompt
@@ -189,6 +190,7 @@ NONSENSE: dict[str, Callable[[dict[str, Any]], tuple[int, Any]]] = {
     "NaN": _with(lambda body: echo(body, [80], [math.nan])),
     "infinity": _with(lambda body: echo(body, [80], [math.inf])),
     "a probability above one": _with(lambda body: echo(body, [80], [0.7])),
+    "a probability that no float holds": _with(lambda body: echo(body, [80], [-(10**400)])),
     "no probability": _with(lambda body: echo(body, [80], [None])),
     "no tokens": _with(lambda body: {"content": "abc"}),
     "tokens that are no list": _with(lambda body: {**echo(body, [80]), "tokens": {"0": 80}}),
@@ -431,6 +433,36 @@ def test_what_is_no_llama_server(
         script.answer = lambda path, body: reply if path == "/v1/models" else answer(path, body)  # type: ignore[method-assign]  # another server
     expected = {"models": "data", "n_vocab": "n_vocab", "pieces": "September 2024", "key": "--api-key"}
     with pytest.raises((ProtocolError, ServiceUnavailableError), match=expected[missing]):
+        client.check_vocabulary(vocabulary)
+
+
+@pytest.mark.parametrize("in_pool", [False, True], ids=["alone", "pool"])
+def test_a_speed_that_no_float_holds_is_measured_instead(
+    server: tuple[str, ScriptedLlama], script: ScriptedLlama, vocabulary: Vocabulary, in_pool: bool
+) -> None:
+    """A server that said it takes 10**400 ms a token ended the comparison, and a pool's describe(), with
+    OverflowError. As for infinity, the client's own clock counts."""
+    script.complete = lambda body: (
+        200,
+        echo(body, [65] * body["n_predict"], **{"timings/predicted_per_token_ms": 10**400}),
+    )
+    with WorkerPool([server[0]]) if in_pool else LlamaServerClient(server[0]) as client:
+        assert 0.0 < client.describe(PATIENT).seconds_per_token < PATIENT
+        client.check_vocabulary(vocabulary)
+
+
+@pytest.mark.parametrize("token", [10**400, 1 << 31, -1, True])
+def test_special_tokens_outside_the_vocabulary(
+    client: LlamaServerClient, script: ScriptedLlama, vocabulary: Vocabulary, token: int
+) -> None:
+    """An id of the BOS token that int32 does not hold ended the comparison with struct.error."""
+    answer = script.answer
+    script.answer = lambda path, body: (  # type: ignore[method-assign]  # another server
+        (200, {"tokens": [token]})
+        if path == "/tokenize" and isinstance(body["content"], str)
+        else answer(path, body)
+    )
+    with pytest.raises(ProtocolError, match=r"token ids in 0 \.\. \d+"):
         client.check_vocabulary(vocabulary)
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "number",
     "parse_completion",
     "parse_pieces",
+    "parse_tokens",
     "seconds_per_token",
     "vocabulary_kind",
 ]
@@ -85,6 +86,19 @@ def seconds_per_token(reply: object) -> float:
     """What the server says a drafted token took; 0 where it says nothing of use."""
     value = _field(reply, _SPEED_FIELD)
     return float(value) / 1e3 if _is_number(value) and value > 0 else 0.0
+
+
+def parse_tokens(reply: object, vocab_size: int) -> list[int]:
+    """Token ids, from an answer of POST /tokenize.
+
+    Raises:
+        ProtocolError: they are not ids of this vocabulary.
+    """
+    tokens = _list(reply, "tokens")
+    for token in tokens:
+        if not _is_id(token, vocab_size):
+            _malformed(f"token ids in 0 .. {vocab_size - 1}", token)
+    return tokens
 
 
 def parse_pieces(reply: object, first_id: int, count: int) -> list[bytes]:
@@ -184,7 +198,10 @@ def _is_id(value: object, size: int) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an int that no float holds
+        return False
 
 
 def _malformed(expected: str, got: object) -> NoReturn:

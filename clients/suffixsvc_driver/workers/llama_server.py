@@ -152,37 +152,34 @@ def _ask(connection: HttpConnection, method: str, path: str, body: object = None
     return reply
 
 
-def _tokenize(connection: HttpConnection, text: str, *, add_special: bool) -> list[int]:
+def _tokenize(connection: HttpConnection, text: str, size: int, *, add_special: bool) -> list[int]:
     reply = _ask(connection, "POST", "/tokenize", {"content": text, "add_special": add_special})
-    tokens = reply.get("tokens") if isinstance(reply, dict) else None
-    if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
-        raise ProtocolError("a llama-server's answer is malformed", expected="tokens", got=repr(reply)[:200])
-    return tokens
+    return protocol.parse_tokens(reply, size)
 
 
 def _special_tokens(connection: HttpConnection, props: Any, kind: str, size: int) -> Vocabulary:
     """What the server does not say outright is seen in what it does with texts."""
-    bare = _tokenize(connection, "a", add_special=False)
-    marked = _tokenize(connection, "a", add_special=True)
+    bare = _tokenize(connection, "a", size, add_special=False)
+    marked = _tokenize(connection, "a", size, add_special=True)
     at = next((i for i in range(len(marked)) if marked[i : i + len(bare)] == bare), 0)
     before, behind = marked[:at], marked[at + len(bare) :]
     return Vocabulary(
         kind=kind,
         size=size,
-        bos_id=before[0] if before else _id_of(connection, props, "bos_token"),
-        eos_id=behind[-1] if behind else _id_of(connection, props, "eos_token"),
+        bos_id=before[0] if before else _id_of(connection, props, "bos_token", size),
+        eos_id=behind[-1] if behind else _id_of(connection, props, "eos_token", size),
         add_bos=bool(before),
         add_eos=bool(behind),
         fingerprint="",
     )
 
 
-def _id_of(connection: HttpConnection, props: Any, name: str) -> int:
+def _id_of(connection: HttpConnection, props: Any, name: str, size: int) -> int:
     """The id of a special token that is spelled out; -1 = there is none."""
     text = props.get(name) if isinstance(props, dict) else None
     if not isinstance(text, str) or not text:
         return -1
-    tokens = _tokenize(connection, text, add_special=False)
+    tokens = _tokenize(connection, text, size, add_special=False)
     return tokens[0] if len(tokens) == 1 else -1
 
 
