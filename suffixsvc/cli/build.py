@@ -212,7 +212,10 @@ def build(
         ),
     ] = False,
     memory: Annotated[
-        str, typer.Option(help="What the process may take; with ray, each task.", rich_help_panel=_RUN)
+        str,
+        typer.Option(
+            help="What the process may take beside one record; with ray, each task.", rich_help_panel=_RUN
+        ),
     ] = "2G",
     workers: Annotated[
         int | None,

@@ -9,11 +9,13 @@ inside each other and an escaped surrogate ended a build with a RecursionError.
 from __future__ import annotations
 
 import gzip
+import importlib
 import io
 import json
 import random
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -425,3 +427,40 @@ except InvalidConfigError as error:
         TextCodec.load(plain, max_bytes=1000)
     with pytest.raises(InvalidConfigError, match="cannot be read as a tokenizer"):
         TextCodec.load(plain, max_bytes=1001)
+
+
+class Record(dict[str, Any]):
+    """A record that can be referred to weakly."""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "maker"),
+    [
+        ("a.jsonl", '{"response": "r"}\n' * 3, "lines.parse_json"),
+        ("a.json", '[{"response": "r"}, {"response": "r"}, {"response": "r"}]', "documents._checked"),
+        ("a.csv", "response\nr\nr\nr\n", "csv_rows._record"),
+    ],
+)
+def test_one_record_is_held_at_a_time(
+    name: str, text: str, maker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One record may take many times the bytes of its line, which --memory does not count. Readers used to
+    hold it until the next one was made, so that two in a row took twice as much."""
+    made: list[weakref.ref[Record]] = []
+    held: list[int] = []
+    module, _, function = maker.partition(".")
+    target = importlib.import_module(f"suffixsvc_caches.logs.{module}")
+    original = getattr(target, function)
+
+    def make(*args: Any) -> Record:
+        record = Record(original(*args))
+        held.append(sum(ref() is not None for ref in made))
+        made.append(weakref.ref(record))
+        return record
+
+    (tmp_path / name).write_text(text)
+    options = ReadOptions(response_field="response")
+    files = find_logs([tmp_path / name], options)
+    monkeypatch.setattr(target, function, make)
+    assert [call.response for call in read_calls(files[0], options, LogTally())] == ["r"] * 3
+    assert held == [0, 0, 0]

@@ -60,6 +60,8 @@ def read_csv(pieces: Iterable[bytes], limit: int, max_depth: int = MAX_DEPTH) ->
             value = error
         if names:
             yield line, value
+            del value  # before the next one is made: one record at a time
+            cells = []
         elif value is not None:
             raise Damaged(f"the header cannot be read: {value}")
         else:

@@ -62,7 +62,10 @@ def read_documents(
                 continue
             raise _damage(error, number, size, limit) from None
         number += 1
-        yield number, _checked(value, window.text[window.at : end], max_depth)
+        checked = _checked(value, window.text[window.at : end], max_depth)
+        del value
+        yield number, checked
+        del checked  # before the next one is made: one record at a time
         window.at = end
     if in_array:
         raise Damaged(f"the array ends behind record {number}")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -246,21 +247,20 @@ def _format(path: Path, storage: Storage, options: ReadOptions) -> LogFormat:
         form = detect_format(record) if isinstance(record, dict) else None
         if form is not None:
             return form
+        del record  # before the next one is made: one record at a time
     return LogFormat.AUTO
 
 
 def _first_records(path: Path, storage: Storage, options: ReadOptions) -> Iterator[Any]:
     if storage is Storage.PARQUET:
-        yield from (
-            row
-            for _, row in read_rows(
-                path,
-                batch_rows=_LOOK_AT,
-                max_row_bytes=options.max_line_bytes,
-                max_page_bytes=options.max_page_bytes,
-            )
+        rows = read_rows(
+            path,
+            batch_rows=_LOOK_AT,
+            max_row_bytes=options.max_line_bytes,
+            max_page_bytes=options.max_page_bytes,
         )
+        yield from map(itemgetter(1), rows)
         return
     pieces = open_pieces(path, options.encoding)
     read = {Storage.DOCUMENT: read_documents, Storage.CSV: read_csv}.get(storage, read_lines)
-    yield from (record for _, record in read(pieces, options.max_line_bytes, options.max_depth))
+    yield from map(itemgetter(1), read(pieces, options.max_line_bytes, options.max_depth))

@@ -31,6 +31,7 @@ def read_lines(pieces: Iterable[bytes], limit: int, max_depth: int = MAX_DEPTH) 
             except InvalidInputError as error:
                 value = error
             yield number, value
+            del value  # before the next one is made: one record at a time
 
 
 def split_lines(pieces: Iterable[bytes], limit: int) -> Iterator[tuple[int, bytes | None]]:

@@ -112,16 +112,20 @@ class _Reading:
 
     def _recorded(self) -> Iterator[LogCall]:
         shape = open_shape(self._file.format, self._options)
-        count, last = 0, {}
-        for last in self._records(shape):
+        count, example = 0, {}
+        given = [finder for finder in shape.finders if finder.given]
+        for record in self._records(shape):
             count += 1
-            yield from self._calls_of(last, shape)
+            yield from self._calls_of(record, shape)
             if count == _ENOUGH:
-                self._require_fields(shape, last)
+                self._require_fields(shape, record)
             if count % _FLUSH == 0:
                 self.flush()
+            # kept only for an error that may have to show it: one record at a time is held
+            example = {} if all(finder.seen for finder in given) else record
+            del record
         if 0 < count < _ENOUGH:
-            self._require_fields(shape, last)
+            self._require_fields(shape, example)
 
     def _calls_of(self, record: dict[str, Any], shape: Shape) -> Iterator[LogCall]:
         try:
@@ -166,6 +170,7 @@ class _Reading:
                 self._malformed(
                     InvalidInputError("no record", expected="an object", got=type(value).__name__)
                 )
+            del value
 
     def _values(self, shape: Shape) -> Iterator[tuple[int, Any]]:
         file, limit, depth = self._file, self._options.max_line_bytes, self._options.max_depth
