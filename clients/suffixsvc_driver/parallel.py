@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from suffixsvc.errors import ModelError
+from suffixsvc.errors import InvalidInputError, ModelError
 from suffixsvc.types import TokenIds
 from suffixsvc_driver.config import DriverConfig, Policy
 from suffixsvc_driver.content import ContentType
@@ -57,7 +57,7 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A request that came to nothing: a prompt that cannot be, a callback that raised, a batch that
-    failed."""
+    failed, an element that is not a :class:`Request`, an iterator of requests that raised."""
 
     error: Exception
 
@@ -96,8 +96,9 @@ class Run:
     """What came of many requests.
 
     Attributes:
-        outcomes: of each request, in their order. A result's ``decode_seconds`` hold the prompts that were
-            filled between its steps, a step's ``target_seconds`` are those of the whole batch.
+        outcomes: of each request, in their order; the last one is a :class:`Failure` where the iterator of
+            the requests raised. A result's ``decode_seconds`` hold the prompts that were filled between its
+            steps, a step's ``target_seconds`` are those of the whole batch.
         operations: all that the target did.
         seconds: from the first prompt to the last token.
     """
@@ -138,6 +139,7 @@ def generate_many(
 
     Args:
         requests: taken one by one as lanes become free, so a generator may make the next ones of what came.
+            An exception of the iterator ends them: it is the last outcome, a :class:`Failure`.
         config: of all of them.
         curve: what the target's steps cost, by the tokens of the whole batch; without one a guess that
             learns from them.
@@ -171,6 +173,11 @@ class _Running:
     def base(self) -> int:
         """Tokens that it has in the next batch in any case."""
         return 1 + self.generation.replay
+
+
+def _check_request(index: int, request: object) -> None:
+    if not isinstance(request, Request):
+        raise InvalidInputError(f"requests[{index}] must be a Request", got=type(request).__name__)
 
 
 class _Loop:
@@ -210,12 +217,17 @@ class _Loop:
 
     def _admit(self, requests: Iterator[Request]) -> bool:
         """Put the next request on a free lane; False when there is none."""
-        request = next(requests, None)
-        if request is None:
-            return False
         index = len(self._outcomes) + len(self._filling) + len(self._writing)
         target = self._target
         try:
+            request = next(requests)
+        except StopIteration:
+            return False
+        except Exception as err:  # the requests before it are still answered
+            self._outcomes[index] = Failure(err)
+            return False
+        try:
+            _check_request(index, request)
             lane = target.lane_for(request.prompt_ids, self._free)
             generation = Generation(
                 self._config,

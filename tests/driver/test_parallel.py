@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -498,6 +499,36 @@ def test_requests_are_taken_as_lanes_become_free(tiny: ParallelLlama) -> None:
     assert len(run.results) == 6
     assert [o.request for o in run.operations if isinstance(o, Began)] == list(range(6))
     assert len(run.results[3].prompt_ids) == 2, "made when three had begun to write"
+
+
+def test_an_element_that_is_no_request_fails_alone(tiny: ParallelLlama) -> None:
+    """None among the requests counted as their end: the requests after it were dropped without a word."""
+    requests: list[Any] = [Request([1, 2], (), 4), None, Request([3, 4], (), 4), "x"]
+    run = generate_many(tiny, requests, curve=CARELESS)
+    assert [isinstance(outcome, Result) for outcome in run.outcomes] == [True, False, True, False]
+    errors = [outcome.error for outcome in run.outcomes if isinstance(outcome, Failure)]
+    assert all(isinstance(error, InvalidInputError) for error in errors)
+    assert [str(error) for error in errors] == [
+        "requests[1] must be a Request; got NoneType",
+        "requests[3] must be a Request; got str",
+    ]
+
+
+def test_requests_that_raise_lose_no_result(tiny: ParallelLlama) -> None:
+    """An iterator that raised took the results of all requests before it along. It is the last outcome."""
+
+    def some() -> Iterator[Request]:
+        for first in range(5):  # more than there are lanes
+            yield Request([first, 2], (), 4)
+        raise KeyError("no more")
+
+    run = generate_many(tiny, some(), curve=CARELESS)
+    assert [len(result.token_ids) for result in run.results] == [4] * 5
+    last = run.outcomes[-1]
+    assert isinstance(last, Failure)
+    assert isinstance(last.error, KeyError)
+    assert len(run.outcomes) == 6
+    assert len(generate_many(tiny, [Request([1, 2], (), 4)], curve=CARELESS).results) == 1
 
 
 # -- the target by itself
