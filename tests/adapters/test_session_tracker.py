@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Hashable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from support.stored import stored_outputs
 from support.tracker_oracle import TrackerOracle, WatchedNamespace
 
 from suffixsvc import SuffixCache
-from suffixsvc.errors import InvalidConfigError, InvalidCostError
+from suffixsvc.errors import InvalidConfigError, InvalidCostError, InvalidInputError
 from suffixsvc.types import Draft
 
 TEXT = [11, 12, 13, 14, 15, 16, 17, 18, 19, 20]
@@ -564,3 +565,13 @@ def test_settings_that_make_no_sense_are_refused() -> None:
             TrackerConfig(**settings)  # type: ignore[arg-type]
     with pytest.raises(InvalidCostError):
         TrackerConfig(verify_cost=-1.0)
+
+
+def test_a_hint_that_cannot_be_hashed_is_refused(watched: WatchedNamespace) -> None:
+    """end() raised the TypeError of a dict. A draft for such a hint stays empty and is counted."""
+    hint: Any = ["request", 1]
+    with SessionTracker(watched) as tracker:
+        with pytest.raises(InvalidInputError, match="hint must be hashable; got list"):
+            tracker.end(hint)
+        assert len(tracker.draft(TEXT, hint=hint)) == 0
+        assert tracker.stats.failures == 1

@@ -298,7 +298,15 @@ class SessionTracker:
     # -------------------------------------------------------------------------------------------- its end
 
     def end(self, hint: Hashable) -> None:
-        """The engine says that this sequence is over: what it wrote is kept. Unknown names are ignored."""
+        """The engine says that this sequence is over: what it wrote is kept. Unknown names are ignored.
+
+        Raises:
+            InvalidInputError: the hint is not hashable.
+        """
+        try:
+            hash(hint)
+        except TypeError:
+            raise InvalidInputError("hint must be hashable", got=type(hint).__name__) from None
         self._close_sessions(self._table.drop(hint))
 
     def end_all(self) -> None:
