@@ -191,10 +191,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.remove("--debug")
         debug = True
     run: Callable[..., Any] = get_command(_app)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does: names of files need not be text
+    _open_stdout()
     try:
-        return _exit_code(lambda: run(args, prog_name="suffixsvc"))
+        return _flushed(_exit_code(lambda: run(args, prog_name="suffixsvc")))
+    except BrokenPipeError:  # the reader has read enough
+        _discard_stdout()
+        return 1
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
         if debug or module not in _EXTRA_OF:
@@ -209,6 +211,53 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+class _Stdout(io.FileIO):
+    """Standard output. Its errors are not those of other files: what it does not take is lost."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:  # the reader has read enough
+            raise
+        except OSError as error:
+            _discard_stdout()
+            raise SuffixError(
+                "standard output must be writable",
+                got=error.strerror,
+                remedy="Redirect it to a disk with space, or to a file that may grow.",
+            ) from error
+
+
+def _open_stdout() -> None:
+    """Let standard output take every name of a file, as stderr does, and raise errors of its own."""
+    if not isinstance(sys.stdout, io.TextIOWrapper):
+        return
+    if sys.stdout is not sys.__stdout__:  # a caller's own
+        sys.stdout.reconfigure(errors="backslashreplace")
+        return
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(_Stdout(sys.stdout.fileno(), "wb", closefd=False)),
+        sys.stdout.encoding,
+        "backslashreplace",
+        line_buffering=sys.stdout.line_buffering,
+        write_through=sys.stdout.write_through,
+    )
+
+
+def _flushed(code: int) -> int:
+    """The exit code, once standard output took all of the text."""
+    if sys.stdout is not None:  # closed by the shell
+        sys.stdout.flush()
+    return code
+
+
+def _discard_stdout() -> None:
+    """Nothing that is still written to standard output can fail, at the interpreter's end either."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 def _exit_code(run: Callable[[], Any]) -> int:

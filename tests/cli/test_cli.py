@@ -176,6 +176,55 @@ def test_version_says_what_is_installed() -> None:
     assert "python " in result.stdout
 
 
+#: a verb that prints without a flush
+_PRINTS = (
+    "import sys\n"
+    "from suffixsvc import cli\n"
+    "cli.get_command = lambda app: lambda *args, **more: print('text')\n"
+    "sys.exit(cli.main(['version']))\n"
+)
+_COMMANDS = {
+    "version": ["-m", "suffixsvc.cli", "version"],
+    "--version": ["-m", "suffixsvc.cli", "--version"],
+    "--help": ["-m", "suffixsvc.cli", "--help"],
+    "models-list": ["-m", "suffixsvc.cli", "models", "list"],
+    "no-flush": ["-c", _PRINTS],
+}
+
+
+def run_into(stdout: int, command: str, home: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *_COMMANDS[command]],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        env={**os.environ, "SUFFIXSVC_HOME": str(home)},
+    )
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_a_full_standard_output_is_one_line(command: str, tmp_path: Path) -> None:
+    """Text that standard output did not take (a redirect to a full disk) ended in a traceback."""
+    with open("/dev/full", "w") as full:
+        result = run_into(full.fileno(), command, tmp_path)
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert "standard output must be writable; got No space left on device" in line
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_a_reader_that_stops_reading_is_no_error(command: str, tmp_path: Path) -> None:
+    """`suffixsvc VERB | head -0`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        result = run_into(writing, command, tmp_path)
+    finally:
+        os.close(writing)
+    assert (result.returncode, result.stderr) == (1, "")
+
+
 def test_version_is_an_option_as_well() -> None:
     """`suffixsvc --version` was no such option; the verb prints the same."""
     asked = run("--version")

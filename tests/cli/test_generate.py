@@ -313,6 +313,20 @@ def test_whoever_stops_reading_ends_it(cycle: Path, tmp_path: Path) -> None:
     child.stderr.close()
 
 
+def test_a_full_disk_that_takes_no_text_ends_it(cycle: Path, tmp_path: Path) -> None:
+    """The text of a model on a full disk ended in a traceback; the outputs so far are kept as ever."""
+    with open("/dev/full", "w") as full:
+        child = process(cycle, "ab", "--raw", "--max-tokens", 30, home=tmp_path, stdout=full)
+    assert child.stderr is not None
+    told = child.stderr.read()
+    child.stderr.close()
+    assert child.wait(PATIENCE_S) == 2
+    assert "Traceback" not in told
+    assert told.splitlines()[-1].startswith(
+        "suffixsvc generate: standard output must be writable; got No space"
+    )
+
+
 def test_a_full_context_is_told(generate: Generating, brief: Path, cycle: Path) -> None:
     ran = generate(cycle, "ab", "--raw", "--context", 256, "--max-tokens", 1000)
     assert ran.code == 0
