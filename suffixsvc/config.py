@@ -28,6 +28,7 @@ __all__ = [
 
 #: LMDB keys hold at most 511 bytes; the rest of a key needs its room too
 MAX_NAMESPACE_BYTES = 200
+_PATH_FORM = "segments joined by '/', as in acme/qwen2.5-coder/sql-agent"
 #: namespaces a session can draft from beside its own (the core holds a fixed number of cursors)
 MAX_READS = 7
 #: of the value of a label
@@ -84,11 +85,15 @@ class Limits:
 def validate_namespace(path: Any) -> str:
     """A namespace path: segments of visible characters without spaces, joined by '/', <= 200 bytes."""
     if not isinstance(path, str):
-        raise InvalidNamespaceError("namespace path must be a string", got=type(path).__name__)
+        raise InvalidNamespaceError(
+            "namespace path must be a string", expected=_PATH_FORM, got=type(path).__name__
+        )
     size = len(path.encode("utf-8", "surrogatepass"))
     if not 0 < size <= MAX_NAMESPACE_BYTES:
         raise InvalidNamespaceError(
-            f"namespace path must be 1 to {MAX_NAMESPACE_BYTES} bytes long", got=f"{size} bytes"
+            f"namespace path must be 1 to {MAX_NAMESPACE_BYTES} bytes long",
+            expected=_PATH_FORM,
+            got=f"{size} bytes",
         )
     parts = path.split("/")
     condition = remedy = None
@@ -101,7 +106,9 @@ def validate_namespace(path: Any) -> str:
     elif "." in parts or ".." in parts:
         condition = "without the segments '.' and '..'"
     if condition is not None:
-        raise InvalidNamespaceError(f"namespace path must be {condition}", got=repr(path), remedy=remedy)
+        raise InvalidNamespaceError(
+            f"namespace path must be {condition}", expected=_PATH_FORM, got=repr(path), remedy=remedy
+        )
     return path
 
 

@@ -157,20 +157,21 @@ def test_reads_that_are_no_list_are_refused(reads: Any, message: str, remote: bo
 
 
 @pytest.mark.parametrize(
-    ("path", "message"),
+    ("path", "condition", "got"),
     [
-        ("a b", "namespace path must be without spaces; got 'a b'. Write '-' or '_' instead."),
-        ("a\tb", "namespace path must be without spaces; got 'a\\tb'. Write '-' or '_' instead."),
-        ("a//b", "namespace path must be without empty segments; got 'a//b'. Join names by single slashes."),
-        ("/a", "namespace path must be without empty segments; got '/a'. Join names by single slashes."),
-        ("a/../b", "namespace path must be without the segments '.' and '..'; got 'a/../b'"),
-        ("a\x07", "namespace path must be of printable characters; got 'a\\x07'"),
-        ("", "namespace path must be 1 to 200 bytes long; got 0 bytes"),
-        (5, "namespace path must be a string; got int"),
+        ("a b", "without spaces", "'a b'. Write '-' or '_' instead."),
+        ("a\tb", "without spaces", "'a\\tb'. Write '-' or '_' instead."),
+        ("a//b", "without empty segments", "'a//b'. Join names by single slashes."),
+        ("/a", "without empty segments", "'/a'. Join names by single slashes."),
+        ("a/../b", "without the segments '.' and '..'", "'a/../b'"),
+        ("a\x07", "of printable characters", "'a\\x07'"),
+        ("", "1 to 200 bytes long", "0 bytes"),
+        (5, "a string", "int"),
     ],
 )
-def test_a_malformed_path_is_refused_for_what_is_wrong_with_it(path: Any, message: str) -> None:
+def test_a_malformed_path_is_refused_for_what_is_wrong_with_it(path: Any, condition: str, got: str) -> None:
     """A path with a space was said to have "an empty or unprintable segment"."""
     with SuffixCache() as cache, pytest.raises(InvalidNamespaceError) as caught:
         cache.namespace(path)
-    assert str(caught.value) == message
+    form = "segments joined by '/', as in acme/qwen2.5-coder/sql-agent"
+    assert str(caught.value) == f"namespace path must be {condition}; expected {form}; got {got}"
