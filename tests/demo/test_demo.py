@@ -72,8 +72,12 @@ def test_every_stage_runs_and_leaves_its_results(model: Path, folder: Path, tmp_
     first, *others = result.stderr.splitlines()
     assert "measuring what the model's steps cost" in first
     assert "seconds_at_most=" in first
-    # how busy the machine is may be told, and nothing else
-    assert [line for line in others if "measured on a busy machine" not in line] == []
+    # lines that the machine's load decides may follow, and nothing else
+    by_load = (
+        "measured on a busy machine",
+        "no drafts until the service answers: the service did not answer in time",
+    )
+    assert [line for line in others if not any(known in line for known in by_load)] == []
     for stage in (
         "First pass",
         "Second pass",
