@@ -151,8 +151,8 @@ class _Kind:
 
     def enter(self, cancel: Callable[[], object]) -> Place:
         place = Place(self)
-        now = time.monotonic()
         with self._lock:
+            now = time.monotonic()  # in the order of the lock, which is the order of `_silent`
             preempted = None
             if self._held < self.limit:
                 self._held += 1

@@ -274,7 +274,8 @@ def interrupt(child: subprocess.Popen[str]) -> None:
     is seen with the next key only: wait until it sleeps, and press the keys again if that was too early."""
     stat = Path(f"/proc/{child.pid}/stat")
     for _ in range(20):
-        eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S", "it waits for a line")
+        eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] in "SZ", "it waits for a line")
+        assert child.poll() is None, "it ended by itself"
         child.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
             child.wait(5.0)
