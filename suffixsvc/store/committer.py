@@ -110,8 +110,10 @@ class Committer:
         except (StoreError, lmdb.Error) as e:
             no_room = isinstance(e, lmdb.Error) and is_full(e, self._environment.path)
             if self._environment.unsettled or not no_room:
-                self.pause.begin()
                 log.warning("store cannot write yet", folder=self._environment.path, error=str(e))
+                # LMDB begins no transaction after a commit that failed, also none that reads
+                if not self._environment.unsettled or self.reopen():
+                    self.pause.begin()
                 return False
         self.works()
         return True

@@ -29,6 +29,7 @@ import lmdb
 import structlog
 
 from suffixsvc.errors import StoreClosedError, StoreCorruptError, StoreError, StoreForeignError
+from suffixsvc.interrupts import AtomicCondition
 from suffixsvc.store import datafile
 from suffixsvc.store.clock_record import load_clock
 from suffixsvc.store.folder import DATA_FILE, FULL_ERRNOS, FolderLock, disk_error
@@ -65,6 +66,8 @@ log = structlog.get_logger(__name__)
 _MAX_READERS: Final = 1024
 #: less than this free and an I/O error of a write means a full disk
 _ROOM_BYTES: Final = 1 << 20
+#: a file is verified page by page before it is opened again; a read waits no longer than this for it
+_REOPEN_SECONDS: Final = 60.0
 
 Hook = Callable[[str], None]
 
@@ -123,6 +126,9 @@ class Environment:
         self._sync = sync
         #: of a commit that failed: the meta page that it may have overwritten
         self._unsettled: MetaBefore | None = None
+        #: :meth:`reopen` is about to follow a commit that failed
+        self._reopen_due = False
+        self._settling = AtomicCondition()
         self._opened: lmdb.Environment | None = None
         self._fd = -1
         with ExitStack() as held:  # given up where the open fails
@@ -279,17 +285,30 @@ class Environment:
     @contextmanager
     def read(self) -> Iterator[tuple[lmdb.Transaction[bytes], Snapshot]]:
         """A short read transaction and what belongs to it. Do not nest it, and do not hand control to
-        callers inside."""
-        self.require_usable()
-        with self._gate.shared():
+        callers inside. A read that comes between a commit that failed and the opening that follows waits for
+        that: LMDB begins no transaction of any kind meanwhile."""
+        while True:
             self.require_usable()
-            try:
-                with self.commit_lock:
-                    txn, snapshot = self._env.begin(), self.snapshot
-                with txn:
-                    yield txn, snapshot
-            except lmdb.Error as e:
-                raise full_or_store_error(e, "reading") from e
+            with self._gate.shared():
+                self.require_usable()
+                try:
+                    with self.commit_lock:
+                        txn, snapshot = self._env.begin(), self.snapshot
+                except lmdb.PanicError as e:
+                    panic = e
+                except lmdb.Error as e:
+                    raise full_or_store_error(e, "reading") from e
+                else:
+                    try:
+                        with txn:
+                            yield txn, snapshot
+                    except lmdb.Error as e:
+                        raise full_or_store_error(e, "reading") from e
+                    return
+            with self._settling:
+                self._settling.wait_for(lambda: not self._reopen_due, timeout=_REOPEN_SECONDS)
+                if self._unsettled is not None:
+                    raise full_or_store_error(panic, "reading") from panic
 
     def begin_write(self) -> lmdb.Transaction[bytes]:
         """The writer thread's transaction."""
@@ -306,7 +325,9 @@ class Environment:
             self._journal.settle()
             raise
         except lmdb.Error:
-            self._unsettled = before = replace(before, failed=True)
+            with self._settling:
+                self._unsettled = before = replace(before, failed=True)
+                self._reopen_due = True
             self._call_hook("commit-failed")
             self._journal.write(before)
             raise
@@ -322,8 +343,18 @@ class Environment:
         Writer thread, no transaction of its own open.
 
         Raises:
-            StoreError: not now. Where that shows early, the environment that was there still serves reads.
+            StoreError: not now. Where that shows early, the environment that was there still serves reads,
+            unless the meta page could not be written: LMDB begins no transaction after that.
         """
+        try:
+            self._reopen()
+        finally:
+            with self._settling:
+                self._reopen_due = False
+                self._settling.notify_all()
+        self._call_hook("reopened")
+
+    def _reopen(self) -> None:
         if self._unsettled is not None:
             datafile.roll_back(self.path, self._unsettled)
         self._call_hook("reopen-restored")
@@ -349,7 +380,6 @@ class Environment:
                 raise
         self._journal.settle()
         self._unsettled = None
-        self._call_hook("reopened")
 
     def _require_same(self, found: Snapshot) -> None:
         """StoreCorruptError unless the file holds what was last acknowledged."""

@@ -50,6 +50,12 @@ def main(folder: str, kinds: int, count: int) -> dict[str, Any]:
             assert store.get(output_id).output.token_ids[0] == content
         assert len(list(store.scan())) == len(acknowledged)
 
+    def await_failure(before: int) -> None:
+        deadline = time.monotonic() + 60
+        while disk.ioerror_seen() == before:
+            assert time.monotonic() < deadline, "the store tries the disk from time to time"
+            time.sleep(0.005)
+
     for _ in range(3):
         append()
     forgotten = acknowledged.pop(1)
@@ -74,6 +80,10 @@ def main(folder: str, kinds: int, count: int) -> dict[str, Any]:
             else:
                 raise AssertionError("forgotten on a disk that takes nothing")
             read()
+            # A trial of the disk that failed left LMDB unusable, for reads too, until the next trial.
+            for _ in range(3):
+                await_failure(disk.ioerror_seen())
+                read()
         disk.ioerror_arm(0, 0)
         deadline = time.monotonic() + 60
         while store.failure() is not None:  # no write: by itself
