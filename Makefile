@@ -1,4 +1,4 @@
-# Every target sets up what it needs in .venv (once) and can be run again at any time.
+# Every target sets up its requirements in .venv (once) and can be run repeatedly.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 CSRC := suffixsvc/core/csrc
 CORE_FILES := $(shell find $(CSRC) -type f)
 CXX_FILES := $(filter %.cpp %.h,$(CORE_FILES))
-# An editable install knows its modules by name: a folder that gained or lost a file is installed again.
+# An editable install lists its modules: it is repeated when a file was added to or removed from a folder.
 FOLDERS := $(addsuffix /.,$(shell find suffixsvc clients caches bench -type d -not -name __pycache__))
 
 help:  ## show this
@@ -35,46 +35,50 @@ $(VENV)/.stamp-llama: $(VENV)/.stamp-core
 	@tools/setup.sh llama
 	@touch $@
 
-setup: $(VENV)/.stamp-core $(VENV)/.stamp-llama  ## only set up: .venv, this package, llama.cpp (about 8 minutes, once)
+setup: $(VENV)/.stamp-core $(VENV)/.stamp-llama  ## set up .venv, this package and llama.cpp (about 8 minutes, once)
 
 # ------------------------------------------------------------------------------------------------- running
 
 # make demo [SMALL=1] [QUICK=1] [RECORD=log.jsonl] [DEMO_ARGS='--questions 4']
-demo: setup  ## watch agents on a real model get faster; SMALL=1 tiny model, QUICK=1 short, RECORD=file keeps a log
+demo: setup  ## run agents on a real model; SMALL=1 small model, QUICK=1 short, RECORD=file writes a log
 	@$(BIN)/suffixsvc demo $(if $(filter-out 0,$(SMALL)),--small) $(if $(filter-out 0,$(QUICK)),--quick) \
 	    $(if $(RECORD),--record "$(RECORD)") $(DEMO_ARGS)
 
-# Without the small model the tests that need one would prove nothing, so its absence is an error.
-# SUFFIXSVC_NO_MODEL=1 leaves them out, for machines that cannot get it.
-# PYTEST_ARGS='-n0 -x' runs them one after the other in one process, for debugging.
-test: setup  ## run every test (gets a 98 MB model, once)
+# A missing small model is an error, because the tests that need it would be skipped.
+# SUFFIXSVC_NO_MODEL=1 skips them, for machines that cannot download it.
+# PYTEST_ARGS='-n0 -x' runs the tests sequentially in one process, for debugging.
+test: setup  ## run every test (downloads a 98 MB model, once)
 ifeq ($(filter-out 0,$(SUFFIXSVC_NO_MODEL)),)
 	@$(BIN)/suffixsvc models get smollm2-135m >/dev/null || { \
-	    echo "make test: the tests need the model smollm2-135m, which could not be had (see above)." >&2; \
-	    echo "SUFFIXSVC_NO_MODEL=1 make test runs all tests that do without it." >&2; exit 2; }
+	    echo "make test: the tests need the model smollm2-135m, which could not be downloaded (see above)." >&2; \
+	    echo "SUFFIXSVC_NO_MODEL=1 make test runs all tests that do not need it." >&2; exit 2; }
 	@tools/test.sh $(PYTEST_ARGS)
 else
 	@tools/test.sh -m "not model" $(PYTEST_ARGS)
 endif
 
-# No test may depend on speed. HOW=busy: beside spinning processes; slow-disk: every fsync takes 50 ms longer;
-# one-core: on one core. Each takes two to three times as long as `make test`.
-test-disturbed: setup  ## run every test on a disturbed machine; HOW='busy slow-disk one-core' (default: all three)
+# No test may depend on speed. HOW=busy: spinning processes on every core; slow-disk: every fsync takes 50 ms longer;
+# one-core: one core only. Each takes two to three times as long as `make test`.
+test-disturbed: setup  ## run every test on a slowed-down machine; HOW='busy slow-disk one-core' (default: all three)
 	@$(BIN)/suffixsvc models get smollm2-135m >/dev/null
 	@for how in $(or $(HOW),busy slow-disk one-core); do \
 	    echo "test-disturbed: $$how"; tools/test_disturbed.sh "$$how" $(PYTEST_ARGS); \
 	done
 
-# LLAMA_CPP_BIN=DIR takes the programs of a llama.cpp that is there. JOBS=1 compiles one file at a time.
-interop: setup  ## hold lookup caches against llama.cpp's own programs (built once, about 15 minutes)
+# LLAMA_CPP_BIN=DIR uses the programs of an existing llama.cpp. JOBS=1 compiles one file at a time.
+interop: setup  ## compare lookup caches with llama.cpp's own programs (built once, about 15 minutes)
 	@bin=$$(tools/llama_tools.sh); $(BIN)/suffixsvc models get smollm2-135m >/dev/null; \
 	    LLAMA_CPP_BIN="$$bin" $(BIN)/python -m pytest -m interop tests/interop $(PYTEST_ARGS)
 
+# Words that no reader knows; the left side of a rename must not come back (tools/invented_words.txt).
+WORDS_IN := '*.py' '*.pyi' '*.h' '*.cpp' '*.md' '*.proto' Makefile '*.sh' ':!CHANGELOG.md' ':!docs/performance.md' ':!suffixsvc/v1' \
+    ':!bench/suffixsvc_bench/demo/database.py'
 check: setup  ## lint, formats, types, import directions, generated code
 	@echo "ruff";          $(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	@echo "mypy --strict"; $(BIN)/mypy
-	@echo "import-linter"; $(BIN)/lint-imports
+	@echo "import-linter"; $(BIN)/lint-imports && $(BIN)/lint-imports --config tools/import_cycles.toml
 	@echo "clang-format";  $(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+	@echo "glossary";      ! git grep -nwIE -f tools/invented_words.txt -- $(WORDS_IN)
 	@echo "proto drift";   $(BIN)/python tools/gen_proto.py --check
 
 # ThreadSanitizer cannot share a build with the others.
@@ -108,14 +112,14 @@ fuzz-segment: $(VENV)/.stamp-core  ## mutate segment files under AddressSanitize
 	@UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ./build/sanitize-address,undefined/fuzz_segment \
 	    build/fuzz-segment $(or $(SECONDS),60) $(or $(SEED),1) tests/golden/segment/*.seg
 
-# atheris has wheels for Linux and some versions of Python only: it is installed when it is asked for.
+# atheris has wheels for Linux and some versions of Python only, so it is installed on demand.
 $(VENV)/.stamp-atheris: $(VENV)/.stamp-venv
 	@$(BIN)/python -m pip --disable-pip-version-check install --quiet "atheris>=3" || { \
 	    echo "make fuzz-wire: atheris could not be installed (wheels: Linux, Python 3.11 to 3.13)" >&2; exit 2; }
 	@touch $@
 
-# An input that is a finding stays in build/fuzz-wire; SAVE=1 writes the corpus back to tests/fuzz.
-fuzz-wire: $(VENV)/.stamp-core $(VENV)/.stamp-atheris  ## fuzz the decoders of the wire; SECONDS=60 SEED=1
+# An input that causes a failure stays in build/fuzz-wire; SAVE=1 writes the corpus back to tests/fuzz.
+fuzz-wire: $(VENV)/.stamp-core $(VENV)/.stamp-atheris  ## fuzz the decoders of the wire format; SECONDS=60 SEED=1
 	@$(BIN)/python tests/fuzz/fuzz_wire.py build/fuzz-wire -max_total_time=$(or $(SECONDS),60) \
 	    -seed=$(or $(SEED),1) -rss_limit_mb=4096 -print_final_stats=1
 	@$(if $(filter-out 0,$(SAVE)),$(BIN)/python tests/fuzz/fuzz_wire.py build/fuzz-wire --save)
@@ -128,30 +132,30 @@ bench: $(VENV)/.stamp-core  ## compare drafting methods on the project's own rec
 performance: $(VENV)/.stamp-core  ## run all benchmarks and write docs/performance.md; LOGS='a.jsonl.gz ..' (hours)
 	@tools/performance.sh $(or $(LOGS),tests/data/recorded_demo.jsonl.gz) $(REPLAY)
 
-peers: $(VENV)/.stamp-core  ## build what `suffixsvc bench replay` can compare with, into .venv-peers
+peers: $(VENV)/.stamp-core  ## build the peer of `suffixsvc bench replay` into .venv-peers
 	@tools/peers.sh
 
-# TORCH_INDEX=URL takes torch from another index; the package index has it for GPUs (gigabytes).
-ADAPTER_EXAMPLES := llama_cpp_python huggingface vllm_proposer sglang_ngram trtllm_endpoint
-adapters: setup  ## hold the adapters against the engines they are for, and run their examples (torch, 1 GB, once)
+# TORCH_INDEX=URL installs torch from another index; the default index has it for GPUs (gigabytes).
+ADAPTER_EXAMPLES := llama_cpp_python huggingface
+adapters: setup  ## test the adapters with the engines they are for, and run the examples (torch, 1 GB, once)
 	@tools/adapters.sh
 	@$(BIN)/suffixsvc models get smollm2-135m >/dev/null
 	@.venv-adapters/bin/python -m pytest -m "adapters or not adapters" tests/adapters $(PYTEST_ARGS)
 	@for example in $(ADAPTER_EXAMPLES); do \
-	    echo; echo "python -m suffixsvc_driver.adapters.examples.$$example"; \
-	    .venv-adapters/bin/python -m suffixsvc_driver.adapters.examples.$$example; \
+	    echo; echo "python -m suffixsvc_adapters.examples.$$example"; \
+	    .venv-adapters/bin/python -m suffixsvc_adapters.examples.$$example; \
 	done
 
-# TORCH_INDEX=URL takes torch for CPUs from another index.
+# TORCH_INDEX=URL installs torch for CPUs from another index.
 adapters-vllm: $(VENV)/.stamp-core  ## run a real vLLM with its adapter, on CPUs (3 GB, once; minutes)
 	@tools/adapters_vllm.sh
 	@.venv-adapters-vllm/bin/python -m pytest -m adapters tests/adapters/test_vllm_engine.py $(PYTEST_ARGS)
 
-# The logs are answers of a real model, recorded with `suffixsvc bench record` (hours; docs/benchmarks.md).
-caches: $(VENV)/.stamp-core  ## make the caches that come along again from the logs in caches/recorded
+# The logs are recorded answers of a real model (`suffixsvc bench record`, hours; docs/benchmarks.md).
+caches: $(VENV)/.stamp-core  ## rebuild the shipped caches from the logs in caches/recorded
 	@$(BIN)/suffixsvc cache make sql json code --force
 
-clean:  ## remove everything that was built or set up here (downloaded models stay)
+clean:  ## remove everything that was built or set up here, except downloaded models
 	@rm -rf $(VENV) .venv-proto .venv-peers .venv-adapters .venv-adapters-vllm build dist .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache \
 	    .hypothesis report.html *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

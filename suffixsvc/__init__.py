@@ -1,7 +1,7 @@
 """Speculative decoding from memory.
 
-The public names are resolved when first used: ``import suffixsvc_client`` imports this package and must
-load neither the native core nor lmdb.
+The public names are imported on first use (PEP 562): ``import suffixsvc_client`` imports this package and
+must load neither the native core nor lmdb.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "__version__",
 ]
 
-_HOME = {
+_MODULE_OF = {
     "CacheStats": "suffixsvc.engine",
     "Draft": "suffixsvc.types",
     "DraftSource": "suffixsvc.types",
@@ -52,9 +52,9 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    import importlib  # noqa: PLC0415 - the point of this function is to import late
+    import importlib  # noqa: PLC0415 - lazy by design
 
-    home = _HOME.get(name)
-    if home is None:
+    module = _MODULE_OF.get(name)
+    if module is None:
         raise AttributeError(f"module 'suffixsvc' has no attribute {name!r}")
-    return getattr(importlib.import_module(home), name)
+    return getattr(importlib.import_module(module), name)

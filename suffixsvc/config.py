@@ -1,4 +1,4 @@
-"""Settings as frozen data, checked once at the door."""
+"""Limits of the engine and the service, and validation of namespace paths, labels and uuids."""
 
 from __future__ import annotations
 
@@ -26,49 +26,50 @@ __all__ = [
     "validate_uuid",
 ]
 
-#: LMDB keys hold at most 511 bytes; the rest of a key needs its room too
+#: LMDB keys hold at most 511 bytes, of which the path is one part
 MAX_NAMESPACE_BYTES = 200
 _PATH_FORM = "segments joined by '/', as in acme/qwen2.5-coder/sql-agent"
-#: namespaces a session can draft from beside its own (the core holds a fixed number of cursors)
+#: namespaces that a session can draft from besides its own (the core holds a fixed number of cursors)
 MAX_READS = 7
-#: of the value of a label
+#: characters of a label's value
 MAX_LABEL_CHARACTERS = 256
-#: how much of a prompt's end is kept with an output, as context only
+#: tokens of a prompt's end that are stored with an output, as context only
 PROMPT_TAIL_TOKENS = 64
-#: of the id that the writer of an output chooses
+#: bytes of the id that the writer of an output chooses
 UUID_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the engine and the service refuse to exceed. All are per process."""
+    """Limits that the engine and the service enforce. All are per process."""
 
-    #: live sessions at a time
+    #: concurrent live sessions
     max_sessions: int = 4096
-    #: namespaces; each keeps an index in memory
+    #: namespaces; each has an index in memory
     max_namespaces: int = 10_000
     #: tokens of one session: prompt, context and output together
     max_session_tokens: int = 1 << 20
-    #: tokens of one draft; larger requests are clamped, not refused
+    #: tokens of one draft; larger requests are clamped, not rejected
     max_draft_tokens: int = 256
     #: bytes of one gRPC message
     max_message_bytes: int = 16 << 20
-    #: outputs of one bulk message: they are one transaction, and closes of sessions wait for it
+    #: outputs of one bulk message, which is one transaction that closes of sessions wait for
     max_outputs_per_message: int = 1024
-    #: runs (segment_lens) of the outputs of one bulk message together; an output has at least one
+    #: runs (segment_lens) of all outputs of one bulk message; an output has at least one
     max_segments_per_message: int = 16_384
     #: tokens of one output added in bulk
     max_output_tokens: int = 1 << 20
     #: an idle session is committed as incomplete after this many seconds
     session_idle_seconds: float = 600.0
-    #: outputs that are due only because the wall clock moved while the store was closed stay this long
+    #: delay of the expiry of outputs that are due only because the wall clock moved while the store was
+    #: closed
     expiry_grace_seconds: float = 3600.0
-    #: tokens of a namespace's outputs that stay in the hot index before the oldest are sealed into a segment
+    #: tokens of a namespace's hot outputs above which the oldest are sealed into a segment
     seal_tokens: int = 1 << 20
-    #: bytes the store's map may grow to
+    #: maximum size of the store's map in bytes
     max_store_bytes: int = 64 << 30
-    #: bytes that the outputs of all namespaces and the live sessions may take together (docs/limits.md); the
-    #: default is no limit
+    #: bytes of the outputs of all namespaces and the live sessions together (docs/limits.md); unlimited by
+    #: default
     max_cache_bytes: int = 1 << 62
 
     def __post_init__(self) -> None:
@@ -83,7 +84,11 @@ class Limits:
 
 
 def validate_namespace(path: Any) -> str:
-    """A namespace path: segments of visible characters without spaces, joined by '/', <= 200 bytes."""
+    """Return a valid namespace path: segments of printable characters without spaces, joined by '/'.
+
+    Raises:
+        InvalidNamespaceError: not a string, not 1 to 200 bytes long, or a segment is invalid.
+    """
     if not isinstance(path, str):
         raise InvalidNamespaceError(
             "namespace path must be a string", expected=_PATH_FORM, got=type(path).__name__
@@ -113,7 +118,7 @@ def validate_namespace(path: Any) -> str:
 
 
 def validate_reads(reads: Any) -> Sequence[Any]:
-    """The paths that a session reads; each is checked where it is looked up or sent."""
+    """The paths that a session reads; each path is validated where it is looked up or sent."""
     if reads is None:
         return ()
     if isinstance(reads, (str, bytes)) or not isinstance(reads, Sequence):
@@ -126,55 +131,68 @@ def validate_reads(reads: Any) -> Sequence[Any]:
 
 
 def validate_default_reads(tokenizers: Iterable[str]) -> None:
-    """Namespaces that every session of their tokenizer reads, told by it: a session can read all of them."""
+    """Check that a session can read all default namespaces of its tokenizer.
+
+    Args:
+        tokenizers: fingerprint of each namespace that is read by default.
+
+    Raises:
+        InvalidConfigError: more than MAX_READS of them have the same tokenizer.
+    """
     for tokenizer, number in Counter(tokenizers).items():
         if tokenizer and number > MAX_READS:
             raise InvalidConfigError(
-                "too many namespaces are to be read by default",
-                expected=f"at most {MAX_READS} of a tokenizer",
+                f"namespaces read by default must be at most {MAX_READS} per tokenizer",
                 got=f"{number} of {tokenizer}",
-                remedy="Put some of them together into one.",
+                remedy="Merge some of them into one.",
             )
 
 
 def validate_labels(labels: Any) -> dict[str, str]:
-    """At most 16 labels, names of 1..64 and values of <= MAX_LABEL_CHARACTERS characters."""
+    """Return labels as a dict.
+
+    Raises:
+        InvalidLabelsError: more than 16, a name that is not 1 to 64 characters long, or a value of more than
+            MAX_LABEL_CHARACTERS characters.
+    """
     if labels is None:
         return {}
     if not isinstance(labels, Mapping):
         raise InvalidLabelsError(
-            "labels are a mapping of strings", expected="Mapping[str, str]", got=type(labels).__name__
+            "labels must be a mapping of strings", expected="Mapping[str, str]", got=type(labels).__name__
         )
     if len(labels) > 16:
-        raise InvalidLabelsError("too many labels", expected="at most 16", got=len(labels))
+        raise InvalidLabelsError("labels must have at most 16 entries", got=len(labels))
     for name, value in labels.items():
         if not isinstance(name, str) or not 0 < len(name) <= 64 or not _encodable(name):
             raise InvalidLabelsError(
-                "a label has a bad name", expected="a string of 1 to 64 characters", got=repr(name)[:80]
+                "label names must be strings",
+                expected="1 to 64 characters of valid UTF-8",
+                got=repr(name)[:80],
             )
         if not isinstance(value, str) or len(value) > MAX_LABEL_CHARACTERS or not _encodable(value):
             raise InvalidLabelsError(
-                f"label {name!r} has a bad value",
-                expected=f"a string of at most {MAX_LABEL_CHARACTERS} characters",
+                f"label {name!r} must be a string",
+                expected=f"at most {MAX_LABEL_CHARACTERS} characters of valid UTF-8",
                 got=repr(value)[:80],
             )
     return dict(labels)
 
 
 def validate_uuid(uuid: Any) -> bytes:
-    """What identifies an output, chosen by its writer."""
+    """Return a valid output uuid. InvalidInputError unless it is 16 bytes."""
     if not isinstance(uuid, bytes) or len(uuid) != UUID_BYTES:
         raise InvalidInputError(
             f"uuid must be {UUID_BYTES} bytes",
             expected=f"bytes of length {UUID_BYTES}",
             got=f"{len(uuid)} bytes" if isinstance(uuid, bytes) else type(uuid).__name__,
-            remedy="Send a random one, or none: it is then drawn where the output is stored.",
+            remedy="Send a random one, or omit it: the store then generates one.",
         )
     return uuid
 
 
 def _encodable(text: str) -> bool:
-    """Whether text can be stored and sent: a lone surrogate has no UTF-8."""
+    """Whether text can be stored and sent: a lone surrogate cannot be encoded as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -183,12 +201,15 @@ def _encodable(text: str) -> bool:
 
 
 def data_home() -> str:
-    """Where downloads and measured cost curves live: $SUFFIXSVC_HOME or ~/.cache/suffixsvc."""
+    """Folder of downloads and measured cost curves: $SUFFIXSVC_HOME or ~/.cache/suffixsvc.
+
+    Raises:
+        InvalidConfigError: SUFFIXSVC_HOME is a relative path.
+    """
     home = os.environ.get("SUFFIXSVC_HOME")
     if home is not None and not os.path.isabs(os.path.expanduser(home)):
         raise InvalidConfigError(
-            "SUFFIXSVC_HOME is not usable",
-            expected="an absolute path",
+            "SUFFIXSVC_HOME must be an absolute path",
             got=repr(home),
             remedy="Unset it to use ~/.cache/suffixsvc.",
         )

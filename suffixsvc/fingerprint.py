@@ -1,8 +1,8 @@
-"""Tokenizer fingerprints: equal exactly when the same ids mean the same bytes.
+"""Tokenizer fingerprints: two are equal if and only if the tokenizers map the same ids to the same bytes.
 
 The value is xxh3-64 over (id, token bytes) of every id in use, then over the special ids. Unused and
-padding entries are left out: a GGUF pads its vocabulary with ``[PADn]`` where a ``tokenizer.json``
-simply ends, and both must give the same value.
+padding entries are skipped: a GGUF pads its vocabulary with ``[PADn]`` where a ``tokenizer.json``
+ends, and both must have the same fingerprint.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Messages on a byte stream, each behind its length: what the direct socket carries (docs/protocol.md).
+"""Length-prefixed messages of the direct socket (docs/protocol.md).
 
 server: GREETING, once
-both:   u32 little endian n, n bytes of a message; and so on
+both:   u32 little endian n, n bytes of a message; repeated
 """
 
 from __future__ import annotations
@@ -13,50 +13,51 @@ from suffixsvc.errors import LimitExceededError
 
 __all__ = ["DIRECT_SUFFIX", "GREETING", "FrameBuffer", "frame"]
 
-#: a service at unix:PATH listens for direct streams at PATH and this
+#: a service at unix:PATH listens for direct streams at PATH + this suffix
 DIRECT_SUFFIX: Final = ".direct"
-#: the first bytes a server sends; another protocol or another version says something else
+#: the first bytes that a server sends; they identify protocol and version
 GREETING: Final = b"suffixsvc direct 1\n"
 
 _LENGTH: Final = struct.Struct("<I")
 
 
 def frame(message: bytes) -> bytes:
-    """A message behind its length."""
+    """Return a message prefixed with its length."""
     return _LENGTH.pack(len(message)) + message
 
 
 class FrameBuffer:
-    """Bytes as they come in, messages as they are complete.
+    """Reassembles messages from received bytes.
 
     Args:
-        most: bytes of a message.
+        max_bytes: longest message that is accepted.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> None:
+        """Append received bytes."""
         self._bytes += data
 
     def next(self) -> bytes | None:
-        """The next message; None while it is not complete.
+        """Remove and return the next message; None while it is incomplete.
 
         Raises:
-            LimitExceededError: it is longer than allowed. What follows cannot be read any more.
+            LimitExceededError: it is too long. The stream cannot be read any further.
         """
-        held = self._bytes
-        if len(held) < _LENGTH.size:
+        received = self._bytes
+        if len(received) < _LENGTH.size:
             return None
-        (length,) = _LENGTH.unpack_from(held)
-        if length > self._most:
+        (length,) = _LENGTH.unpack_from(received)
+        if length > self._max_bytes:
             raise LimitExceededError(
-                "a message is too long", expected=f"at most {self._most} bytes", got=f"{length} bytes"
+                f"a message must have at most {self._max_bytes} bytes", got=f"{length} bytes"
             )
         end = _LENGTH.size + length
-        if len(held) < end:
+        if len(received) < end:
             return None
-        message = bytes(held[_LENGTH.size : end])
-        del held[:end]
+        message = bytes(received[_LENGTH.size : end])
+        del received[:end]
         return message

@@ -1,5 +1,7 @@
-"""What an export or a build asks of n-gram counts, and the files that answer: records of llama.cpp's lookup
-caches. The engine, the client, the service and the offline builder all speak of it so."""
+"""Selections of n-gram counts and the files they are written to: records of llama.cpp's lookup caches.
+
+The engine, the client, the service and the offline builder share these types.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,22 @@ __all__ = ["RecordFile", "TalliedFile"]
 
 @dataclass(frozen=True, slots=True)
 class RecordFile:
-    """Which n-grams of one order, and what of their followers, as records of llama.cpp's lookup caches.
+    """A selection of n-grams of one order and of their followers, as records of llama.cpp's lookup caches.
 
-    An n-gram *fires* where it was seen often enough and its best follower has enough of it: no cut makes one
-    fire that did not, or silences one that did.
+    An n-gram *fires* if its count and the share of its best follower reach ``least`` and ``percent``. Cuts
+    preserve whether an n-gram fires.
 
     Attributes:
         order: tokens of the n-grams.
-        slots: of a record, >= order; 4 in llama.cpp's files.
-        min_count: rarer followers are left out.
-        top: followers of an n-gram at most; 0 = all.
-        max_count: of the best follower, the others are scaled with it; 0 = what int32 holds.
-        least, percent: an n-gram fires where it was seen so often and its best follower has so much of it.
+        slots: token slots of a record, >= order; 4 in llama.cpp's files.
+        min_count: minimum count of a follower; rarer ones are dropped.
+        top: maximum number of followers per n-gram; 0 = all.
+        max_count: maximum count of the best follower, to which all followers are scaled; 0 = int32's maximum.
+        least: minimum count of an n-gram that fires.
+        percent: minimum share of its best follower, in percent, of an n-gram that fires.
         firing: only n-grams that fire.
-        unique: the smaller of two best followers gets one more.
-        totals: the last slot, which no order needs then, holds how often the n-gram was seen.
+        unique: break ties between the two best followers: the smaller token gets one more.
+        totals: store the n-gram's count in the last slot, which must be free then.
     """
 
     order: int
@@ -45,8 +48,12 @@ class TalliedFile:
     """A file of records that was written for a :class:`RecordFile`.
 
     Attributes:
-        count_sum: of the counts as written.
-        occurrences: of n-grams with a follower, before any cut.
+        path: the file.
+        records: n-grams in it.
+        pairs: (n-gram, follower) pairs in it.
+        size_bytes: of the file.
+        count_sum: sum of the counts as written.
+        occurrences: occurrences of n-grams with a follower, before any cut.
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""How much each namespace may hold and for how long: settings on paths.
+"""Policies of namespaces: limits, time to live and pinning, set on paths.
 
     [default]                              every namespace
     max_bytes = "4 GiB"
@@ -9,12 +9,12 @@
     [namespaces."acme/qwen2.5-coder"]      inherits ttl = "30d", has its own max_bytes
     max_bytes = "1 GiB"
 
-    [namespaces."acme/qwen2.5-coder/docs"] inherits both; what is in it stays
+    [namespaces."acme/qwen2.5-coder/docs"] inherits both; its outputs are not evicted
     pinned = true
 
-Every field is looked up by itself: the nearest path at or above a namespace that sets it wins, then the
-default. A limit on "acme" is the limit of *each* namespace below it, not of all of them together: nobody's
-writes cost another namespace its room.
+Each field is inherited separately: the value of the nearest path at or above a namespace that sets it, else
+the default. A limit on "acme" is the limit of *each* namespace below it, not of their sum: a write in one
+namespace never evicts outputs of another.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from suffixsvc.errors import InvalidConfigError, InvalidNamespaceError
 
 __all__ = ["UNLIMITED", "Policies", "Policy"]
 
-#: as ``max_bytes``: no limit here, whatever paths further up say
+#: as ``max_bytes``: no limit, which overrides a limit of a parent path
 UNLIMITED: Final = 2**63 - 1
 _MAX_TTL_SECONDS: Final = 2**32 - 1
 
@@ -50,14 +50,14 @@ _QUANTITY: Final = re.compile(r"([0-9]+) ?([A-Za-z]+)")
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What was set at one path, or (:meth:`Policies.of`) what holds for a namespace. None = not set.
+    """Settings of one path, or effective settings of a namespace (:meth:`Policies.of`). None = not set.
 
     Attributes:
-        max_bytes: what the namespace may hold, as ``NamespaceStats.held_bytes`` counts it; beyond it the
-            outputs least recently drafted from are forgotten. :data:`UNLIMITED` ends a limit set further up.
-        ttl_seconds: outputs without a time to live of their own are forgotten this long after they were
-            written; 0 = never.
-        pinned: nothing is evicted and ``ttl_seconds`` does not apply; writes that do not fit are refused.
+        max_bytes: limit of ``NamespaceStats.held_bytes``; above it the least recently drafted outputs are
+            evicted. :data:`UNLIMITED` overrides a limit of a parent path.
+        ttl_seconds: time to live of outputs that were written without one; 0 = no expiry.
+        pinned: outputs are never evicted and ``ttl_seconds`` does not apply; writes that do not fit are
+            rejected.
     """
 
     max_bytes: int | None = None
@@ -68,23 +68,24 @@ class Policy:
         _require_int("max_bytes", self.max_bytes, 1, UNLIMITED)
         _require_int("ttl_seconds", self.ttl_seconds, 0, _MAX_TTL_SECONDS)
         if self.pinned is not None and type(self.pinned) is not bool:
-            raise InvalidConfigError("pinned makes no sense", expected="true or false", got=repr(self.pinned))
+            raise InvalidConfigError("pinned must be a bool", expected="true or false", got=repr(self.pinned))
 
     def over(self, above: Policy) -> Policy:
-        """Our fields, and those of ``above`` where we set none."""
+        """This policy with the unset fields taken from ``above``."""
         merged = {f.name: getattr(self, f.name) for f in fields(self)}
         return Policy(**{name: getattr(above, name) if v is None else v for name, v in merged.items()})
 
 
 class Policies:
-    """Policies of namespace paths; immutable, thread-safe.
+    """Policies of namespace paths. Immutable, thread-safe.
 
     Args:
-        of_paths: path -> what is set there, for it and for every namespace below it.
-        default: what holds where no path says otherwise.
+        of_paths: path -> policy of this path and of every namespace below it.
+        default: policy of namespaces for which no path sets a field.
 
     Raises:
-        InvalidNamespaceError: a path is none. InvalidConfigError: a value is no Policy.
+        InvalidNamespaceError: a path is invalid.
+        InvalidConfigError: a value is not a Policy.
     """
 
     def __init__(self, of_paths: Mapping[str, Policy] | None = None, default: Policy | None = None) -> None:
@@ -94,7 +95,7 @@ class Policies:
             self._trie[validate_namespace(path)] = _require_policy(policy, path)
 
     def of(self, path: str) -> Policy:
-        """What holds for the namespace at ``path``: of each field the nearest setting."""
+        """The effective policy of the namespace at ``path``: for each field the nearest setting."""
         policy = self.default
         for step in self._trie.prefixes(path):  # from the root down
             policy = step.value.over(policy)
@@ -102,18 +103,18 @@ class Policies:
 
     @property
     def has_ttl(self) -> bool:
-        """Whether any namespace may have a time to live from here."""
+        """Whether any policy sets a time to live."""
         return any(policy.ttl_seconds for policy in (self.default, *self._trie.values()))
 
     @staticmethod
     def load(file: str | os.PathLike[str]) -> Policies:
-        """Read a TOML file as drawn at the top of this module.
+        """Read a TOML file of the form shown in the docstring of this module.
 
         Sizes are bytes, or text with a unit (``"512 MiB"``, ``"2 GB"``, ``"unlimited"``); times are seconds,
         or text with s, m, h or d (``"7d"``).
 
         Raises:
-            InvalidConfigError: it names the file, and the line or the key that is wrong.
+            InvalidConfigError: names the file, and the invalid line or key.
         """
         path = Path(file)
         try:
@@ -121,11 +122,11 @@ class Policies:
                 tables = tomllib.load(opened)
         except OSError as error:
             raise InvalidConfigError(
-                f"the policies in {path} cannot be read", expected="a TOML file", got=error.strerror
+                f"policies file {path} must be readable", expected="a TOML file", got=error.strerror
             ) from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:  # the first says line
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidConfigError(
-                f"the policies in {path} are no TOML", expected="a TOML file", got=error
+                f"policies file {path} must be valid TOML", expected="a TOML file", got=error
             ) from None
         return _from_tables(tables, str(path))
 
@@ -133,7 +134,7 @@ class Policies:
 def _from_tables(tables: dict[str, Any], file: str) -> Policies:
     for name in tables:
         if name not in ("default", "namespaces"):
-            raise _bad(file, name, '[default] and [namespaces."PATH"]', "another key")
+            raise _bad(file, name, '[default] or [namespaces."PATH"]', "an unknown key")
     default = _policy(tables.get("default", {}), file, "default")
     namespaces = _table(tables.get("namespaces", {}), file, "namespaces")
     of_paths: dict[str, Policy] = {}
@@ -148,18 +149,18 @@ def _from_tables(tables: dict[str, Any], file: str) -> Policies:
 
 
 def _policy(table: object, file: str, key: str) -> Policy:
-    told: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, value in _table(table, file, key).items():
         where = f"{key}.{name}"
         match name:
             case "max_bytes":
-                told["max_bytes"] = UNLIMITED if value == "unlimited" else _quantity(value, _UNITS)
+                settings["max_bytes"] = UNLIMITED if value == "unlimited" else _quantity(value, _UNITS)
                 wanted = 'bytes, as 1073741824, "1 GiB" or "unlimited"'
             case "ttl":
-                told["ttl_seconds"] = _quantity(value, _SPANS)
+                settings["ttl_seconds"] = _quantity(value, _SPANS)
                 wanted = 'seconds, as 3600, "7d" or 0 for never'
             case "pinned":
-                told["pinned"] = value
+                settings["pinned"] = value
                 wanted = "true or false"
             case _:
                 hint = (
@@ -167,14 +168,14 @@ def _policy(table: object, file: str, key: str) -> Policy:
                 )
                 raise _bad(file, where, "max_bytes, ttl or pinned", f"{name}{hint}")
         try:
-            Policy(**told)
+            Policy(**settings)
         except InvalidConfigError:
             raise _bad(file, where, wanted, repr(value)) from None
-    return Policy(**told)
+    return Policy(**settings)
 
 
 def _quantity(value: object, units: Mapping[str, int]) -> object:
-    """A number with a unit as a number; anything else as it is, for the Policy to refuse."""
+    """A number with a unit as a number; an invalid value as it is, which Policy rejects."""
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if match is None or match[2] not in units or len(match[1]) > 20:
         return value if type(value) is int else "?"
@@ -189,14 +190,14 @@ def _table(value: object, file: str, key: str) -> dict[str, Any]:
 
 def _bad(file: str, key: str, expected: object, got: object) -> InvalidConfigError:
     return InvalidConfigError(
-        f"the policies in {file} are wrong at {key}", expected=expected, got=str(got)[:200]
+        f"policies file {file} must be valid at {key}", expected=expected, got=str(got)[:200]
     )
 
 
 def _require_policy(policy: object, where: str) -> Policy:
     if not isinstance(policy, Policy):
         raise InvalidConfigError(
-            f"the policy of {where} is none", expected="a Policy", got=type(policy).__name__
+            f"the policy of {where} must be a Policy", expected="a Policy", got=type(policy).__name__
         )
     return policy
 
@@ -206,7 +207,7 @@ def _require_int(name: str, value: object, smallest: int, largest: int) -> None:
         return
     if type(value) is not int or not smallest <= value <= largest:
         raise InvalidConfigError(
-            f"{name} makes no sense",
-            expected=f"an integer in {smallest} .. {largest}, or None",
+            f"{name} must be an integer",
+            expected=f"{smallest} .. {largest}, or None",
             got=repr(value)[:80],
         )

@@ -1,7 +1,7 @@
-"""Callers' values checked at the door: tokens, costs, feedback.
+"""Validation of arguments: tokens, verify costs, feedback, outputs.
 
-The embedded engine and the wire use the same functions, so that a mistake gives the same typed error
-wherever it is made.
+The embedded engine, the client and the wire use the same functions, so that an invalid argument raises the
+same typed error in all of them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from suffixsvc.types import DraftSource, NewOutput, TokenArray, TokenIds, Verifi
 
 __all__ = [
     "MAX_TOKEN_ID",
-    "CostMemo",
-    "Few",
+    "BoundedCache",
+    "CostCurveCache",
     "as_cost_curve",
+    "as_draft_length",
     "as_outputs",
     "as_segment_lens",
     "as_token_array",
@@ -33,26 +34,26 @@ __all__ = [
 K = TypeVar("K")
 V = TypeVar("V")
 
-#: the largest token id: tokens are int32 and negative ids mean nothing
+#: the largest token id: tokens are int32 >= 0
 MAX_TOKEN_ID = 2**31 - 1
 _NOT_NUMBERS: Final = (bool, np.bool_, str, bytes)
-#: what the first entry of a measured curve may be off by
-_NOT_ONE: Final = 1e-3
-#: up to so many numbers, Python checks a list faster than numpy does
-_FEW = 32
+#: tolerance of a curve's entry 1, which must be 1
+_UNIT_TOLERANCE: Final = 1e-3
+#: up to this length, Python checks a list faster than numpy does
+_SHORT_LIST = 32
 
 
 def as_token_array(value: TokenIds, name: str = "token_ids", *, checked: bool = True) -> TokenArray:
     """A caller's tokens as contiguous int32[n].
 
     Args:
-        checked: False leaves negative ids of an int32 array to the core, which refuses them sooner.
+        checked: False leaves the check for negative ids of an int32 array to the core, which is faster.
 
     Raises:
         InvalidTokensError: not 1-D, not integers, or an id outside 0 .. 2**31 - 1.
     """
-    if type(value) is list and 0 < len(value) <= _FEW and {*map(type, value)} == {int}:
-        # what a decode step appends
+    if type(value) is list and 0 < len(value) <= _SHORT_LIST and {*map(type, value)} == {int}:
+        # the tokens of a decode step
         low, high = min(value), max(value)
         if low < 0 or high > MAX_TOKEN_ID:
             raise _bad_tokens(name, f"ids in 0 .. {MAX_TOKEN_ID}", low if low < 0 else high)
@@ -84,8 +85,8 @@ def as_token_array(value: TokenIds, name: str = "token_ids", *, checked: bool = 
 def as_cost_curve(cost: VerifyCost, max_draft_tokens: int) -> npt.NDArray[np.float64]:
     """A verify cost as float64[w]: entry i is the relative cost of a target step of i + 1 tokens.
 
-    A float a becomes 1 + a * i up to ``max_draft_tokens`` drafted tokens. A curve c is c[1:], not made
-    longer: past its end nothing is drafted. c[1] is 1. It need not be monotone.
+    A float a becomes 1 + a * i up to ``max_draft_tokens`` drafted tokens. A curve c becomes c[1:] and is not
+    extended: drafts end at its last width. c[1] is 1. The curve need not be monotone.
 
     Raises:
         InvalidCostError: NaN, infinite, negative, an empty curve, one that is not relative, or not numbers.
@@ -94,28 +95,22 @@ def as_cost_curve(cost: VerifyCost, max_draft_tokens: int) -> npt.NDArray[np.flo
     if curve.ndim == 0:
         per_token = float(curve)
         if not (np.isfinite(per_token) and per_token >= 0):
-            raise InvalidCostError(
-                "verify_cost is not a cost", expected="a finite number >= 0", got=per_token
-            )
+            raise _bad_cost("a finite number >= 0", per_token)
         with np.errstate(over="ignore"):
             line = 1.0 + per_token * np.arange(max_draft_tokens + 1, dtype=np.float64)
         return np.minimum(line, np.finfo(np.float64).max)
     if curve.ndim != 1 or curve.size < 2:
-        raise InvalidCostError(
-            "verify_cost is not a curve",
-            expected="one dimension, two entries or more (entry 0 is unused)",
-            got=f"shape {curve.shape}",
+        raise _bad_cost(
+            "a curve of one dimension, 2 entries or more (entry 0 is unused)", f"shape {curve.shape}"
         )
     used = curve[1:]
     if not (used.min() >= 0 and used.max() < np.inf):  # NaN fails both
-        right = np.isfinite(used) & (used >= 0)
+        valid = np.isfinite(used) & (used >= 0)
+        raise _bad_cost("a curve of finite numbers >= 0", float(used[~valid][0]))
+    if abs(used[0] - 1) > _UNIT_TOLERANCE:
         raise InvalidCostError(
-            "verify_cost is not a curve", expected="finite numbers >= 0", got=float(used[~right][0])
-        )
-    if abs(used[0] - 1) > _NOT_ONE:
-        raise InvalidCostError(
-            "verify_cost is not a relative curve",
-            expected="entry 1, a step of one token, is 1",
+            "verify_cost must be relative to a step of one token",
+            expected="1 at entry 1",
             got=float(used[0]),
             remedy="Divide the curve by its entry 1.",
         )
@@ -130,43 +125,53 @@ def _numbers(cost: VerifyCost) -> npt.NDArray[np.float64]:
             return given.astype(np.float64)
     except (ValueError, TypeError, OverflowError):
         pass
-    raise InvalidCostError(
-        "verify_cost is not a cost", expected="a number or a curve of numbers", got=repr(cost)[:80]
-    )
+    raise _bad_cost("a number or a curve of numbers", repr(cost)[:80])
+
+
+def _bad_cost(expected: str, got: object) -> InvalidCostError:
+    return InvalidCostError("verify_cost must be a cost or a cost curve", expected=expected, got=got)
 
 
 def cost_key(cost: VerifyCost) -> object:
-    """What tells a verify cost from another one, by value: an array may be written to between two steps.
-    None where telling them apart takes as long as checking them."""
+    """A hashable key of a verify cost, by value, because an array can be written to between two steps.
+
+    None where computing a key costs as much as validating the cost.
+    """
     if isinstance(cost, np.ndarray):
         return None if cost.dtype.hasobject else (cost.dtype.str, cost.shape, cost.tobytes())
     return float(cost) if isinstance(cost, float) else None
 
 
-class Few(dict[K, V]):
-    """What was worked out last, by what was asked: for callers that ask for the same few things in turns.
-    Begins anew when it holds ``most``."""
+class BoundedCache(dict[K, V]):
+    """A dict of bounded size for callers that repeat a few keys; it is cleared when it is full.
 
-    def __init__(self, most: int) -> None:
+    Args:
+        capacity: entries that it holds at most.
+    """
+
+    def __init__(self, capacity: int) -> None:
         super().__init__()
-        self._most = most
+        self._capacity = capacity
 
     def put(self, key: K, value: V) -> V:
-        if len(self) >= self._most:
+        """Insert an entry and return its value."""
+        if len(self) >= self._capacity:
             self.clear()
         self[key] = value
         return value
 
 
-class CostMemo:
-    """:func:`as_cost_curve` for callers that mostly get the same few costs: each worked out once."""
+class CostCurveCache:
+    """:func:`as_cost_curve` with a cache, for callers that repeat a few costs."""
 
     def __init__(self) -> None:
-        self._known: Few[tuple[object, int], npt.NDArray[np.float64]] = Few(4)
+        self._known: BoundedCache[tuple[object, int], npt.NDArray[np.float64]] = BoundedCache(4)
 
     def curve(self, cost: VerifyCost, max_draft_tokens: int) -> npt.NDArray[np.float64]:
-        """float64[w], w <= max_draft_tokens + 1: costs of a target step of 1 .. w tokens. The same array for
-        the same cost, as long as it is known."""
+        """float64[w], w <= max_draft_tokens + 1: costs of a target step of 1 .. w tokens.
+
+        Returns the same array for the same cost while it is cached. Raises InvalidCostError.
+        """
         key = (cost_key(cost), max_draft_tokens)
         if key[0] is None:
             return as_cost_curve(cost, max_draft_tokens)[: max_draft_tokens + 1]
@@ -176,18 +181,28 @@ class CostMemo:
         return known
 
 
+def as_draft_length(max_draft_tokens: int) -> int:
+    """A maximum draft length as an int. InvalidInputError unless it is an int >= 0."""
+    if type(max_draft_tokens) is int and max_draft_tokens >= 0:
+        return max_draft_tokens
+    integral = isinstance(max_draft_tokens, (int, np.integer)) and not isinstance(max_draft_tokens, bool)
+    if not integral or max_draft_tokens < 0:
+        raise InvalidInputError("max_draft_tokens must be an int >= 0", got=repr(max_draft_tokens)[:80])
+    return int(max_draft_tokens)
+
+
 def as_tree(tree: bool | str) -> bool | str:
     """False, True or "auto"; InvalidInputError otherwise."""
     if isinstance(tree, (bool, np.bool_)):
         return bool(tree)
     if isinstance(tree, str) and tree == "auto":
         return tree
-    raise InvalidInputError("tree is no tree mode", expected='False, True or "auto"', got=repr(tree)[:80])
+    raise InvalidInputError("tree must be a tree mode", expected='False, True or "auto"', got=repr(tree)[:80])
 
 
 def as_verified(verified: Verified | tuple[int, int, int]) -> Verified:
     """Feedback with width >= 1, 0 <= accepted < width and a known source; InvalidInputError otherwise."""
-    if type(verified) is Verified and type(verified.source) is DraftSource:  # of every driver step
+    if type(verified) is Verified and type(verified.source) is DraftSource:  # fast path of the driver
         width, accepted = verified.width, verified.accepted
         if type(width) is int and type(accepted) is int and 0 <= accepted < width <= MAX_TOKEN_ID:
             return verified
@@ -200,11 +215,13 @@ def as_verified(verified: Verified | tuple[int, int, int]) -> Verified:
         checked = Verified(operator.index(width), operator.index(accepted), DraftSource(int(source)))
     except (TypeError, ValueError, OverflowError):
         raise InvalidInputError(
-            "verified is malformed", expected="(width, accepted, source)", got=repr(verified)[:80]
+            "verified must be a Verified or a tuple",
+            expected="(width, accepted, source)",
+            got=repr(verified)[:80],
         ) from None
     if not (1 <= checked.width <= MAX_TOKEN_ID and 0 <= checked.accepted < checked.width):
         raise InvalidInputError(
-            "verified is malformed",
+            "verified must be consistent",
             expected="width >= 1 and 0 <= accepted < width",
             got=f"width {checked.width}, accepted {checked.accepted}",
         )
@@ -212,7 +229,7 @@ def as_verified(verified: Verified | tuple[int, int, int]) -> Verified:
 
 
 def as_outputs(outputs: Iterable[NewOutput]) -> list[NewOutput]:
-    """A caller's outputs; InvalidInputError names the first that is of another type."""
+    """A caller's outputs as a list; InvalidInputError names the first element of another type."""
     try:
         checked = list(outputs)
     except TypeError:
@@ -233,7 +250,7 @@ def _not_output(message: str, got: object) -> InvalidInputError:
 
 
 def as_segment_lens(lens: Iterable[int]) -> tuple[int, ...]:
-    """The lengths of an output's segments; InvalidInputError where they are no ints."""
+    """The lengths of an output's segments; InvalidInputError unless all are ints."""
     try:
         return tuple(map(operator.index, lens))
     except TypeError:
@@ -241,7 +258,7 @@ def as_segment_lens(lens: Iterable[int]) -> tuple[int, ...]:
 
 
 def not_tokens(data: bytes, name: str = "token_ids") -> InvalidTokensError:
-    """What is wrong with bytes that are no packed token ids."""
+    """The error for bytes that are not packed token ids."""
     if len(data) % 4:
         expected, got = "packed int32: a multiple of 4 bytes", f"{len(data)} bytes"
     else:

@@ -1,8 +1,7 @@
-"""Protobuf messages <-> the types of :mod:`suffixsvc.types` and :mod:`suffixsvc.errors`.
+"""Conversion between protobuf messages and the types of :mod:`suffixsvc.types` and :mod:`suffixsvc.errors`.
 
-Shared by the service, the client and the draft worker. Everything that comes from the other side is
-hostile until it went through here: what is malformed raises a typed error and never a bare
-ValueError, KeyError or struct.error.
+Shared by the service, the client and the draft worker. Received messages are validated here: a malformed
+message raises a typed error and never a bare ValueError, KeyError or struct.error.
 """
 
 from __future__ import annotations
@@ -51,11 +50,11 @@ ERROR_METADATA_KEY: Final = "suffixsvc-error-bin"
 _INT32: Final = np.dtype("<i4")
 _FLOAT32: Final = np.dtype("<f4")
 _LAST_SOURCE: Final = max(DraftSource)
-#: up to so many tokens, Python looks at them faster than numpy does; never where bytes are the other way
+#: up to this length, Python checks tokens faster than numpy does; 0 on big-endian machines
 _SHORT: Final = 64 if sys.byteorder == "little" else 0
-#: the bits of 1.0: floats from 0 to 1 are those whose bits, as an unsigned number, are not above it
+#: the bits of float 1.0: a float is in 0 .. 1 if its bits, as an unsigned number, are at most these
 _ONE_BITS: Final = 0x3F80_0000
-#: the parents of a chain, long enough for any sensible draft; shared, so read-only
+#: the parents of a chain; shared, so read-only
 _CHAIN: Final = np.arange(-1, 1023, dtype=np.int32)
 _CHAIN.setflags(write=False)
 _TREE_MODES: Final[dict[bool | str, pb.TreeMode]] = {
@@ -86,7 +85,7 @@ def unpack_tokens(data: bytes, name: str = "token_ids") -> TokenArray:
 
 
 def draft_to_proto(draft: Draft) -> types_pb2.Draft:
-    """A draft for the wire; parents are left out where the draft is a chain."""
+    """A draft for the wire; parents are omitted where the draft is a chain."""
     n = len(draft)
     if n == 0:
         return types_pb2.Draft()
@@ -101,9 +100,9 @@ def draft_to_proto(draft: Draft) -> types_pb2.Draft:
 
 
 def draft_from_proto(message: types_pb2.Draft) -> Draft:
-    """A draft from the wire; ProtocolError names the first thing that no draft can be.
+    """A draft from the wire; ProtocolError names the first invalid field.
 
-    On every client's hot path: a draft is a few dozen bytes, so calls into numpy are what it costs.
+    Latency-critical: a draft is a few dozen bytes, so the checks avoid calls into numpy.
     """
     tokens, parents, probs = message.token_ids, message.parents, message.probs
     sources, match_lens = message.sources, message.match_lens
@@ -128,7 +127,7 @@ def draft_from_proto(message: types_pb2.Draft) -> Draft:
 
 
 def _draft_from_proto(message: types_pb2.Draft) -> Draft:
-    """Of any draft: long ones, trees, malformed ones."""
+    """The general case: long drafts, trees, malformed drafts."""
     ids = _packed(message.token_ids, _INT32, "token_ids")
     n = len(ids)
     if n == 0:
@@ -164,7 +163,7 @@ def _packed(data: bytes, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
 
 
 def _malformed(expected: str, got: object) -> NoReturn:
-    raise ProtocolError("a draft is malformed", expected=expected, got=str(got)[:200])
+    raise ProtocolError("a draft must be well-formed", expected=expected, got=str(got)[:200])
 
 
 # ---------------------------------------------------------------------------------- parameters of a step
@@ -182,7 +181,7 @@ def cost_to_proto(cost: VerifyCost) -> types_pb2.VerifyCost:
 
 
 def cost_from_proto(message: types_pb2.VerifyCost) -> float | FloatArray | None:
-    """A verify cost from the wire, checked; None where none was sent."""
+    """A validated verify cost from the wire; None where the field is not set. Raises InvalidCostError."""
     cost: float | FloatArray
     match message.WhichOneof("kind"):
         case "per_token":
@@ -190,8 +189,8 @@ def cost_from_proto(message: types_pb2.VerifyCost) -> float | FloatArray | None:
         case "curve":
             if len(message.curve.cost) % 4:
                 raise InvalidCostError(
-                    "verify_cost is not a curve",
-                    expected="packed float32: a multiple of 4 bytes",
+                    "verify_cost must be packed float32",
+                    expected="a multiple of 4 bytes",
                     got=f"{len(message.curve.cost)} bytes",
                 )
             cost = np.frombuffer(message.curve.cost, _FLOAT32).astype(np.float32, copy=False)
@@ -202,13 +201,15 @@ def cost_from_proto(message: types_pb2.VerifyCost) -> float | FloatArray | None:
 
 
 def tree_to_proto(tree: bool | str) -> pb.TreeMode:
+    """A tree mode for the wire. InvalidInputError unless it is False, True or "auto"."""
     return _TREE_MODES[as_tree(tree)]
 
 
 def tree_from_proto(mode: int) -> bool | str:
+    """A tree mode from the wire. InvalidInputError for an unknown enum value."""
     tree = _TREES.get(mode)
     if tree is None:
-        raise InvalidInputError("tree is no tree mode", expected="a TreeMode", got=mode)
+        raise InvalidInputError("tree must be a tree mode", expected="a TreeMode", got=mode)
     return tree
 
 
@@ -220,6 +221,7 @@ def verified_to_proto(verified: Verified | tuple[int, int, int]) -> pb.Verified:
 
 
 def verified_from_proto(message: pb.Verified) -> Verified:
+    """Validated feedback from the wire. Raises InvalidInputError as :func:`verified_to_proto`."""
     return as_verified((message.width, message.accepted, int(message.source)))
 
 
@@ -227,14 +229,15 @@ def verified_from_proto(message: pb.Verified) -> Verified:
 
 
 def status_of(error: SuffixError) -> tuple[ErrorCode, str]:
-    """Wire code and gRPC status name of an error: those of its nearest class in the table."""
+    """Wire code and gRPC status name of an error: those of its nearest base class in the table."""
     for cls in type(error).__mro__:
         if cls in STATUS:
             return STATUS[cls]
-    raise AssertionError("SuffixError itself is in the table")  # pragma: no cover - the table has the root
+    raise AssertionError("STATUS lacks SuffixError")  # pragma: no cover - the table has the root
 
 
 def detail_from_error(error: SuffixError) -> types_pb2.ErrorDetail:
+    """An error for the wire, its texts truncated to 1000 characters."""
     code, _ = status_of(error)
     return types_pb2.ErrorDetail(
         code=cast(types_pb2.ErrorCode, int(code)),
@@ -246,12 +249,13 @@ def detail_from_error(error: SuffixError) -> types_pb2.ErrorDetail:
 
 
 def _text(value: object) -> str:
-    """Valid UTF-8 of bounded length: details travel in trailing metadata, which holds 8 KiB in all."""
+    """Valid UTF-8 of bounded length: details are sent in trailing metadata, which is limited to 8 KiB."""
     text = "" if value is None else str(value)
     return text.encode("utf-8", "backslashreplace").decode()[:1000]
 
 
 def error_from_detail(detail: types_pb2.ErrorDetail) -> SuffixError:
+    """The typed error that a message from the wire describes."""
     return error_from_wire(
         detail.code, detail.message, expected=detail.expected, got=detail.got, remedy=detail.remedy
     )

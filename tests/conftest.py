@@ -38,7 +38,7 @@ def real_model() -> Path:
     given = os.environ.get("SUFFIXSVC_TEST_MODEL")
     if given:
         return Path(given)
-    from suffixsvc_driver import models
+    import suffixsvc_models as models
 
     try:
         return models.path("smollm2-135m")

@@ -1,34 +1,34 @@
 #!/usr/bin/env bash
-# What `make adapters` needs and `make test` does without:
+# Sets up the requirements of `make adapters`, which `make test` does not need:
 #
-#   .venv-adapters     torch and transformers, in an environment of their own that sees everything in .venv
+#   .venv-adapters     torch and transformers, in a separate environment that also sees the packages of .venv
 #   build/adapters     single source files of the released vLLM and SGLang, which are compared with our adapters
-#                      and never installed or imported: both want a GPU. TensorRT-LLM is not among them: on the
-#                      package index it has a stub without its source.
+#                      and never installed or imported, because both need a GPU. TensorRT-LLM is not among them:
+#                      its package on the index is a stub without source.
 #
-# TORCH_INDEX=URL takes torch from there: on Linux the package index has it for GPUs, several gigabytes.
-# Exit code 2 and one clear message when something cannot be had; nothing but `make adapters` needs it.
+# TORCH_INDEX=URL installs torch from that index: on Linux the default index has it for GPUs, several gigabytes.
+# Exit code 2 with one message if something is unavailable.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/common.sh
 
 torch=torch==2.13.0
 transformers=transformers==5.23.0
-# The releases that are compared, by content: pip refuses any other file. vLLM's source is in its source
-# distribution (47 MB; the wheel has 336); SGLang's wheel is asked for by name, since it need not run here.
+# The compared releases, pinned by hash. vLLM's source is in its source distribution (47 MB; the wheel has 336);
+# SGLang's wheel is selected by platform, because it does not have to run here.
 vllm="vllm==0.33.0 --hash=sha256:f4c33c2503d52bb411146afa9618a4f48bed68912f617e6803ac8d76e4c74112"
 sglang="sglang==0.5.23 --hash=sha256:00b3cd5b265ac76c64185fbb6b95424f324ddd9f428d0306b77bc9db9d859937"
 
 venv=.venv-adapters
 build=build/adapters
 log=$build/adapters.log
-stamp="$torch $transformers $vllm $sglang, files 2" # count up when other files are unpacked
+stamp="$torch $transformers $vllm $sglang, files 2" # increment when other files are unpacked
 pip=("$venv/bin/python" -m pip --disable-pip-version-check)
 
-# Says what went wrong last, and where the whole story is.
+# Prints the end of the log and the path of the log, and exits.
 broken() {
     tail -n 15 "$log" >&2
-    fail "$1 (the whole story is in $log). Only \`make adapters\` needs it"
+    fail "$1 (the full log is $log). Only \`make adapters\` needs it"
 }
 
 [[ -x .venv/bin/python ]] || fail "no .venv; run make setup first"
@@ -39,7 +39,7 @@ fi
 mkdir -p "$build"
 : >"$log"
 
-echo "installing $torch and $transformers into $venv (0.2 to several GB, once; it says more in $log) ..."
+echo "installing $torch and $transformers into $venv (0.2 to several GB, once; details in $log) ..."
 rm -rf "$venv"
 .venv/bin/python -m venv "$venv" >>"$log" 2>&1 || broken ".venv/bin/python cannot create a virtual environment"
 share_venv "$venv" >>"$log" 2>&1 || broken ".venv could not be added to $venv"
@@ -59,7 +59,7 @@ download() {
         --dest "$build/$name.download" "$@" >>"$log" 2>&1 || broken "${requirement%% *} could not be downloaded"
 }
 
-# unpack NAME FILE..: those files of what was downloaded into $build, their paths as in the package
+# unpack NAME FILE..: extract these files of the download into $build, with their paths in the package
 unpack() {
     local name=$1
     shift
@@ -77,12 +77,12 @@ for name in sys.argv[3:]:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
 END
-        broken "the source of $name is laid out differently"
+        broken "the source of $name has another layout"
     rm -rf "$build/$name.download" "$build/$name.txt"
 }
 
-# pip asks a source distribution for its metadata, which runs its setup.py; that wants torch, tools, and to be
-# told for which device not to build.
+# pip reads the metadata of a source distribution by running its setup.py, which needs torch, build tools and a
+# target device.
 "${pip[@]}" install setuptools-scm setuptools-rust wheel packaging >>"$log" 2>&1 ||
     broken "vLLM's build tools could not be installed"
 VLLM_TARGET_DEVICE=empty VLLM_VERSION_OVERRIDE=0.33.0 \

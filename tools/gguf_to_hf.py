@@ -1,4 +1,4 @@
-"""Converts a GGUF file to the format of transformers, which vLLM reads: gguf_to_hf.py MODEL.gguf FOLDER.
+"""Convert a GGUF file to the format of transformers, which vLLM reads: gguf_to_hf.py MODEL.gguf FOLDER.
 
 Weights become bfloat16. Needs transformers, gguf and accelerate (.venv-adapters-vllm).
 """
@@ -13,8 +13,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
 def main(source: Path, folder: Path) -> None:
+    """Convert ``source`` into ``folder``."""
     model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.bfloat16)
-    # The weights have been dequantized, but the model still carries the quantizer, which refuses to save.
+    # The weights are dequantized, but the model keeps its quantizer, which refuses to save.
     model.hf_quantizer = None
     vars(model.config).pop("quantization_config", None)
     model.save_pretrained(folder)

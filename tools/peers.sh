@@ -1,28 +1,28 @@
 #!/usr/bin/env bash
-# Builds the peers that `suffixsvc bench replay` compares with into .venv-peers, an environment of their own:
-# of Arctic Inference only the suffix decoding module, from its source distribution on the package index.
-# Nothing of it is imported by this project: it runs in a process of its own (methods/arctic.py).
+# Builds the peer of `suffixsvc bench replay` into the separate environment .venv-peers: the suffix decoding module
+# of Arctic Inference, from its source distribution on the package index. This project does not import it; it runs
+# in a separate process (methods/arctic.py).
 #
-# Exit code 2 and one clear message when it cannot be built; everything else works without it.
+# Exit code 2 with one message if it cannot be built; everything else works without it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/common.sh
 
-# The version that was compared, by content: pip refuses any other file.
+# The compared version, pinned by hash.
 package=arctic-inference
 version=0.3.0
 sha256=7f22e3e1b1071c6061c0d6951be17c0fb50b08d06d6e543144c8f52faba60a36
-nanobind=2.9.2 # what that version names in its build requirements
+nanobind=2.9.2 # from that version's build requirements
 
 venv=.venv-peers
 build=build/peers
 log=$build/build.log
 pip=("$venv/bin/python" -m pip --disable-pip-version-check)
 
-# Says what went wrong last, and where the whole story is.
+# Prints the end of the log and the path of the log, and exits.
 broken() {
     tail -n 15 "$log" >&2
-    fail "$1 (the whole story is in $log). bench replay works without this peer"
+    fail "$1 (the full log is $log). bench replay works without this peer"
 }
 
 installed() {
@@ -31,7 +31,7 @@ installed() {
 }
 
 if [[ -x "$venv/bin/python" ]] && installed; then
-    echo "$package $version is in $venv"
+    echo "$package $version is installed in $venv"
     exit 0
 fi
 
@@ -45,9 +45,8 @@ rm -rf "$venv"
 "${pip[@]}" install --quiet numpy "nanobind==$nanobind" cmake ninja setuptools wheel >>"$log" 2>&1 ||
     broken "the build tools could not be installed"
 
-# pip asks a source distribution for its metadata, and this one's setup.py imports torch (2 GB) at the top
-# although the part wanted here does not use it: an empty module of that name, seen by this one command
-# only, is enough.
+# pip reads the metadata of a source distribution by running its setup.py, which imports torch (2 GB), although the
+# module built here does not use it. An empty module of that name, visible to this command only, is sufficient.
 rm -rf "$build/sdist" "$build/stub" "$build/src" "$build/cmake"
 mkdir -p "$build/sdist" "$build/stub" "$build/src"
 : >"$build/stub/torch.py"
@@ -60,10 +59,10 @@ tar -xzf "$build"/sdist/*.tar.gz -C "$build/src" --strip-components 1 >>"$log" 2
 
 "$venv/bin/cmake" -G Ninja -S "$build/src/csrc/suffix_decoding" -B "$build/cmake" \
     -DCMAKE_MAKE_PROGRAM="$PWD/$venv/bin/ninja" -DCMAKE_BUILD_TYPE=Release \
-    -DPython_EXECUTABLE="$PWD/$venv/bin/python" >>"$log" 2>&1 || broken "cmake found something missing"
+    -DPython_EXECUTABLE="$PWD/$venv/bin/python" >>"$log" 2>&1 || broken "cmake could not configure the build"
 "$venv/bin/cmake" --build "$build/cmake" >>"$log" 2>&1 || broken "the module could not be compiled"
 
-# The package's own __init__ may want vLLM; of it only the folder of this module is needed.
+# Only the folder of this module is copied: the package's own __init__ may import vLLM.
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
 mkdir -p "$site/arctic_inference"
 cp -r "$build/src/arctic_inference/suffix_decoding" "$site/arctic_inference/"

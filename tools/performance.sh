@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every benchmark and writes docs/performance.md and its plots from what they measured.
+# Runs every benchmark and writes docs/performance.md and its plots from the results.
 #
 #   tools/performance.sh LOG... [options of bench replay]
 #
@@ -8,16 +8,16 @@
 #   tools/performance.sh logs/*.jsonl.gz --tokenizer tokenizer.json.gz --max-tokens 60000 --max-calls 1500 \
 #       --agent sql=gpt-4 --starting-weights weights/
 #
-# Arctic Inference is compared where `make peers` built it. The machine should do nothing else: on two cores all of it
+# Arctic Inference is compared if `make peers` built it. The machine should be idle otherwise. On two cores the run
 # takes two to three hours. Environment:
 #
-#   STEPS="replay index segment rpc build decode publish"   only some of them; publish takes what lies in OUT, and
-#                                              leaves the page's other sections as they are
-#   SIZES=1M,10M,100M                          of bench index and bench segment
+#   STEPS="replay index segment rpc build decode publish"   a subset of these; publish reads the results in OUT and
+#                                              keeps the page's other sections
+#   SIZES=1M,10M,100M                          sizes of bench index and bench segment
 #   BUILD="--tokenizer tokenizer.json.gz"       options of bench build
 #   DECODE="--target qwen2.5-coder-1.5b"       options of bench decode, which takes half an hour
-#   OUT=build/performance                      where the JSON, the logs and the reports go
-#   FOLDER=/tmp                                where folders of up to 10 GB are made (100M tokens)
+#   OUT=build/performance                      folder of the JSON, the logs and the reports
+#   FOLDER=/tmp                                parent of scratch folders of up to 10 GB (100M tokens)
 #   PAGE=docs/performance.md                   the page
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -34,10 +34,10 @@ fail() {
 }
 
 [[ -x "$suffixsvc" ]] || fail "no .venv; run make setup first"
-[[ -d "${FOLDER:-/tmp}" ]] || fail "FOLDER=$FOLDER is no folder"
+[[ -d "${FOLDER:-/tmp}" ]] || fail "FOLDER must be a folder; got $FOLDER"
 mkdir -p "$out"
 
-# Measures into a file that appears when it is whole: a run that was broken off leaves the last one.
+# measure NAME OPTION..: run a benchmark; its result file is replaced only when the run is complete.
 measure() {
     local name=$1
     shift
@@ -49,7 +49,7 @@ measure() {
 for step in $steps; do
     case $step in
         replay)
-            [[ $# -gt 0 ]] || fail "bench replay needs logs: tools/performance.sh LOG... (or leave it out: STEPS)"
+            [[ $# -gt 0 ]] || fail "bench replay needs logs: tools/performance.sh LOG... (or exclude it with STEPS)"
             measure replay "$@" --report "$out/replay.html"
             ;;
         index) measure index --sizes "$sizes" --folder "${FOLDER:-/tmp}" --report "$out/index.html" ;;
@@ -64,6 +64,6 @@ for step in $steps; do
             measure decode "${decode[@]}"
             ;;
         publish) "$suffixsvc" bench publish "$out" --page "$page" --keep ;;
-        *) fail "no step $step; there are replay, index, segment, rpc, build, decode and publish" ;;
+        *) fail "STEPS must be of replay, index, segment, rpc, build, decode and publish; got $step" ;;
     esac
 done

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Puts everything the Makefile needs into .venv, one step a call:
+# Sets up .venv for the Makefile, one step per call:
 #
 #   tools/setup.sh venv      a Python >= 3.11 and a virtual environment in .venv
 #   tools/setup.sh core      a C++20 compiler, the build tools, this package (editable)
 #   tools/setup.sh llama     llama-cpp-python, as pinned in pyproject.toml (built from source, minutes)
 #
-# Exit code 2 and one clear message when the machine lacks something.
+# Exit code 2 with one message if the machine lacks a requirement.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/common.sh
@@ -17,11 +17,11 @@ is_new_enough() {
     "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 }
 
-# $PYTHON if it is set, else the first Python that is new enough.
+# find_python: print $PYTHON if it is set, else the first Python that is new enough.
 find_python() {
     local candidate
     if [[ -n "${PYTHON:-}" ]]; then
-        command -v "$PYTHON" >/dev/null || fail "PYTHON=$PYTHON is no command"
+        command -v "$PYTHON" >/dev/null || fail "PYTHON must be a command; got $PYTHON"
         is_new_enough "$PYTHON" ||
             fail "Python 3.11 or newer is needed; PYTHON=$PYTHON is $("$PYTHON" -V 2>&1)"
         echo "$PYTHON"
@@ -54,9 +54,9 @@ make_venv() {
 
 install_core() {
     require_compiler
-    echo "installing suffixsvc and what it needs into $venv (a minute or two) ..."
-    # The build tools live beside the package, not in an isolated environment that pip throws away: the
-    # build folder stays valid and a changed source file is a matter of seconds.
+    echo "installing suffixsvc and its dependencies into $venv (a minute or two) ..."
+    # The build tools are installed in the environment instead of pip's temporary one: the build folder stays
+    # valid, and a changed source file is rebuilt in seconds.
     "${pip[@]}" install --quiet "scikit-build-core>=1.1" "nanobind>=3.1" cmake ninja
     "${pip[@]}" install --quiet --no-build-isolation --editable '.[server,text,caches,cluster,dev]'
 }
@@ -68,20 +68,19 @@ print(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependenci
     if "$venv/bin/python" -c "from importlib.metadata import version
 import llama_cpp, sys
 sys.exit(f'llama-cpp-python=={version(\"llama-cpp-python\")}' != '$pin')" >/dev/null 2>&1; then
-        echo "$pin is there"
+        echo "$pin is installed"
         return 0
     fi
     require_compiler
     log=$venv/llama-build.log
-    echo "installing $pin: there are no ready-made wheels, so unless pip has built it before" \
-        "this takes about 6 minutes on two cores"
+    echo "installing $pin: it has no wheels; without a cached build this takes about 6 minutes on two cores"
     : >"$log"
-    echo "(everything it says goes to $log)"
+    echo "(its output goes to $log)"
     CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(getconf _NPROCESSORS_ONLN)} \
         "${pip[@]}" install --verbose "$pin" >"$log" 2>&1 &
     if ! watch_ninja $! "$log"; then
         tail -n 25 "$log" >&2
-        fail "llama-cpp-python could not be installed; the whole story is in $log"
+        fail "llama-cpp-python could not be installed; the full log is $log"
     fi
 }
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs the tests: `make test`, and tools/test_disturbed.sh.
+# Runs the tests, for `make test` and tools/test_disturbed.sh.
 #
 #   tools/test.sh [pytest's arguments]
 #
-# The files of tests are shared out among as many workers as there are cores (tests/conftest.py says how many);
-# the tests of a file stay together, as they share what is costly to make. -n0 runs all of them in this process,
-# one after the other and with their output (-s) on the terminal; --pdb does so by itself.
+# The test files are distributed over one worker per core (tests/conftest.py has the limit). The tests of a file
+# run in one worker, because they share expensive fixtures. -n0 runs all tests sequentially in this process, so
+# that -s shows their output; --pdb implies it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs the tests on a machine that is disturbed on purpose: no test may depend on speed.
+# Runs the tests on a machine that is slowed down on purpose: no test may depend on speed.
 #
 #   tools/test_disturbed.sh busy|slow-disk|one-core [pytest's arguments]
 #
-#   busy        beside as many spinning processes as there are cores
+#   busy        one spinning process per core
 #   slow-disk   every fsync takes SLOW_DISK_MS (50) milliseconds longer
-#   one-core    on the first core that this process may use, and therefore with one worker
+#   one-core    only the first core that this process may use, and therefore one worker
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/common.sh

@@ -1,1 +1,1 @@
-"""Measuring: replays of recorded logs, the demo, and what later benchmarks add."""
+"""Benchmarks of suffixsvc: replays of recorded logs, micro-benchmarks, decoding on real models, the demo."""

@@ -1,1 +1,1 @@
-"""Building caches offline from logs. So far: llama.cpp's lookup caches, :mod:`suffixsvc_caches.lookup`."""
+"""Offline construction of caches from logs: corpora of namespaces, and llama.cpp's lookup caches."""

@@ -1,22 +1,14 @@
-"""One lookup cache made of another: cut down, or taken over from somebody who wrote no manifest."""
+"""Derivation of one lookup cache from another: pruning, and import of files without a manifest."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from suffixsvc.errors import InvalidInputError
+from suffixsvc_caches.cache_files import cache_format, load_cache, require_new_cache, write_cache
 from suffixsvc_caches.lookup import read_lookup
 from suffixsvc_caches.lookup.pruning import prune_table, require_budget
-from suffixsvc_caches.manifest import (
-    CacheFormat,
-    Manifest,
-    TokenizerNote,
-    cache_format,
-    load_cache,
-    read_own_manifest,
-    require_new_cache,
-    write_cache,
-)
+from suffixsvc_caches.manifest import CacheFormat, Manifest, TokenizerNote, read_matching_manifest
 from suffixsvc_caches.tokenizers import Tokenizer
 
 __all__ = ["import_cache", "prune_cache"]
@@ -25,16 +17,22 @@ __all__ = ["import_cache", "prune_cache"]
 def prune_cache(
     file: Path, out: Path, budget_bytes: int | None = None, *, kind: str = "auto", force: bool = False
 ) -> Manifest:
-    """Write a cache without what changes no draft, cut down to a budget by expected hits
-    (:mod:`suffixsvc_caches.lookup.pruning`), and its manifest.
+    """Write a pruned cache and its manifest.
+
+    Records that change no draft are dropped, then those with the lowest expected hits until the file fits the
+    budget (:mod:`suffixsvc_caches.lookup.pruning`).
 
     Args:
-        budget_bytes: None = keep all that changes a draft.
+        file: the cache to prune.
+        out: the file to write.
+        budget_bytes: size limit of the file; None keeps all records that change a draft.
         kind: "static", "dynamic" or "auto".
+        force: replace ``out`` if it exists.
 
     Raises:
-        InvalidInputError: the new file exists, and not ``force``; nothing would be left.
-        InvalidConfigError: a budget that no record fits. Errors of ``load_cache`` and ``write_lookup``.
+        InvalidInputError: the new file exists, and not ``force``; or no record would be left.
+        InvalidConfigError: the budget is smaller than one record. Errors of ``load_cache`` and
+            ``write_lookup``.
     """
     require_new_cache(out, force=force)
     require_budget(budget_bytes)
@@ -43,7 +41,7 @@ def prune_cache(
     pruned = prune_table(table.as_loaded(), budget_bytes, static=form is CacheFormat.STATIC)
     if not len(pruned):
         raise InvalidInputError(
-            f"nothing would be left of {file}", expected="n-grams that are sure enough to draft", got="none"
+            f"{file} must have n-grams that reach the thresholds for drafting", got="no such n-gram"
         )
     options = {"pruned": True, "budget_bytes": budget_bytes}
     tokenizer = TokenizerNote() if manifest is None else manifest.tokenizer
@@ -53,35 +51,38 @@ def prune_cache(
 def import_cache(
     file: Path, out: Path, tokenizer: Tokenizer, name: str, *, kind: str = "auto", force: bool = False
 ) -> Manifest:
-    """Take over a cache without a manifest of its own: as llama.cpp would load it, in order, with a manifest
-    that says whose tokens it has.
+    """Import a cache that has no manifest: write its records as llama.cpp would load them, sorted, and a
+    manifest that names the tokenizer.
 
     Args:
-        tokenizer: of the model; ids beyond its vocabulary are refused.
-        name: of the tokenizer, for people.
+        file: the cache to import.
+        out: the file to write.
+        tokenizer: the model's; ids beyond its vocabulary are refused.
+        name: display name of the tokenizer.
+        kind: "static", "dynamic" or "auto".
+        force: replace ``out`` if it exists.
 
     Raises:
-        InvalidInputError: ids beyond the vocabulary, nothing to take over, or the new file exists, and not
+        InvalidInputError: ids beyond the vocabulary, no usable n-gram, or the new file exists, and not
             ``force``.
-        TokenizerMismatchError: it has a manifest after all, of another tokenizer. Otherwise as above.
+        TokenizerMismatchError: the file's manifest names another tokenizer. Otherwise as :func:`prune_cache`.
     """
     require_new_cache(out, force=force)
-    # Whoever rewrote the file may have left its old manifest beside it: that one does not count.
-    manifest, _ = read_own_manifest(file, tokenizer.fingerprint)
+    # A manifest whose checksum does not match describes an older file and is ignored.
+    manifest, _ = read_matching_manifest(file, tokenizer.fingerprint)
     table = read_lookup(file)
     loaded = table.as_loaded().in_order()
     if not len(loaded):
         raise InvalidInputError(
-            f"llama.cpp would use nothing of {file}",
-            expected="n-grams of token ids",
-            got=f"{len(table)} others",
+            f"{file} must have n-grams of token ids",
+            got=f"{len(table)} records that llama.cpp never uses",
         )
     if loaded.largest_token >= tokenizer.vocab_size:
         raise InvalidInputError(
-            f"{file} has tokens beyond the vocabulary",
+            f"token ids of {file} must be in the tokenizer's vocabulary",
             expected=f"0 .. {tokenizer.vocab_size - 1}",
             got=loaded.largest_token,
-            remedy="Give the tokenizer of the model that the cache was made for.",
+            remedy="Give the tokenizer of the model that the cache was built for.",
         )
     note = TokenizerNote(tokenizer.fingerprint, tokenizer.vocab_size, name)
     form = cache_format(table, manifest, kind)

@@ -1,4 +1,4 @@
-"""Lookup caches from a namespace: of a running service, or of a data folder that no process has open."""
+"""Export of lookup caches from a namespace: of a running service, or of a data folder that is not open."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from suffixsvc_client import SuffixClient
-
 from suffixsvc import SuffixCache
 from suffixsvc.engine import ExportJob, Namespace
 from suffixsvc.engine.export import ExportedNgrams
-from suffixsvc.errors import InvalidInputError, StoreError, StoreFullError, unknown_namespace
+from suffixsvc.errors import InvalidInputError, StoreError, unknown_namespace
 from suffixsvc.lookup_records import RecordFile, TalliedFile
-from suffixsvc_caches.atomic import FULL, require_new
+from suffixsvc_caches.atomic import require_new, write_error
 from suffixsvc_caches.building import LookupCaches, LookupFiles, LookupSpec, Provenance
 from suffixsvc_caches.counting import Records
 from suffixsvc_caches.manifest import TokenizerNote
+from suffixsvc_client import SuffixClient
 
-__all__ = ["ExportSource", "Exported", "export_lookup"]
+__all__ = ["ExportResult", "ExportSource", "export_lookup"]
 
 
 @dataclass(frozen=True, slots=True)
 class ExportSource:
-    """Where a namespace is: a data folder, or the address of a service."""
+    """Location of a namespace: its path, and a data folder or the address of a service."""
 
     namespace: str
     data: Path | None = None
@@ -34,8 +33,8 @@ class ExportSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
-    """What was exported: the tokenizer's fingerprint ("" = unknown), outputs and tokens counted, files."""
+class ExportResult:
+    """Result of an export: tokenizer fingerprint ("" = unknown), outputs and tokens counted, files."""
 
     tokenizer: str
     outputs: int
@@ -50,12 +49,18 @@ def export_lookup(
     *,
     context_tokens: int = 0,
     force: bool = False,
-) -> Exported:
-    """Count what a namespace keeps, and write lookup caches.
+) -> ExportResult:
+    """Count the n-grams of a namespace's outputs and write lookup caches.
+
+    Args:
+        source: the namespace.
+        static, dynamic: the caches to write.
+        context_tokens: prompt tokens, from the end, in which n-grams may begin.
+        force: replace existing files.
 
     Raises:
-        InvalidInputError: a file exists, and not ``force``; nothing to count. UnknownNamespaceError.
-        StoreError, ServiceError. No file is left half written.
+        InvalidInputError: a file exists, and not ``force``; or the namespace is empty.
+        UnknownNamespaceError, StoreError, ServiceError: no partial file is left.
     """
     caches = LookupCaches(static, dynamic)
     for each in (static, dynamic):
@@ -63,14 +68,12 @@ def export_lookup(
             require_new(each.path, force=force)
     with _scratch() as folder:
         if source.data is None:
-            done = _from_service(source, caches.wanted, context_tokens, folder)
+            ngrams = _from_service(source, caches.wanted, context_tokens, folder)
         else:
-            done = _from_folder(source.data, source.namespace, caches.wanted, context_tokens, folder)
-        tokenizer, outputs, tokens, found = done
+            ngrams = _from_folder(source.data, source.namespace, caches.wanted, context_tokens, folder)
+        tokenizer, outputs, tokens, found = ngrams
         if not tokens:
-            raise InvalidInputError(
-                f"the namespace {source.namespace} is empty", expected="outputs that are kept", got="none"
-            )
+            raise InvalidInputError(f"the namespace {source.namespace} must have outputs", got="no output")
         options = {
             "namespace": source.namespace,
             "context_tokens": context_tokens,
@@ -78,33 +81,33 @@ def export_lookup(
             "tokens": tokens,
         }
         provenance = Provenance(TokenizerNote(tokenizer), options=options)
-        return Exported(tokenizer, outputs, tokens, caches.write(found, provenance, force=force))
+        return ExportResult(tokenizer, outputs, tokens, caches.write(found, provenance, force=force))
 
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
-    """A folder for what is not finished, where the system keeps such (TMPDIR). StoreError."""
+    """Temporary folder for intermediate files, below TMPDIR. StoreError: it cannot be created."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="suffixsvc-export-")
     except OSError as error:
-        raise _of_disk(error, Path("the folder for temporary files")) from None
+        raise _scratch_error(error, "the folder for temporary files") from None
     with folder as name:
         yield Path(name)
 
 
-def _of_disk(error: OSError, folder: Path) -> StoreError:
-    kind = StoreFullError if error.errno in FULL else StoreError
-    return kind(f"cannot write to {folder}", got=error.strerror, remedy="TMPDIR names another folder.")
+def _scratch_error(error: OSError, folder: object) -> StoreError:
+    return write_error(error, f"cannot write to {folder}", remedy="Set TMPDIR to another folder.")
 
 
-_Found = tuple[str, int, int, Sequence[Records]]
+#: tokenizer fingerprint, outputs, tokens, records
+_Ngrams = tuple[str, int, int, Sequence[Records]]
 
 
 def _from_folder(
     data: Path, path: str, wanted: Sequence[RecordFile], context_tokens: int, folder: Path
-) -> _Found:
+) -> _Ngrams:
     if not (data / "data.mdb").is_file():
-        raise InvalidInputError("there is no data folder", expected="a folder with a data.mdb", got=data)
+        raise InvalidInputError("the data folder must exist and have a data.mdb", got=data)
     with SuffixCache(data, background=False) as cache:
         if not cache.has_namespace(path):
             raise unknown_namespace(path)
@@ -117,7 +120,7 @@ def _from_folder(
 def _export(
     namespace: Namespace, wanted: Sequence[RecordFile], folder: Path, context_tokens: int
 ) -> ExportedNgrams:
-    """Export in another thread: Ctrl-C, which this one waits for as well, ends it."""
+    """Export in another thread, so that Ctrl-C in this one cancels the export."""
     job = ExportJob()
     with ThreadPoolExecutor(1) as pool:
         try:
@@ -132,7 +135,7 @@ def _export(
 
 def _from_service(
     source: ExportSource, wanted: Sequence[RecordFile], context_tokens: int, folder: Path
-) -> _Found:
+) -> _Ngrams:
     paths = [folder / f"{i}.records" for i in range(len(wanted))]
     try:
         with SuffixClient(source.server) as client, contextlib.ExitStack() as open_files:
@@ -140,7 +143,7 @@ def _from_service(
             namespace = client.namespace(source.namespace)
             done = namespace.export_ngrams(wanted, sinks, context_tokens=context_tokens)
     except OSError as error:
-        raise _of_disk(error, folder) from None
+        raise _scratch_error(error, folder) from None
     files = [TalliedFile(path, *astuple(file)) for path, file in zip(paths, done.files, strict=True)]
     found = [Records(each, [file]) for each, file in zip(wanted, files, strict=True)]
     return done.tokenizer, done.outputs, done.tokens, found

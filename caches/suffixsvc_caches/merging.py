@@ -1,4 +1,4 @@
-"""Lookup caches added up."""
+"""Merging of lookup caches: the counts of several files are added."""
 
 from __future__ import annotations
 
@@ -6,30 +6,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from suffixsvc.errors import StoreCorruptError, TokenizerMismatchError
+from suffixsvc_caches.cache_files import cache_format, load_cache, require_new_cache, write_cache
 from suffixsvc_caches.lookup import LookupTable, merge_tables
-from suffixsvc_caches.manifest import (
-    CacheFormat,
-    Manifest,
-    TokenizerNote,
-    cache_format,
-    load_cache,
-    require_new_cache,
-    write_cache,
-)
+from suffixsvc_caches.manifest import CacheFormat, Manifest, TokenizerNote
 
 __all__ = ["merge_caches"]
 
 
 def merge_caches(files: Sequence[Path], out: Path, *, kind: str = "auto", force: bool = False) -> Manifest:
-    """Write a cache that counts what several do, and its manifest, which names them as its sources.
+    """Write the sum of several caches, and a manifest that lists them as its sources.
 
     Args:
-        kind: "static", "dynamic" or "auto": static where all are.
+        files: the caches to merge.
+        out: the file to write.
+        kind: "static", "dynamic" or "auto": static if all caches are static.
+        force: replace ``out`` if it exists.
 
     Raises:
-        InvalidInputError: the new file or its manifest exists, and not ``force``. TokenizerMismatchError: two
-            of them name different tokenizers. StoreCorruptError: ids beyond the vocabulary that a manifest
-            names. Errors of ``load_cache`` and ``write_lookup``.
+        InvalidInputError: the new file or its manifest exists, and not ``force``.
+        TokenizerMismatchError: two manifests name different tokenizers.
+        StoreCorruptError: ids beyond the vocabulary that a manifest names. Errors of ``load_cache`` and
+            ``write_lookup``.
     """
     require_new_cache(out, force=force)
     tokenizer = TokenizerNote()
@@ -38,11 +35,11 @@ def merge_caches(files: Sequence[Path], out: Path, *, kind: str = "auto", force:
         table, manifest = load_cache(file)
         static &= cache_format(table, manifest, kind) is CacheFormat.STATIC
         tables.append(table)
-        _require_known(file, table, manifest)
+        _require_in_vocabulary(file, table, manifest)
         if manifest is not None and manifest.tokenizer.fingerprint:
             if tokenizer.fingerprint not in ("", manifest.tokenizer.fingerprint):
                 raise TokenizerMismatchError(
-                    f"{file} has another tokenizer than those before it",
+                    f"{file} must have the tokenizer of the files before it",
                     expected=tokenizer.fingerprint,
                     got=manifest.tokenizer.fingerprint,
                 )
@@ -58,11 +55,11 @@ def merge_caches(files: Sequence[Path], out: Path, *, kind: str = "auto", force:
     )
 
 
-def _require_known(file: Path, table: LookupTable, manifest: Manifest | None) -> None:
+def _require_in_vocabulary(file: Path, table: LookupTable, manifest: Manifest | None) -> None:
     vocab_size = manifest.tokenizer.vocab_size if manifest else 0
     if vocab_size and table.largest_token >= vocab_size:
         raise StoreCorruptError(
-            f"{file} has tokens beyond the vocabulary that its manifest names",
+            f"token ids of {file} must be in the vocabulary that its manifest names",
             expected=f"0 .. {vocab_size - 1}",
             got=table.largest_token,
         )

@@ -1,4 +1,4 @@
-"""Sizes as people write them."""
+"""Parsing and formatting of sizes in bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from suffixsvc.errors import InvalidConfigError
 
-__all__ = ["parse_size", "show_size"]
+__all__ = ["format_size", "parse_size"]
 
 _FORM: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?B)?\s*", re.IGNORECASE)
 _MOST: Final = 2**60
@@ -15,24 +15,28 @@ _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_size(text: str, what: str) -> int:
-    """Bytes of "2G", "512 MiB", "1.5g" or "65536"; a unit is a power of 1024.
+    """Parse "2G", "512 MiB", "1.5g" or "65536" to bytes; a unit is a power of 1024.
+
+    Args:
+        text: the size.
+        what: name of the setting, for the error.
 
     Raises:
-        InvalidConfigError: that is no size; ``what`` says of what.
+        InvalidConfigError: the text is not a size, or it is too large.
     """
     match = _FORM.fullmatch(text)
     if match is None:
         raise InvalidConfigError(
-            f"{what} is no size", expected="bytes, or a number with K, M, G or T", got=repr(text)[:80]
+            f"{what} must be a number of bytes, or a number with K, M, G or T", got=repr(text)[:80]
         )
     size = float(match[1]) * 1024 ** _POWERS[match[2].lower()]
     if size > _MOST:
-        raise InvalidConfigError(f"{what} is too large", expected=show_size(_MOST), got=repr(text)[:80])
+        raise InvalidConfigError(f"{what} must be at most {format_size(_MOST)}", got=repr(text)[:80])
     return int(size)
 
 
-def show_size(size: float) -> str:
-    """A size in words: 512 bytes, 1.5 MiB."""
+def format_size(size: float) -> str:
+    """Format a size: 512 bytes, 1.5 MiB."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"

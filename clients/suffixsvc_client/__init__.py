@@ -1,4 +1,4 @@
-"""Thin client of the suffixsvc service.
+"""Client of the suffixsvc service, without the native engine.
 
     from suffixsvc_client import SuffixClient
 
@@ -7,16 +7,16 @@
         draft = session.step(new_token_ids)
         session.close()
 
-Importing it loads neither the native engine nor the store: it needs grpc, protobuf and numpy only.
+The package needs grpc, protobuf and numpy only; it loads neither the native core nor lmdb.
 """
 
 from suffixsvc_client.aio import AsyncClientNamespace, AsyncClientSession, AsyncSuffixClient
 from suffixsvc_client.client import ClientNamespace, ClientSession, SuffixClient
-from suffixsvc_client.config import ClientConfig
-from suffixsvc_client.counters import ClientStats, EmptyReason
-from suffixsvc_client.exporting import ExportedFileSummary, ExportSummary
-from suffixsvc_client.questions import ServerInfo, ServiceStats
-from suffixsvc_client.transport import AsyncTransport, Transport
+from suffixsvc_client.protocol.config import ClientConfig
+from suffixsvc_client.protocol.counters import ClientStats, EmptyReason
+from suffixsvc_client.protocol.exporting import ExportedFileSummary, ExportSummary
+from suffixsvc_client.protocol.unary_calls import ServerInfo, ServiceStats
+from suffixsvc_client.transport.interface import AsyncTransport, Transport
 
 __all__ = [
     "AsyncClientNamespace",

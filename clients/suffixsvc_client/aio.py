@@ -1,4 +1,4 @@
-"""The asyncio client: what client.py is for threads, awaited."""
+"""Asyncio client of the service; the API of client.py with ``await``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import IO, Any, TypeVar
 
+from suffixsvc.config import validate_namespace
 from suffixsvc.errors import SuffixError
 from suffixsvc.lookup_records import RecordFile
 from suffixsvc.types import (
@@ -21,10 +22,10 @@ from suffixsvc.types import (
     Verified,
     VerifyCost,
 )
-from suffixsvc_client import questions
-from suffixsvc_client.config import ClientConfig
-from suffixsvc_client.counters import ClientStats
-from suffixsvc_client.effects import (
+from suffixsvc_client.protocol import unary_calls
+from suffixsvc_client.protocol.config import ClientConfig
+from suffixsvc_client.protocol.counters import ClientStats
+from suffixsvc_client.protocol.effects import (
     Background,
     Download,
     Effect,
@@ -35,12 +36,13 @@ from suffixsvc_client.effects import (
     Unary,
     Upload,
 )
-from suffixsvc_client.exporting import ExportSummary, export_request
-from suffixsvc_client.grpc_aio import AioGrpcTransport
-from suffixsvc_client.procedures import Procedures
-from suffixsvc_client.questions import ServerInfo, ServiceStats
-from suffixsvc_client.state import Closing, Phase, SessionState, StepArgs
-from suffixsvc_client.transport import AsyncTransport
+from suffixsvc_client.protocol.exporting import ExportSummary, export_request
+from suffixsvc_client.protocol.procedures import Procedures
+from suffixsvc_client.protocol.session_state import SessionState
+from suffixsvc_client.protocol.session_values import CloseOptions, Phase, StepArgs
+from suffixsvc_client.protocol.unary_calls import ServerInfo, ServiceStats
+from suffixsvc_client.transport.grpc_aio import AioGrpcTransport
+from suffixsvc_client.transport.interface import AsyncTransport
 
 __all__ = ["AsyncClientNamespace", "AsyncClientSession", "AsyncSuffixClient"]
 
@@ -67,39 +69,39 @@ class AsyncSuffixClient:
 
     def namespace(self, path: str, tokenizer: str | None = None) -> AsyncClientNamespace:
         """The namespace at ``path``, nothing is sent; see :meth:`SuffixClient.namespace`."""
-        return AsyncClientNamespace(
-            self, questions.checked_namespace(path), questions.checked_tokenizer(tokenizer)
-        )
+        return AsyncClientNamespace(self, validate_namespace(path), unary_calls.checked_tokenizer(tokenizer))
 
     async def step_many(self, steps: Sequence[tuple[AsyncClientSession, dict[str, Any]]]) -> list[Draft]:
         """A step of many sessions in one message; see :meth:`SuffixClient.step_many`."""
-        accepted = [(session.state, session.accept(**arguments)) for session, arguments in steps]
-        return await self.run(self._procedures.steps(accepted))
+        recorded = [(session.state, session.record_step(**arguments)) for session, arguments in steps]
+        return await self.run(self._procedures.steps(recorded))
 
     async def namespaces(self, prefix: str = "") -> list[NamespaceRecord]:
         """The namespaces below a prefix; see :meth:`SuffixClient.namespaces`."""
-        return questions.namespaces(await self.run(self._procedures.ask(questions.list_namespaces(prefix))))
+        return unary_calls.namespaces(
+            await self.run(self._procedures.call(unary_calls.list_namespaces(prefix)))
+        )
 
     async def delete_namespace(self, path: str, *, force: bool = False) -> int:
         """Delete a namespace; see :meth:`SuffixClient.delete_namespace`."""
-        reply = await self.run(self._procedures.ask(questions.delete_namespace(path, force)))
+        reply = await self.run(self._procedures.call(unary_calls.delete_namespace(path, force)))
         return int(reply.outputs)
 
     async def stats(self) -> ServiceStats:
         """Sums over all namespaces; see :meth:`SuffixClient.stats`."""
-        return questions.stats(await self.run(self._procedures.ask(questions.get_stats(""))))
+        return unary_calls.stats(await self.run(self._procedures.call(unary_calls.get_stats(""))))
 
     async def server_info(self) -> ServerInfo:
         """Version, limits and instance id; see :meth:`SuffixClient.server_info`."""
-        return questions.server_info(await self.run(self._procedures.ask(questions.get_server_info())))
+        return unary_calls.server_info(await self.run(self._procedures.call(unary_calls.get_server_info())))
 
     @property
     def counts(self) -> ClientStats:
-        """What this client has counted so far."""
+        """Counters of this client: steps, drafts, empty drafts by reason."""
         return self._procedures.counters.snapshot(self._transport.late_replies)
 
     async def close(self) -> None:
-        """Let go of the connection. Open sessions stay on the service until they expire. Idempotent."""
+        """Close the connection. Open sessions stay on the service until they expire. Idempotent."""
         self._procedures.closed = True
         for task in self._background:
             task.cancel()
@@ -114,15 +116,15 @@ class AsyncSuffixClient:
     ) -> None:
         await self.close()
 
-    # ------------------------------------------------------------------------------- for this package only
+    # ------------------------------------------------------------------------------- internal to the package
 
     @property
     def procedures(self) -> Procedures:
-        """What the calls of this client do; see :attr:`SuffixClient.procedures`."""
+        """The procedures of this client's calls; see :attr:`SuffixClient.procedures`."""
         return self._procedures
 
     async def run(self, procedure: Procedure[T]) -> T:
-        """Drive a procedure to its end in this task."""
+        """Run a procedure in this task; its result."""
         try:
             effect = next(procedure)
             while True:
@@ -130,7 +132,7 @@ class AsyncSuffixClient:
                     answer = await self._perform(effect)
                 except SuffixError as error:
                     effect = procedure.throw(error)
-                except BaseException as error:  # a cancelled task must leave the state in order
+                except BaseException as error:  # a cancelled task must leave a consistent state
                     procedure.throw(error)
                     raise
                 else:
@@ -160,7 +162,7 @@ class AsyncSuffixClient:
 
     def _start(self, procedure: Procedure[None]) -> None:
         task = asyncio.ensure_future(self.run(procedure))
-        self._background.add(task)  # the loop itself keeps only weak references
+        self._background.add(task)  # the event loop holds only weak references
         task.add_done_callback(self._background.discard)
 
 
@@ -196,13 +198,13 @@ class AsyncClientNamespace:
         labels: Labels | None = None,
         ttl_seconds: int = 0,
     ) -> OutputId:
-        """Remember one finished output; see :meth:`ClientNamespace.add_output`."""
-        output = questions.new_output(self._path, token_ids, prompt_token_ids, labels, ttl_seconds)
+        """Store one finished output; see :meth:`ClientNamespace.add_output`."""
+        output = unary_calls.new_output(self._path, token_ids, prompt_token_ids, labels, ttl_seconds)
         return (await self.add_outputs([output]))[0]
 
     async def add_outputs(self, outputs: Sequence[NewOutput]) -> list[OutputId]:
-        """Remember finished outputs; see :meth:`ClientNamespace.add_outputs`."""
-        checked = questions.checked_outputs(self._path, outputs)
+        """Store finished outputs; see :meth:`ClientNamespace.add_outputs`."""
+        checked = unary_calls.checked_outputs(self._path, outputs)
         return await self._client.run(
             self._client.procedures.add_outputs(self._path, self._tokenizer, checked)
         )
@@ -221,12 +223,12 @@ class AsyncClientNamespace:
 
     async def forget(self, output_id: OutputId) -> None:
         """Delete one output; see :meth:`ClientNamespace.forget`."""
-        await self._client.run(self._client.procedures.ask(questions.forget(self._path, output_id)))
+        await self._client.run(self._client.procedures.call(unary_calls.forget(self._path, output_id)))
 
     async def stats(self) -> ServiceStats:
-        """What this namespace holds and has done; see :meth:`ClientNamespace.stats`."""
-        question = questions.get_stats(self._path)
-        return questions.stats(await self._client.run(self._client.procedures.ask(question)))
+        """Contents and counters of this namespace; see :meth:`ClientNamespace.stats`."""
+        call = unary_calls.get_stats(self._path)
+        return unary_calls.stats(await self._client.run(self._client.procedures.call(call)))
 
 
 class AsyncClientSession:
@@ -245,11 +247,11 @@ class AsyncClientSession:
         at: int | None = None,
         verified: Verified | tuple[int, int, int] | None = None,
     ) -> Draft:
-        """Append what the model wrote, draft again; see :meth:`ClientSession.step`."""
-        args = self.accept(new_token_ids, max_draft_tokens, verify_cost, tree, at, verified)
+        """Append the tokens the model wrote and draft; see :meth:`ClientSession.step`."""
+        args = self.record_step(new_token_ids, max_draft_tokens, verify_cost, tree, at, verified)
         return (await self._client.run(self._client.procedures.steps([(self.state, args)])))[0]
 
-    def accept(
+    def record_step(
         self,
         new_token_ids: TokenIds,
         max_draft_tokens: int = 16,
@@ -258,20 +260,20 @@ class AsyncClientSession:
         at: int | None = None,
         verified: Verified | tuple[int, int, int] | None = None,
     ) -> StepArgs:
-        """Check a step and note its tokens, nothing is sent; see :meth:`ClientSession.accept`."""
-        return self.state.accept(new_token_ids, max_draft_tokens, verify_cost, tree, at, verified)
+        """Check a step and record its tokens without sending; see :meth:`ClientSession.record_step`."""
+        return self.state.record_step(new_token_ids, max_draft_tokens, verify_cost, tree, at, verified)
 
     async def append_context(self, token_ids: TokenIds) -> None:
         """Append tokens the model did not write; see :meth:`ClientSession.append_context`."""
-        self.state.accept_context(token_ids)
+        self.state.record_context(token_ids)
         await self._client.run(self._client.procedures.append_context(self.state))
 
     async def close(
         self, commit: bool = True, *, incomplete: bool = False, wait: bool = True
     ) -> OutputId | None:
-        """End the session, keep or retract its output; see :meth:`ClientSession.close`."""
-        how = Closing(commit, incomplete, wait)
-        return await self._client.run(self._client.procedures.close(self.state, how))
+        """End the session; store or retract its output; see :meth:`ClientSession.close`."""
+        options = CloseOptions(commit, incomplete, wait)
+        return await self._client.run(self._client.procedures.close(self.state, options))
 
     @property
     def length(self) -> int:

@@ -1,4 +1,4 @@
-"""The blocking client: the embedded engine's API over a service."""
+"""Blocking client of the service, with the API of the embedded engine."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import IO, Any, TypeVar
 
+from suffixsvc.config import validate_namespace
 from suffixsvc.errors import SuffixError
 from suffixsvc.lookup_records import RecordFile
 from suffixsvc.types import Draft, Labels, NamespaceRecord, NewOutput, OutputId, TokenIds
-from suffixsvc_client import questions
-from suffixsvc_client.config import ClientConfig
-from suffixsvc_client.counters import ClientStats
-from suffixsvc_client.direct import open_transport
-from suffixsvc_client.effects import (
+from suffixsvc_client.protocol import unary_calls
+from suffixsvc_client.protocol.config import ClientConfig
+from suffixsvc_client.protocol.counters import ClientStats
+from suffixsvc_client.protocol.effects import (
     Background,
     Download,
     Effect,
@@ -29,13 +29,14 @@ from suffixsvc_client.effects import (
     Unary,
     Upload,
 )
-from suffixsvc_client.exporting import ExportSummary, export_request
-from suffixsvc_client.forks import Forks
-from suffixsvc_client.procedures import Procedures
-from suffixsvc_client.questions import ServerInfo, ServiceStats
+from suffixsvc_client.protocol.exporting import ExportSummary, export_request
+from suffixsvc_client.protocol.procedures import Procedures
+from suffixsvc_client.protocol.session_state import SessionState
+from suffixsvc_client.protocol.unary_calls import ServerInfo, ServiceStats
 from suffixsvc_client.session import ClientSession
-from suffixsvc_client.state import SessionState
-from suffixsvc_client.transport import Transport
+from suffixsvc_client.transport.direct import open_transport
+from suffixsvc_client.transport.forks import Forks
+from suffixsvc_client.transport.interface import Transport
 
 __all__ = ["ClientNamespace", "ClientSession", "SuffixClient"]
 
@@ -50,13 +51,12 @@ class SuffixClient:
         target: ``unix:PATH`` or ``HOST:PORT``; InvalidConfigError for anything else. Nothing is connected
             before the first call.
         config: timers and the circuit breaker.
-        step_timeout_s: shorthand for the setting one changes most; see :class:`ClientConfig`.
-        transport: instead of the one to ``target``.
+        step_timeout_s: shorthand for the most common setting; see :class:`ClientConfig`.
+        transport: replaces the transport to ``target``.
 
-    Steps never raise for the service's sake and never wait longer than their timer: what goes wrong is an
-    empty draft, counted in :attr:`counts`. That the service cannot be reached is logged, once an outage. What
-    must not get lost (close, add_outputs, forget) raises.
-    Thread-safe; one session belongs to one thread at a time.
+    Steps never raise errors of the service and never wait longer than their timeout: a failure is an empty
+    draft, counted in :attr:`counts`, and an outage is logged once. All other calls except opening a session
+    (close, add_outputs, forget, queries) raise. Thread-safe; a session is used by one thread at a time.
     """
 
     def __init__(
@@ -74,22 +74,20 @@ class SuffixClient:
             target, direct=settings.direct, service_uid=settings.service_uid
         )
         self._procedures = Procedures(settings, time.monotonic)
-        self._background = _Worker(self._carry_out)
+        self._background = _BackgroundThread(self.run)
 
     def namespace(self, path: str, tokenizer: str | None = None) -> ClientNamespace:
-        """The namespace at ``path``. Nothing is sent: what the service has against it shows later.
+        """The namespace at ``path``. Nothing is sent: errors of the service are raised by later calls.
 
         Args:
             path: segments joined by "/", at most 200 bytes.
-            tokenizer: fingerprint of the tokenizer (``suffixsvc.fingerprint``). Given once it binds the
-                namespace; another one is refused when a session is opened or an output added.
+            tokenizer: fingerprint of the tokenizer (``suffixsvc.fingerprint``). The first one binds the
+                namespace; another one is refused when a session is opened or an output is added.
 
         Raises:
-            InvalidNamespaceError, InvalidInputError (``tokenizer`` is no string).
+            InvalidNamespaceError, InvalidInputError (``tokenizer`` is not a string).
         """
-        return ClientNamespace(
-            self, questions.checked_namespace(path), questions.checked_tokenizer(tokenizer)
-        )
+        return ClientNamespace(self, validate_namespace(path), unary_calls.checked_tokenizer(tokenizer))
 
     def step_many(self, steps: Sequence[tuple[ClientSession, dict[str, Any]]]) -> list[Draft]:
         """A step of many sessions in one message, for engines with continuous batching.
@@ -98,14 +96,14 @@ class SuffixClient:
             steps: (session, keyword arguments of its ``step``), each session at most once.
 
         Returns:
-            A draft per step, in order. A session's trouble empties its own draft only.
+            A draft per step, in order. An error of one session empties its own draft only.
 
         Raises:
-            What :meth:`ClientSession.step` raises for the caller's own arguments; nothing is then sent, but
-            the tokens of the steps before the faulty one are noted and go along with the next message.
+            What :meth:`ClientSession.step` raises for wrong arguments; nothing is then sent, but the tokens
+            of the steps before the wrong one are recorded and sent with the next message.
         """
-        accepted = [(session.state, session.accept(**arguments)) for session, arguments in steps]
-        return self.run(self._procedures.steps(accepted))
+        recorded = [(session.state, session.record_step(**arguments)) for session, arguments in steps]
+        return self.run(self._procedures.steps(recorded))
 
     def namespaces(self, prefix: str = "") -> list[NamespaceRecord]:
         """The service's namespaces whose path begins with ``prefix``, ordered by path.
@@ -113,30 +111,30 @@ class SuffixClient:
         Raises:
             ServiceError: no answer within ``ClientConfig.call_timeout_s``.
         """
-        return questions.namespaces(self.run(self._procedures.ask(questions.list_namespaces(prefix))))
+        return unary_calls.namespaces(self.run(self._procedures.call(unary_calls.list_namespaces(prefix))))
 
     def delete_namespace(self, path: str, *, force: bool = False) -> int:
-        """Delete a namespace with everything in it; how many outputs it had.
+        """Delete a namespace with everything in it; returns the number of its outputs.
 
         Args:
-            force: also with live sessions: what they wrote is discarded.
+            force: delete it even with live sessions, whose output is discarded.
 
         Raises:
-            UnknownNamespaceError: it is not there. NamespaceInUseError: it has live sessions.
-            InvalidInputError: ``path`` is no path, or every session reads it by default.
-            StoreError: some of it may be left, which nothing can read; call it again. ServiceError: no answer
+            UnknownNamespaceError: it does not exist. NamespaceInUseError: it has live sessions.
+            InvalidInputError: ``path`` is malformed, or every session reads it by default.
+            StoreError: a part may be left, which cannot be read; repeat the call. ServiceError: no answer
             within ``ClientConfig.call_timeout_s``; it may be deleted.
         """
-        reply = self.run(self._procedures.ask(questions.delete_namespace(path, force)))
+        reply = self.run(self._procedures.call(unary_calls.delete_namespace(path, force)))
         return int(reply.outputs)
 
     def stats(self) -> ServiceStats:
-        """What the service holds and has done since it started, summed over all namespaces.
+        """Contents and counters of the service since it started, summed over all namespaces.
 
         Raises:
             ServiceError: no answer within ``ClientConfig.call_timeout_s``.
         """
-        return questions.stats(self.run(self._procedures.ask(questions.get_stats(""))))
+        return unary_calls.stats(self.run(self._procedures.call(unary_calls.get_stats(""))))
 
     def server_info(self) -> ServerInfo:
         """The service's version, limits (tokens and bytes) and the id of its current run.
@@ -144,15 +142,15 @@ class SuffixClient:
         Raises:
             ServiceError: no answer within ``ClientConfig.call_timeout_s``.
         """
-        return questions.server_info(self.run(self._procedures.ask(questions.get_server_info())))
+        return unary_calls.server_info(self.run(self._procedures.call(unary_calls.get_server_info())))
 
     @property
     def counts(self) -> ClientStats:
-        """What this client has counted so far."""
+        """Counters of this client: steps, drafts, empty drafts by reason."""
         return self._procedures.counters.snapshot(self._transport.late_replies)
 
     def close(self) -> None:
-        """Let go of the connection. Open sessions stay on the service until they expire. Idempotent."""
+        """Close the connection. Open sessions stay on the service until they expire. Idempotent."""
         self._procedures.closed = True
         self._background.stop()
         self._transport.close()
@@ -165,15 +163,15 @@ class SuffixClient:
     ) -> None:
         self.close()
 
-    # ------------------------------------------------------------------------------- for this package only
+    # ------------------------------------------------------------------------------- internal to the package
 
     @property
     def procedures(self) -> Procedures:
-        """What the calls of this client do, step by step, without any transport."""
+        """The procedures of this client's calls, without I/O."""
         return self._procedures
 
     def run(self, procedure: Procedure[T]) -> T:
-        """Drive a procedure to its end in this thread."""
+        """Run a procedure in this thread; its result."""
         try:
             effect = next(procedure)
             while True:
@@ -181,7 +179,7 @@ class SuffixClient:
                     answer = self._perform(effect)
                 except SuffixError as error:
                     effect = procedure.throw(error)
-                except BaseException as error:  # a KeyboardInterrupt must find the state in order
+                except BaseException as error:  # a KeyboardInterrupt must leave a consistent state
                     procedure.throw(error)
                     raise
                 else:
@@ -209,9 +207,6 @@ class SuffixClient:
                 time.sleep(seconds)
         return answer
 
-    def _carry_out(self, procedure: Procedure[None]) -> None:
-        self.run(procedure)
-
 
 class ClientNamespace:
     """One namespace of a service; see the embedded engine's ``Namespace``."""
@@ -233,15 +228,15 @@ class ClientNamespace:
         labels: Labels | None = None,
         reads: Sequence[str] | None = None,
     ) -> ClientSession:
-        """Begin a generation. A service that cannot be reached is no error: the session opens later, and
-        drafts nothing until then.
+        """Begin a generation. If the service cannot be reached, the session is opened later, and its drafts
+        are empty until then.
 
         Args:
             prompt_token_ids: int32[n] or a sequence of ints.
-            output_token_ids: what the model already wrote, in the same shape; resumes a generation without
-                turning its output into prompt.
-            labels: kept with the output, e.g. {"agent": .., "session": .., "principal": ..}.
-            reads: paths of further namespaces to draft from; what is written goes to this one only.
+            output_token_ids: tokens that the model has already written, in the same shape; they resume a
+                generation without becoming prompt.
+            labels: stored with the output, e.g. {"agent": .., "session": .., "principal": ..}.
+            reads: paths of other namespaces to draft from; output is stored in this one only.
 
         Raises:
             InvalidTokensError, InvalidLabelsError, InvalidNamespaceError: nothing was sent.
@@ -259,46 +254,48 @@ class ClientNamespace:
         labels: Labels | None = None,
         ttl_seconds: int = 0,
     ) -> OutputId:
-        """Remember one finished output; returns once it is durable.
+        """Store one finished output; returns once it is durable.
 
         Args:
             token_ids: what the model wrote, int32[n] or a sequence of ints, n >= 1.
-            prompt_token_ids: what stood before it, in the same shape; only its end is kept, as context.
-            labels: kept with the output.
-            ttl_seconds: forgotten so many seconds after it was written; 0 = never.
+            prompt_token_ids: the tokens before it, in the same shape; only their end is stored, as context.
+            labels: stored with the output.
+            ttl_seconds: time to live; 0 = unlimited.
 
         Returns:
             The output's id, for :meth:`forget`.
 
         Raises:
-            InvalidInputError: an argument makes no sense; nothing was sent.
+            InvalidInputError: an argument is wrong; nothing was sent.
             What :meth:`add_outputs` raises.
         """
-        output = questions.new_output(self._path, token_ids, prompt_token_ids, labels, ttl_seconds)
+        output = unary_calls.new_output(self._path, token_ids, prompt_token_ids, labels, ttl_seconds)
         return self.add_outputs([output])[0]
 
     def add_outputs(self, outputs: Sequence[NewOutput]) -> list[OutputId]:
-        """Remember finished outputs; returns once they are durable. Sent in messages of at most about 1 MiB
-        that have no more outputs and segments than the service takes (:meth:`SuffixClient.server_info`), each
-        kept whole or not at all; an error of the service says how many outputs were kept.
+        """Store finished outputs; returns once they are durable.
+
+        They are sent in messages of about 1 MiB that respect the service's limits on outputs and segments
+        (:meth:`SuffixClient.server_info`). Each message is stored as a whole or not at all; an error of the
+        service says how many outputs were stored.
 
         Args:
             outputs: of this namespace, each a ``suffixsvc.NewOutput`` with at least one token (example:
-                docs/protocol.md). One with a ``uuid`` can be sent again when the answer was lost: it is kept
-                once.
+                docs/protocol.md). An output with a ``uuid`` can be sent again if the answer was lost: it is
+                stored once.
 
         Returns:
             An id per output, in order.
 
         Raises:
-            InvalidInputError (an element is no NewOutput, or a field of it is wrong),
-            UnknownNamespaceError (an output of another namespace): nothing was sent; or a
-            ``uuid`` stands for other tokens already: nothing of its message was kept.
+            InvalidInputError (an element is not a NewOutput, or has a wrong field),
+            UnknownNamespaceError (an output of another namespace): nothing was sent. InvalidInputError also
+            if a ``uuid`` names other tokens already: nothing of its message was stored.
             LimitExceededError, TokenizerMismatchError, StoreError: the service refuses the rest.
-            ServiceError: no answer within ``ClientConfig.call_timeout_s``; any number may have been kept.
-            Send them again where each has a ``uuid``.
+            ServiceError: no answer within ``ClientConfig.call_timeout_s``; any number may have been stored.
+            They can be sent again if each has a ``uuid``.
         """
-        checked = questions.checked_outputs(self._path, outputs)
+        checked = unary_calls.checked_outputs(self._path, outputs)
         return self._client.run(self._client.procedures.add_outputs(self._path, self._tokenizer, checked))
 
     def export_ngrams(
@@ -309,19 +306,18 @@ class ClientNamespace:
         context_tokens: int = 0,
         timeout_s: float = 3600.0,
     ) -> ExportSummary:
-        """Have the service count what the namespace keeps, and write it as records of llama.cpp's lookup
-        caches.
+        """Count the namespace's n-grams on the service and write records of llama.cpp's lookup caches.
 
         Args:
-            wanted: which n-grams, a file each.
-            sinks: where they go: files opened for writing bytes, one for each.
-            context_tokens: of each prompt's kept end, at most 64, that n-grams may begin in.
-            timeout_s: for counting and sending all of it.
+            wanted: which n-grams to count, one file each.
+            sinks: files opened for writing bytes, one for each of ``wanted``.
+            context_tokens: tokens of each stored prompt tail in which n-grams may begin, at most 64.
+            timeout_s: for counting and sending.
 
         Raises:
             UnknownNamespaceError, TokenizerMismatchError, InvalidInputError: nothing was written.
             LimitExceededError: the service is busy with another export.
-            StoreError, ServiceError: what was written so far is not whole.
+            StoreError, ServiceError: the files are incomplete.
         """
         request = export_request(self._path, self._tokenizer, wanted, context_tokens)
         return self._client.run(self._client.procedures.export(request, sinks, timeout_s))
@@ -330,29 +326,31 @@ class ClientNamespace:
         """Delete one output from the service's log and index.
 
         Raises:
-            UnknownOutputError, UnknownNamespaceError: it is not there.
-            InvalidInputError: ``output_id`` is no id; nothing was sent.
+            UnknownOutputError, UnknownNamespaceError: it does not exist.
+            InvalidInputError: ``output_id`` cannot be an id; nothing was sent.
             StoreError: it could not be deleted. ServiceError: no answer within
             ``ClientConfig.call_timeout_s``; it may be deleted.
         """
-        self._client.run(self._client.procedures.ask(questions.forget(self._path, output_id)))
+        self._client.run(self._client.procedures.call(unary_calls.forget(self._path, output_id)))
 
     def stats(self) -> ServiceStats:
-        """What this namespace holds and has done since the service started.
+        """Contents and counters of this namespace since the service started.
 
         Raises:
-            UnknownNamespaceError: the service does not hold it yet.
+            UnknownNamespaceError: it does not exist on the service yet.
             ServiceError: no answer within ``ClientConfig.call_timeout_s``.
         """
-        return questions.stats(self._client.run(self._client.procedures.ask(questions.get_stats(self._path))))
+        return unary_calls.stats(
+            self._client.run(self._client.procedures.call(unary_calls.get_stats(self._path)))
+        )
 
 
-class _Worker:
-    """A daemon thread for what must not cost a caller time; started when first needed, and anew in a forked
-    child, which has its parent's memory but not its threads."""
+class _BackgroundThread:
+    """A daemon thread that runs procedures off the caller's path. It is started on first use, and again in a
+    forked child, which inherits its parent's memory but not its threads."""
 
-    def __init__(self, carry_out: Any) -> None:
-        self._carry_out = carry_out
+    def __init__(self, run: Callable[[Procedure[None]], None]) -> None:
+        self._run = run
         self._forks = Forks.count
         self._queue: queue.SimpleQueue[Procedure[None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -374,6 +372,6 @@ class _Worker:
     def _work(self) -> None:
         while (procedure := self._queue.get()) is not None:
             try:
-                self._carry_out(procedure)
-            except BaseException:  # a defect costs this procedure; the next one finds the thread alive
+                self._run(procedure)
+            except BaseException:  # a defect ends this procedure, not the thread
                 log.exception("background work of a client failed")

@@ -1,4 +1,4 @@
-"""For pipelines that have text and no token ids: a tokenizer.json -> ids, text and the fingerprint.
+"""Text codec for pipelines without token ids: encodes and decodes with a tokenizer.json.
 
     codec = TextCodec.load("tokenizer.json", eos="<|im_end|>")
     namespace = client.namespace("acme/qwen2.5-coder", tokenizer=codec.fingerprint)
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TextCodec"]
 
-#: of a tokenizer.json, decompressed: the largest known have about 40 MB
+#: size limit of a tokenizer.json, decompressed; the largest known ones have about 40 MB
 MAX_TOKENIZER_BYTES: Final = 128 << 20
 _PIECE: Final = 1 << 18
 
@@ -38,12 +38,12 @@ _SPM_SPACE = "\u2581"
 
 
 class TextCodec:
-    """A tokenizer as suffixsvc needs it: ids, text, the bytes of a token, the fingerprint.
+    """A tokenizer with the operations that suffixsvc needs: ids, text, bytes of a token, fingerprint.
 
     Args:
         tokenizer: a ``tokenizers.Tokenizer``.
-        bos, eos: text or id of the special tokens, as the model's GGUF names them: both count in the
-            fingerprint, and a tokenizer.json does not say which they are. None: the model has none.
+        bos, eos: text or id of the special tokens, as in the model's GGUF. Both are part of the fingerprint,
+            and a tokenizer.json does not name them. None: the model has none.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class TextCodec:
         """Read a tokenizer.json, plain or .gz.
 
         Args:
-            max_bytes: a larger one, decompressed, is refused; no more of it is held in memory.
+            max_bytes: size limit, decompressed; no more is read into memory.
 
         Raises:
             MissingExtraError: the library is not installed.
-            InvalidConfigError: no such file, too large, or not a tokenizer.
+            InvalidConfigError: the file is missing, too large, or not a tokenizer.
         """
         try:
             from tokenizers import Tokenizer  # noqa: PLC0415 - optional, and slow to load
@@ -105,18 +105,18 @@ class TextCodec:
         return [np.array(each.ids, np.int32) for each in encoded]
 
     def decode(self, token_ids: TokenIds, *, skip_special_tokens: bool = False) -> str:
-        """The text of tokens; bytes that are no whole character become U+FFFD."""
+        """The text of tokens; bytes that are not a complete character become U+FFFD."""
         ids = as_token_array(token_ids).tolist()
         text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes a token stands for; empty for an id that is not in use."""
+        """The bytes of a token; empty for an unused id."""
         return self._bytes_by_id.get(token_id, b"")
 
     @functools.cached_property
     def vocab_size(self) -> int:
-        """One more than the largest id in use."""
+        """One more than the largest used id."""
         return max(self._bytes_by_id, default=-1) + 1
 
     @functools.cached_property
@@ -134,7 +134,7 @@ class TextCodec:
 
     def _is_byte_level(self) -> bool:
         parts = (self._tokenizer.decoder, self._tokenizer.pre_tokenizer)
-        # The state of a part is its JSON; that of the whole tokenizer takes the library a second to write.
+        # The state of a part is its JSON; serialising the whole tokenizer takes a second.
         return any(_mentions(json.loads(part.__getstate__()), "ByteLevel") for part in parts if part)
 
     def _special_id(self, name: str, token: str | int | None) -> int | None:
@@ -143,14 +143,13 @@ class TextCodec:
         found = self._tokenizer.token_to_id(token) if isinstance(token, str) else token
         if found is None or self._tokenizer.id_to_token(found) is None:
             raise InvalidInputError(
-                f"{name} is no token of this tokenizer", expected="its text or id", got=repr(token)[:80]
+                f"{name} must be a token of this tokenizer", expected="its text or id", got=repr(token)[:80]
             )
         return int(found)
 
 
 def _read(path: Path, limit: int) -> bytes:
-    """The bytes of a file, decompressed where its name ends in .gz. InvalidConfigError: more than the
-    limit."""
+    """The bytes of a file, decompressed if its name ends in .gz. Raises InvalidConfigError over the limit."""
     found = bytearray()
     with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
         while piece := file.read(_PIECE):
@@ -166,20 +165,19 @@ def _read(path: Path, limit: int) -> bytes:
 
 
 def _mentions(part: Any, kind: str) -> bool:
-    """Whether a pre-tokenizer or decoder is of this kind, or a sequence with one that is."""
+    """Whether a pre-tokenizer or decoder is of this kind, or a sequence that contains one."""
     if not isinstance(part, dict):
         return False
     inner = part.get("decoders") or part.get("pretokenizers") or ()
-    return part.get("type") == kind or any(_mentions(one, kind) for one in inner)
+    return part.get("type") == kind or any(_mentions(each, kind) for each in inner)
 
 
 @functools.cache
 def _byte_alphabet() -> dict[int, int]:
-    """Character -> byte of byte-level BPE, as code points: printable Latin-1 stands for itself, the rest for
-    256 and up."""
+    """Code point -> byte of byte-level BPE: printable Latin-1 maps to itself, the rest from 256 up."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
-    # Characters of bytes that have another one do not occur: they become what Latin-1 cannot write.
+    # The code points of the other bytes do not occur: map them to one that Latin-1 cannot encode.
     unwritten = dict.fromkeys(others, 0xFFFF)
     return unwritten | {byte: byte for byte in printable} | {256 + i: byte for i, byte in enumerate(others)}
 
@@ -188,11 +186,11 @@ def _from_byte_alphabet(token: str) -> bytes:
     try:
         return token.translate(_byte_alphabet()).encode("latin-1")
     except UnicodeEncodeError:
-        return token.encode()  # not written in the alphabet: a token added by hand
+        return token.encode()  # not in the alphabet: an added token
 
 
 def _from_spm(token: str) -> bytes:
-    """SentencePiece: a lower block for a space, <0x0A> for a byte that no token covers."""
+    """The bytes of a SentencePiece token: U+2581 is a space, <0x0A> a byte without a token."""
     byte = _BYTE_TOKEN.fullmatch(token)
     if byte:
         return bytes([int(byte[1], 16)])

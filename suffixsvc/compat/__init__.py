@@ -1,1 +1,1 @@
-"""Drop-in faces of other projects' APIs over the embedded engine."""
+"""Drop-in replacements for the classes of other projects, implemented by the embedded engine."""

@@ -1,13 +1,13 @@
-"""Arctic Inference's suffix decoding classes over this project's engine: switch by changing the import.
+"""Drop-in replacement of Arctic Inference's suffix decoding classes: switch by changing the import.
 
     from suffixsvc.compat.arctic import SuffixDecodingCache, SuffixDecodingDraft
 
 The signatures and documented behaviour are those of ``arctic_inference.suffix_decoding`` (version 0.1 and
-0.2); docs/compat.md lists what differs and why. One request lives like this:
+0.2); docs/compat.md lists the differences and their reasons. The life cycle of a request:
 
     start_request(id, prompt)                      stop_request(id)         evict_cached_response(id)
-    ──────────> active ── speculate, add_active_response ──> cached ──────────────> gone
-                  └ its siblings draft from what it writes     └ the oldest goes when max_cached_requests
+    ──────────> active ── speculate, add_active_response ──> cached ──────────────> evicted
+                  └ other requests draft from its response     └ the oldest one at max_cached_requests
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from suffixsvc.values import as_cost_curve, as_token_array
 
 __all__ = ["SuffixDecodingCache", "SuffixDecodingDraft"]
 
-#: Tokens that a draft may have more than Arctic's bound on the match allows there. Arctic bounds drafts
-#: because its ratios of counts promise 1.0 after a single occurrence. Here the token at the bound is cheap to
-#: be wrong about: its probability is known, and so is what it costs.
-_BEYOND = 1
-#: of an engine of our own: Arctic's classes have none
+#: Tokens of a draft beyond Arctic's bound on the match length. Arctic bounds drafts because its ratios of
+#: counts are 1.0 after a single occurrence. Here the probability of the token at the bound is calibrated, and
+#: its cost is known, so it can be drafted.
+_EXTRA_TOKENS = 1
+#: limits of an engine that is created here: Arctic's classes have none
 _LIMITS = Limits(max_sessions=1 << 20, max_session_tokens=1 << 26, max_draft_tokens=4096)
 
 
@@ -49,8 +49,8 @@ class SuffixDecodingDraft:
         token_ids: n proposed tokens.
         parents: the index of each token's parent, -1 at the root.
         probs: P(the whole path up to this token is accepted), estimated; falls along every path.
-        score: the sum of ``probs``: how many tokens are expected to be accepted.
-        match_len: tokens of context that the evidence for the first token agreed on.
+        score: the sum of ``probs``: the expected number of accepted tokens.
+        match_len: tokens of the longest context that predicted the first token.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -61,25 +61,26 @@ class SuffixDecodingDraft:
 
 
 class SuffixDecodingCache:
-    """What requests wrote, and drafts of what they write next.
+    """Cache of responses, and drafts of what active requests write next.
 
     Args:
-        max_tree_depth: drafts are at most this long where speculate() is not told otherwise. Matching is
-            not bounded by it: a context of up to 64 tokens is told apart at no extra cost.
-        max_cached_requests: how many responses are kept; -1 = all of them, 0 = none: each request then
+        max_tree_depth: default of ``max_spec_tokens`` in :meth:`speculate`. Matching is not bounded by it:
+            contexts of up to 64 tokens are distinguished at no extra cost.
+        max_cached_requests: maximum number of cached responses; -1 = no limit, 0 = none: each request then
             drafts from its own prompt and response only. Responses of active requests count and are never
-            evicted, so there can be more while more requests than that are active.
-        cache: an open engine to keep the responses in, for example ``SuffixCache(folder)``, which
-            remembers them after a restart. None: a new one in memory. One given is not closed here.
-        namespace: where in that engine.
+            evicted, so the limit is exceeded while more requests than that are active.
+        cache: an open engine that holds the responses, for example ``SuffixCache(folder)``, which keeps them
+            across a restart. None: a new one in memory. A given engine is not closed here.
+        namespace: path of the namespace in that engine.
         tokenizer: fingerprint of the tokenizer, bound to the namespace (``suffixsvc.fingerprint``).
-        verify_cost: what verifying a drafted token costs the target, in plain decode steps, or a curve (see
-            ``Session.step``): drafts end where they stop paying.
+        verify_cost: cost of verifying a drafted token in plain decode steps, or a curve (see
+            ``Session.step``): drafts end where the expected gain falls below the cost.
 
     Raises:
         InvalidConfigError, InvalidCostError (both ValueError), TokenizerMismatchError.
 
-    The arguments behind ``*`` are ours. Thread-safe. :meth:`close` or a ``with`` block frees it early.
+    The arguments after ``*`` are additions to Arctic's. Thread-safe. :meth:`close` or a ``with`` block frees
+    it early.
     """
 
     def __init__(
@@ -101,44 +102,45 @@ class SuffixDecodingCache:
         self._namespace = engine.namespace(namespace, tokenizer)
         self._lock = threading.RLock()
         self._active: dict[Hashable, Session] = {}
-        #: oldest first; None while the request is active, or where it wrote nothing
+        #: oldest first; None while the request is active, or where it has no output
         self._cached: dict[Hashable, OutputId | None] = {}
         self._last_bounds: tuple[tuple[float, float, float], DraftBounds] | None = None
 
     @property
     def max_tree_depth(self) -> int:
-        """As given."""
+        """The constructor's argument."""
         return self._max_tree_depth
 
     @property
     def max_cached_requests(self) -> int:
-        """As given."""
+        """The constructor's argument."""
         return self._max_cached_requests
 
     @property
     def active_requests(self) -> KeysView[Hashable]:
-        """Requests that were started and not stopped."""
+        """Ids of requests that were started and not stopped."""
         return self._active.keys()
 
     @property
     def cached_requests(self) -> KeysView[Hashable]:
-        """Requests whose responses others can be drafted from: active ones included."""
+        """Ids of requests whose responses other requests can be drafted from, active ones included."""
         return self._cached.keys()
 
     # ---------------------------------------------------------------------------------------- requests
 
     def start_request(self, req_id: Hashable, prompt_token_ids: npt.NDArray[Any] | Sequence[int]) -> None:
-        """Begin a request. A cached response of the same id is evicted; so is the oldest one where there
-        are ``max_cached_requests``.
+        """Begin a request.
+
+        A cached response of the same id is evicted, and the oldest ones at ``max_cached_requests``.
 
         Raises:
-            ValueError: the request is active, or the prompt holds no token ids. Nothing was changed.
+            ValueError: the request is active, or the prompt is invalid. Nothing was changed.
             StoreError: a response could not be evicted; the request is not active.
-            LimitExceededError: the engine has as many sessions, or tokens of one, as it may.
+            LimitExceededError: a limit of the engine would be exceeded.
         """
         with self._lock:
             if req_id in self._active:
-                raise _refused(req_id, "is already active", "an id that is not active")
+                raise _invalid_request(req_id, "must not be active", "an id that is not active")
             session = self._namespace.open_session(prompt_token_ids)
             try:
                 if self._max_cached_requests == 0:
@@ -146,7 +148,7 @@ class SuffixDecodingCache:
                 else:
                     if req_id in self._cached:
                         self.evict_cached_response(req_id)
-                    self._make_room()
+                    self._evict_oldest()
                     self._cached[req_id] = None
             except BaseException:
                 session.close(commit=False)
@@ -154,10 +156,10 @@ class SuffixDecodingCache:
             self._active[req_id] = session
 
     def add_active_response(self, req_id: Hashable, token_ids: TokenIds | int) -> None:
-        """Append what the model wrote: one token or several. Others can be drafted from it at once.
+        """Append one or several tokens that the model wrote; other requests can draft from them at once.
 
         Raises:
-            ValueError: the request is not active, or these are no token ids. Nothing was changed.
+            ValueError: the request is not active, or the tokens are invalid. Nothing was changed.
         """
         session = self._require_active(req_id)
         if isinstance(token_ids, (int, np.integer)):
@@ -173,36 +175,35 @@ class SuffixDecodingCache:
         """End a request. Its response stays cached.
 
         Raises:
-            ValueError: the request is not active. StoreError: its response could not be kept; it is active
-            still.
+            ValueError: the request is not active.
+            StoreError: its response could not be stored; the request stays active.
         """
         session = self._require_active(req_id)
         output_id = session.close()
         with self._lock:
             if self._active.get(req_id) is not session:
-                return  # somebody else stopped it meanwhile
+                return  # another thread stopped it
             del self._active[req_id]
             if req_id in self._cached:
                 self._cached[req_id] = output_id
-            elif output_id is not None:  # evicted while it was being kept
+            elif output_id is not None:  # evicted while it was being stored
                 self._forget(output_id)
 
     def evict_cached_response(self, req_id: Hashable) -> None:
-        """Forget a response; memory goes back. That of an active request is taken back, and the request
-        goes on for itself.
+        """Evict a response and free its memory. An active request continues without being shared.
 
         Raises:
-            ValueError: no response of this request is cached. StoreError: it could not be forgotten and is
-            cached still.
+            ValueError: no response of this request is cached.
+            StoreError: it could not be deleted and stays cached.
         """
         with self._lock:
             if req_id not in self._cached:
-                raise _refused(req_id, "is not cached", "the id of a cached response")
+                raise _invalid_request(req_id, "must be cached", "the id of a cached response")
             output_id = self._cached[req_id]
             if output_id is not None:
                 self._forget(output_id)
             elif req_id in self._active:
-                with contextlib.suppress(SessionClosedError):  # whoever stops it finds it evicted
+                with contextlib.suppress(SessionClosedError):  # its stop_request() deletes it
                     self._active[req_id].retract()
             del self._cached[req_id]
 
@@ -218,22 +219,22 @@ class SuffixDecodingCache:
         min_token_prob: float = 0.1,
         use_tree_spec: bool = False,
     ) -> SuffixDecodingDraft:
-        """Draft what follows ``context``.
+        """Draft the continuation of ``context``.
 
-        Where a draft stops is decided by what verification costs (``verify_cost``); the other arguments are
-        further bounds, each with the meaning it has at Arctic.
+        A draft ends where verification no longer pays (``verify_cost``); the arguments are further bounds,
+        with the meaning that they have in Arctic Inference.
 
         Args:
-            context: the end of the request's text, as much of it as the caller likes. Another text is
-                possible and slower: everything known of the request is then indexed anew.
-            max_spec_tokens: at most so many tokens; None = ``max_tree_depth``.
-            max_spec_factor, max_spec_offset: at most one token more than
-                ``max_spec_factor * match_len + max_spec_offset``; none where that is below 1.
-            min_token_prob: no token whose path is less likely to be accepted.
-            use_tree_spec: a tree instead of a chain.
+            context: the end of the request's text, of any length. Another text is possible and slower: the
+                request's text is then indexed again for this draft.
+            max_spec_tokens: maximum length of the draft; None = ``max_tree_depth``.
+            max_spec_factor, max_spec_offset: the draft is at most one token longer than
+                ``max_spec_factor * match_len + max_spec_offset``, and empty where that is below 1.
+            min_token_prob: minimum probability that the path to a token is accepted.
+            use_tree_spec: draft a tree instead of a chain.
 
         Raises:
-            ValueError: the request is not active, or an argument makes no sense.
+            ValueError: the request is not active, or an argument is invalid.
         """
         session = self._require_active(req_id)
         tokens = as_token_array(context, "context", checked=False)
@@ -257,14 +258,11 @@ class SuffixDecodingCache:
             draft.token_ids.tolist(), parents, paths, sum(paths), int(draft.match_lens[0])
         )
 
-    # ----------------------------------------------------------------------------------------- its end
+    # ------------------------------------------------------------------------------------------- close
 
     def close(self) -> None:
-        """Free the engine, unless it was handed in. What active requests wrote is not kept. Idempotent."""
-        with (
-            self._lock,
-            contextlib.ExitStack() as stack,
-        ):  # what cannot be closed keeps the others from nothing
+        """Discard the active requests, and close the engine if it was created here. Idempotent."""
+        with self._lock, contextlib.ExitStack() as stack:  # a failing close does not prevent the others
             if self._owned is not None:
                 stack.callback(self._owned.close)
             for session in self._active.values():
@@ -282,12 +280,12 @@ class SuffixDecodingCache:
     # ------------------------------------------------------------------------------------------- internal
 
     def _bounds(self, factor: float, offset: float, least: float) -> DraftBounds:
-        """Most callers ask for the same in every step."""
+        """The bounds of a draft; those of the last call are cached, because most callers repeat them."""
         if not type(factor) is type(offset) is type(least) is float:
             return _checked_bounds(factor, offset, least)
-        asked, last = (factor, offset, least), self._last_bounds
-        if last is None or last[0] != asked:
-            self._last_bounds = last = asked, _checked_bounds(*asked)
+        key, last = (factor, offset, least), self._last_bounds
+        if last is None or last[0] != key:
+            self._last_bounds = last = key, _checked_bounds(*key)
         return last[1]
 
     def _require_active(self, req_id: Hashable) -> Session:
@@ -296,8 +294,8 @@ class SuffixDecodingCache:
             raise _not_active(req_id)
         return session
 
-    def _make_room(self) -> None:
-        """Evict the oldest finished responses until one more fits."""
+    def _evict_oldest(self) -> None:
+        """Evict the oldest responses of stopped requests until one more fits."""
         if self._max_cached_requests < 0:
             return
         surplus = len(self._cached) - self._max_cached_requests + 1
@@ -306,7 +304,7 @@ class SuffixDecodingCache:
             self.evict_cached_response(req_id)
 
     def _forget(self, output_id: OutputId) -> None:
-        with contextlib.suppress(UnknownOutputError):  # another user of the namespace did
+        with contextlib.suppress(UnknownOutputError):  # another user of the namespace deleted it
             self._namespace.forget(output_id)
 
 
@@ -315,7 +313,7 @@ def _checked_bounds(factor: float, offset: float, least: float) -> DraftBounds:
         _finite("min_token_prob", least),
         _finite("max_spec_factor", factor),
         _finite("max_spec_offset", offset),
-        _BEYOND,
+        _EXTRA_TOKENS,
     )
 
 
@@ -327,7 +325,7 @@ def _integer(name: str, value: int, least: int, error: type[InvalidInputError] =
     except TypeError:
         number = least - 1
     if isinstance(value, bool) or number < least:
-        raise error(f"{name} makes no sense", expected=f"an int >= {least}", got=repr(value)[:80])
+        raise error(f"{name} must be an int >= {least}", got=repr(value)[:80])
     return number
 
 
@@ -337,13 +335,13 @@ def _finite(name: str, value: float) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise InvalidInputError(f"{name} makes no sense", expected="a finite number", got=repr(value)[:80])
+        raise InvalidInputError(f"{name} must be a finite number", got=repr(value)[:80])
     return number
 
 
 def _not_active(req_id: Hashable) -> InvalidInputError:
-    return _refused(req_id, "is not active", "the id of a started request")
+    return _invalid_request(req_id, "must be active", "the id of a started request")
 
 
-def _refused(req_id: Hashable, why: str, expected: str) -> InvalidInputError:
-    return InvalidInputError(f"request {req_id!r} {why}", expected=expected, got=repr(req_id)[:80])
+def _invalid_request(req_id: Hashable, condition: str, expected: str) -> InvalidInputError:
+    return InvalidInputError(f"request {req_id!r} {condition}", expected=expected, got=repr(req_id)[:80])

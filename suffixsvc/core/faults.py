@@ -1,4 +1,4 @@
-"""Faults of files, as the native core reports them, as the project's errors."""
+"""Conversion of the native core's file faults to the project's errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["path_of", "typed_errors"]
 
 @contextmanager
 def typed_errors(kinds: Mapping[str, tuple[type[SuffixError], str]]) -> Iterator[None]:
-    """Raises what ``kinds`` names for a native fault: its kind -> class and remedy ("" = none)."""
+    """Raise the error that ``kinds`` maps a native fault's kind to: kind -> (class, remedy or "")."""
     try:
         yield
     except _ext.FileFault as fault:
@@ -24,12 +24,16 @@ def typed_errors(kinds: Mapping[str, tuple[type[SuffixError], str]]) -> Iterator
 
 
 def path_of(path: str | os.PathLike[str]) -> str:
-    """A path as the core takes it. InvalidInputError: it contains a zero byte, or is not UTF-8."""
+    """Convert a path for the core.
+
+    Raises:
+        InvalidInputError: the path contains a zero byte, or is not UTF-8.
+    """
     raw = os.fspath(path)
     if "\0" in raw:
-        raise InvalidInputError("a path contains a zero byte", got=repr(raw)[:80])
+        raise InvalidInputError("path must not contain a zero byte", got=repr(raw)[:80])
     try:
         raw.encode()
     except UnicodeEncodeError:
-        raise InvalidInputError("a path is not UTF-8", got=repr(raw)[-80:]) from None
+        raise InvalidInputError("path must be UTF-8", got=repr(raw)[-80:]) from None
     return raw

@@ -1,12 +1,12 @@
-"""Counting n-grams in bounded memory: texts -> runs on the disk -> records of llama.cpp's lookup caches.
+"""N-gram counting in bounded memory: texts -> runs on disk -> records of llama.cpp's lookup caches.
 
     counter = NgramCounter(1, 4, largest_token=151_935, memory_bytes=1 << 30)
-    counter.add(tokens, ends, contexts)        while counter.room suffices
-    counter.spill("a.run")                     else, and at the end
+    counter.add(tokens, ends, contexts)        # while counter.room suffices
+    counter.spill("a.run")                     # when it does not, and at the end
     tally_runs(["a.run", ...], [TallyOutput("order2.bin", 2)])
 
-An n-gram of order k is k tokens, oldest first, and what followed it. Runs of counters of one shape add up, in
-whatever order and however the texts were dealt out to them: the records are the same bytes.
+An n-gram of order k is k tokens, oldest first, with the token that followed. Runs of counters of one shape
+can be merged: the records are the same bytes for every order of the runs and every distribution of the texts.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ __all__ = [
     "tally_runs",
 ]
 
-#: the longest n-grams that can be counted
+#: maximum order of n-grams
 MAX_COUNTED_ORDER: Final = 16
 
-_AGAIN = "Start the build again without what it left behind."
+_AGAIN = "Delete the intermediate files and start the build again."
 _KINDS: Final = {
     "invalid": (InvalidInputError, ""),
     "corrupt": (StoreCorruptError, _AGAIN),
     "foreign": (StoreCorruptError, _AGAIN),
     "full": (StoreFullError, "Free space on the disk."),
-    "io": (StoreError, "See the system's message."),
+    "io": (StoreError, "See the message of the system."),
     "cancelled": (SegmentCancelledError, ""),
 }
 
@@ -68,11 +68,12 @@ class NgramCounter:
 
     Args:
         lowest, highest: orders counted, 1 <= lowest <= highest <= 16.
-        largest_token: ids are 0 .. largest_token; the fewer, the faster.
-        memory_bytes: of its arrays; what is not used is not touched.
+        largest_token: ids are 0 .. largest_token; a smaller range is faster.
+        memory_bytes: size of its arrays; unused parts are not touched.
 
     Raises:
-        InvalidInputError: no such range, or too little memory. InvalidConfigError: more memory than there is.
+        InvalidInputError: invalid orders or ids, or too little memory.
+        InvalidConfigError: the system does not provide the memory.
     """
 
     def __init__(
@@ -83,22 +84,22 @@ class NgramCounter:
                 self._counter = _ext.NgramCounter(lowest, highest, largest_token, memory_bytes)
         except MemoryError:
             raise InvalidConfigError(
-                "the system does not give so much memory", got=f"{memory_bytes >> 20} MiB",
-                remedy="Give less with --memory.",
+                "memory_bytes must be available", got=f"{memory_bytes >> 20} MiB",
+                remedy="Reduce --memory.",
             ) from None  # fmt: skip
 
     def add(self, tokens: TokenArray, ends: npt.NDArray[np.int64], contexts: npt.NDArray[np.int64]) -> None:
         """Count texts, all or none.
 
         Args:
-            tokens: int32[n], the texts one behind the other; n <= :attr:`room`.
-            ends: int64[m], rising to n: where each text ends.
-            contexts: int64[m]: how many of its first tokens are context, which n-grams may begin in and
-                which is not counted as what followed.
+            tokens: int32[n], the concatenated texts; n <= :attr:`room`.
+            ends: int64[m], ascending to n: end of each text.
+            contexts: int64[m]: number of leading tokens that are context: n-grams may begin in it, but its
+                tokens do not count as followers.
 
         Raises:
-            InvalidInputError: an id beyond ``largest_token`` (it says where), more tokens than there is room
-                for, ends or contexts that make no sense.
+            InvalidInputError: an id beyond ``largest_token`` (``got`` has its position), more tokens than
+                there is room for, or inconsistent ends or contexts.
             TypeError: arrays of another type, or not contiguous.
         """
         with typed_errors(_KINDS):
@@ -106,7 +107,7 @@ class NgramCounter:
 
     @property
     def room(self) -> int:
-        """Tokens that fit for sure before the next spill."""
+        """Number of tokens that are guaranteed to fit before the next spill."""
         return self._counter.room
 
     @property
@@ -115,10 +116,10 @@ class NgramCounter:
         return self._counter.tokens
 
     def spill(self, path: str | os.PathLike[str]) -> None:
-        """Write what was counted as a run, durably, and begin anew.
+        """Write the counts as a run, durably, and empty the counter.
 
         Raises:
-            StoreFullError, StoreError: the disk; nothing counted is lost, no file is left.
+            StoreFullError, StoreError: disk errors; no counts are lost, and no file is left.
         """
         with typed_errors(_KINDS):
             self._counter.spill(path_of(path))
@@ -133,15 +134,15 @@ def tally_runs(
     memory_bytes: int = 64 << 20,
     job: SegmentJob | None = None,
 ) -> list[TallyOutput]:
-    """Write the records of n-grams whose oldest token is in first_token .. end_token - 1, a file an output.
+    """Write records of n-grams whose oldest token is in first_token .. end_token - 1, one file per output.
 
     Returns:
-        The outputs with what was found: ``records``, ``pairs``, ``bytes``, ``count_sum`` (as written),
-        ``occurrences`` (before cuts).
+        The outputs with their statistics: ``records``, ``pairs``, ``bytes``, ``count_sum`` (as written),
+        ``occurrences`` (before pruning).
 
     Raises:
         InvalidInputError: an order that the runs do not count, or runs of different shape.
-        StoreCorruptError, StoreFullError, StoreError: files; none is left.
+        StoreCorruptError, StoreFullError, StoreError: file errors; no output is left.
         SegmentCancelledError: the job was cancelled.
     """
     with typed_errors(_KINDS):
@@ -161,7 +162,7 @@ def tally_files(
     memory_bytes: int = 64 << 20,
     job: SegmentJob | None = None,
 ) -> list[TalliedFile]:
-    """:func:`tally_runs` with a path for each file that is wanted."""
+    """Run :func:`tally_runs` with one path per requested file. Errors as there."""
     found = tally_runs(
         runs,
         [TallyOutput(path_of(path), **asdict(each)) for path, each in zip(paths, wanted, strict=True)],
@@ -189,29 +190,38 @@ def combine_runs(
 
 
 def split_runs(runs: Sequence[str | os.PathLike[str]], parts: int) -> list[int]:
-    """Token ids that divide the runs into about equal parts by the oldest token, for merging the parts side
-    by side; rising, fewer than ``parts``."""
+    """Return token ids that divide the runs into about equal parts, for merging in parallel.
+
+    Parts are divided by the oldest token; the ids are ascending and fewer than ``parts``. Errors as in
+    :func:`tally_runs`.
+    """
     with typed_errors(_KINDS):
         return _ext.split_runs([path_of(run) for run in runs], parts)
 
 
 def check_run(path: str | os.PathLike[str]) -> None:
-    """Read a run and compare its checksum. StoreCorruptError, StoreError."""
+    """Read a run and verify its checksum.
+
+    Raises:
+        StoreCorruptError, StoreError
+    """
     with typed_errors(_KINDS):
         _ext.check_run(path_of(path))
 
 
 def run_tokens(path: str | os.PathLike[str]) -> int:
-    """How many tokens a run counts, context included. Errors as in :func:`check_run`."""
+    """Return the number of tokens that a run counts, context included. Errors as in :func:`check_run`."""
     with typed_errors(_KINDS):
         return _ext.run_tokens(path_of(path))
 
 
 def record_starts(words: TokenArray, head: int) -> npt.NDArray[np.int64]:
-    """Where the records of a lookup cache begin, and where the last whole one ends, int64[m + 1], in words.
+    """Return the offsets of a lookup cache's records and the end of the last whole one, int64[m + 1].
+
+    Offsets count words.
 
     Args:
         words: int32[k], the file.
-        head: words of a record before its followers, the last of them their number.
+        head: words of a record before its followers; the last of them is the number of followers.
     """
     return _ext.record_starts(np.ascontiguousarray(words, np.int32), head)

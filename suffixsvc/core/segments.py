@@ -1,9 +1,9 @@
-"""Sealed segments: immutable, memory-mapped files that hold outputs and are drafted from in place.
+"""Sealed segments: immutable, memory-mapped files of outputs that sessions draft from in place.
 
-``docs/format.md`` describes the file, ``core/csrc/segment.h`` what is asked of one. Drafting itself asks in
-C++; what is here seals, merges, forgets and checks.
+``docs/format.md`` describes the file, ``csrc/segment/segment.h`` the queries. Drafting queries segments in
+C++; this module builds, merges and checks them, and forgets outputs.
 
-    texts of outputs ── build_segment ──> file ── Segment(path) ──> forget, settle, check
+    texts of outputs ── build_segment ──> file ── Segment(path) ──> forget, correct_hubs, check
                                           file ┐
                                           file ┴─ merge_segments ──> one file without what was forgotten
 """
@@ -38,18 +38,18 @@ __all__ = [
     "TEMPORARY_SUFFIX",
     "Segment",
     "SegmentJob",
-    "SegmentRung",
+    "SegmentLevel",
     "SegmentStats",
     "SegmentText",
     "build_segment",
-    "keep_guarding",
     "merge_segments",
+    "reinstall_sigbus_handler",
 ]
 
-#: names that end so are of segments that were never finished; nothing needs them
+#: suffix of the names of unfinished segments, which may be removed
 TEMPORARY_SUFFIX: Final[str] = _ext.SEGMENT_TEMPORARY
 
-#: context lengths that the drafting asks for (kOrders in core/csrc/learner.h)
+#: context lengths that drafting queries (kOrders in core/csrc/draft/learner.h)
 ORDERS: Final = (1, 2, 3, 4, 5, 6, 8, 11, 16, 24)
 
 _REBUILD = "Delete the file; it is built again from the log."
@@ -57,20 +57,20 @@ _KINDS: Final[dict[str, tuple[type[SuffixError], str]]] = {
     "invalid": (InvalidInputError, ""),
     "corrupt": (SegmentCorruptError, _REBUILD),
     "foreign": (StoreForeignError, "Use the version of suffixsvc that wrote the file, or delete it."),
-    "full": (StoreFullError, "Free space on the disk; the segments that were there are still whole."),
-    "io": (StoreError, "See the system's message."),
+    "full": (StoreFullError, "Free space on the disk; existing segments are intact."),
+    "io": (StoreError, "See the message of the system."),
     "cancelled": (SegmentCancelledError, ""),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentText:
-    """One text of an output, as ``suffixsvc.index.texts.texts_of`` gives them.
+    """One text of an output, as ``suffixsvc.index.texts.texts_of`` returns them.
 
     Attributes:
         token_ids: int32[n], n > context.
-        context: how many of the first tokens are context only (the prompt's tail): matched, never drafted.
-            Only the last 64 of them matter.
+        context: number of leading tokens that are context only (the end of the prompt): matched, never
+            drafted. Only the last 64 of them matter.
         output_id: LSN of the output; an output may have several texts.
     """
 
@@ -80,17 +80,15 @@ class SegmentText:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentRung:
-    """What a segment knows after one context of the position asked about."""
+class SegmentLevel:
+    """Followers of one context of the queried position."""
 
     length: int  #: tokens of context that all occurrences share
-    entries: int  #: different places, forgotten ones included
-    total: int  #: occurrences that something followed
+    entries: int  #: distinct positions, forgotten ones included
+    total: int  #: occurrences with a follower
     strongest: list[tuple[int, int]]  #: (token, votes), strongest first
-    votes: list[int]  #: of the tokens asked for
-    newest: tuple[
-        int, OutputId
-    ]  #: the token that followed last, and in which output; -1 where all are forgotten
+    votes: list[int]  #: of the requested tokens
+    newest: tuple[int, OutputId]  #: the last follower and its output; -1 if all are forgotten
 
 
 def build_segment(
@@ -100,18 +98,18 @@ def build_segment(
     job: SegmentJob | None = None,
     hub_min: int = 0,
 ) -> None:
-    """Write a segment of these texts; the name appears when all of it is on the disk, or not at all.
+    """Write a segment of these texts; the name appears when all of it is on disk, or not at all.
 
     Args:
-        path: the file; one that is there is replaced.
-        texts: in any order. Equal ones are kept once, with all their outputs.
-        job: to watch (``done``, 0..1) and cancel from another thread.
-        hub_min: contexts seen at least so often are counted beforehand; 0 chooses.
+        path: the file; an existing one is replaced.
+        texts: in any order. Equal ones are stored once, with all their outputs.
+        job: progress (``done``, 0..1) and cancellation, for other threads.
+        hub_min: contexts seen at least this often get precomputed counts; 0: chosen by size.
 
     Raises:
         InvalidInputError, InvalidTokensError: nothing was written.
-        StoreFullError, StoreError: the disk; nothing is left behind.
-        SegmentCancelledError
+        StoreFullError, StoreError: disk errors; no file is left.
+        SegmentCancelledError: the job was cancelled.
     """
     arrays, lengths, contexts, lsns = [], [], [], []
     for text in texts:
@@ -127,8 +125,7 @@ def build_segment(
         )
     except (OverflowError, ValueError, TypeError) as error:
         raise InvalidInputError(
-            "a context length or an output id is not a number that fits",
-            expected="unsigned ints",
+            "context lengths and output ids must be unsigned ints",
             got=str(error),
         ) from None
     tokens = np.concatenate(arrays) if arrays else np.empty(0, np.int32)
@@ -147,9 +144,9 @@ def merge_segments(
 ) -> None:
     """Write one segment with all outputs of the sources that are not forgotten.
 
-    Byte for byte it is what building it from those outputs would give.
+    The bytes are those of a segment that is built from these outputs.
 
-    Memory: a few dozen bytes a text, four bytes a different token id and source.
+    Memory: a few dozen bytes per text, four bytes per distinct token id and source.
 
     Raises:
         SegmentCorruptError: a source is damaged.
@@ -164,28 +161,31 @@ def merge_segments(
         )
 
 
-def keep_guarding() -> None:
-    """Let pages of segments that cannot be read mark these corrupt, also where another handler of SIGBUS was
-    installed since they were opened: to be called now and then. Nothing where no segment was ever opened."""
-    _ext.keep_guarding()
+def reinstall_sigbus_handler() -> None:
+    """Install the SIGBUS handler in front of handlers that were installed after it.
+
+    The handler marks segments with unreadable pages corrupt. To be called periodically; does nothing before
+    the first segment is opened.
+    """
+    _ext.reinstall_sigbus_handler()
 
 
 def _require_hub_min(hub_min: int) -> int:
     if hub_min != 0 and not 2 <= hub_min < 2**32:
-        raise InvalidInputError("hub_min makes no sense", expected="0, or 2 .. 2**32 - 1", got=hub_min)
+        raise InvalidInputError("hub_min must be 0 or in 2 .. 2**32 - 1", got=hub_min)
     return hub_min
 
 
 class Segment:
-    """An open segment. Thread-safe; the map goes when the last reference goes.
+    """An open segment. Thread-safe; unmapped when the last reference is released.
 
     Args:
         path: the file.
-        forgotten: outputs that no longer count, from the store's tombstones.
+        forgotten: forgotten outputs, from the store's tombstones.
 
     Raises:
         StoreForeignError: not a segment, or of another version.
-        SegmentCorruptError: damaged or cut short.
+        SegmentCorruptError: damaged or truncated.
         StoreError: it cannot be read.
     """
 
@@ -196,68 +196,75 @@ class Segment:
 
     @property
     def path(self) -> Path:
+        """The file."""
         return Path(self.native.path)
 
     @property
     def corrupt(self) -> bool:
-        """Whether damage was found; the segment then answers nothing and should be built again."""
+        """Whether damage was found; the segment then returns nothing and should be built again."""
         return self.native.corrupt
 
     def forget(self, outputs: Iterable[OutputId]) -> int:
-        """From now on these outputs neither vote nor are drafted from.
+        """Exclude outputs from votes and drafts.
 
-        Returns how many of them are here and were not forgotten before. The counts of frequent contexts are
-        estimated until :meth:`settle` has corrected them.
+        Returns the number of them that are in this segment and were not forgotten before. Counts of frequent
+        contexts are estimated until :meth:`correct_hubs` has corrected them.
         """
         lsns = np.fromiter(outputs, dtype=np.uint64)
         return self.native.forget(lsns) if len(lsns) else 0
 
-    def settle(self, texts: int = 2**62) -> int:
-        """Correct the counts for at most so many forgotten texts (in the background); how many are left."""
-        return self.native.settle(texts)
+    def correct_hubs(self, texts: int = 2**62) -> int:
+        """Subtract up to ``texts`` forgotten texts from the counts of hubs; return the number left."""
+        return self.native.correct_hubs(texts)
 
-    def take_drafted(self) -> list[OutputId]:
-        """Outputs that drafts were taken from since the last call, each once, the latest last; not all where
-        they are very many."""
-        return self.native.take_drafted()
+    def take_recently_used(self) -> list[OutputId]:
+        """Return the outputs that drafts were taken from since the last call, each once, the latest last.
 
-    def look(
+        If there were more than 1024, the oldest may be missing.
+        """
+        return self.native.take_recently_used()
+
+    def query(
         self,
         context: TokenIds,
         orders: Sequence[int] = ORDERS,
         *,
         width: int = 4,
         tokens: TokenIds = (),
-    ) -> list[SegmentRung]:
-        """What followed the longest known suffix of ``context``, and shorter ones that cover an order.
+    ) -> list[SegmentLevel]:
+        """Return the followers of the longest known suffix of ``context`` and of those that cover an order.
 
         Args:
-            context: tokens before the position, the last 64 matter.
+            context: tokens before the position; the last 64 matter.
             orders: ascending context lengths, 1..64, at most 11.
-            width: strongest followers wanted, at most 8.
-            tokens: whose votes are wanted too.
+            width: maximum number of strongest followers, at most 8.
+            tokens: tokens whose votes are returned, too.
 
-        Returns: the longest suffix first.
+        Returns:
+            The levels, the longest suffix first.
+
+        Raises:
+            InvalidInputError: invalid orders.
         """
         if len(orders) > 11 or any(not 1 <= n <= 64 for n in orders) or list(orders) != sorted(set(orders)):
             raise InvalidInputError(
-                "orders make no sense",
-                expected="at most 11 ascending lengths in 1 .. 64",
+                "orders must be at most 11 ascending lengths in 1 .. 64",
                 got=repr(orders)[:80],
             )
-        rungs = self.native.look(
+        levels = self.native.query(
             as_token_array(context), np.array(orders, dtype=np.int32), width, as_token_array(tokens)
         )
         return [
-            SegmentRung(length, end - begin, total, strongest, votes, newest)
-            for length, begin, end, total, strongest, votes, newest in rungs
+            SegmentLevel(length, end - begin, total, strongest, votes, newest)
+            for length, begin, end, total, strongest, votes, newest in levels
         ]
 
     def time_drafts(self, text: TokenIds, starts: Sequence[int], depth: int = 16) -> FloatArray:
-        """Seconds that drafts of ``depth`` tokens behind ``text[:start]`` take: float32[len(starts)].
+        """Measure the seconds that drafts of ``depth`` tokens after ``text[:start]`` take.
 
-        For benchmarks: each context is searched and its evidence gathered, without what a session adds; the
-        next one has the strongest follower of the longest match. A draft ends early where nothing is known.
+        Returns float32[len(starts)]. For benchmarks: each context is searched and its evidence gathered,
+        without the work of a session; the next context is extended by the strongest follower of the longest
+        match. A draft ends early if there is no follower.
         """
         return np.array(
             self.native.time_drafts(
@@ -270,14 +277,19 @@ class Segment:
         )
 
     def outputs(self) -> list[OutputId]:
-        """The outputs that are here and not forgotten, ascending."""
+        """Return the outputs that are not forgotten, ascending."""
         return self.native.outputs()
 
     def stats(self) -> SegmentStats:
+        """Return sizes and counts."""
         return self.native.stats()
 
     def check(self) -> None:
-        """Read every byte; SegmentCorruptError names the first broken invariant."""
+        """Verify every byte.
+
+        Raises:
+            SegmentCorruptError: names the first violated invariant.
+        """
         problem = self.native.check()
         if problem:
             raise SegmentCorruptError(f"segment file {self.native.path}: {problem}", remedy=_REBUILD)

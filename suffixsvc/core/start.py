@@ -1,10 +1,11 @@
-"""What a namespace that has seen nothing starts from: weights learned elsewhere.
+"""Starting weights of new namespaces.
 
-The file beside this one was learned on recorded logs of many kinds of agents (``suffixsvc bench train``). It
-holds no text: counters and mixer weights that depend on neither a tokenizer nor a price.
+The shipped weights (start_weights.bin) were learned from recorded logs of many kinds of agents (``suffixsvc
+bench train``). They contain no text: only counters and mixer weights that depend on neither a tokenizer nor
+costs.
 
-Learners that start from the same weights share them until they learn something: a namespace that nothing was
-drafted in takes no memory for them.
+Learners with the same starting weights share them until their first update: a namespace in which nothing was
+drafted uses no memory for weights.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from suffixsvc.errors import InvalidInputError
 __all__ = ["new_learner", "pack_weights", "starting_weights"]
 
 _FILE = "start_weights.bin"
-#: no weights are larger; a file that says so is none of ours
+#: upper limit of the unpacked size
 _MOST_BYTES = 1 << 24
 
 
 def pack_weights(learner: Learner) -> bytes:
-    """What of a learner other namespaces can start from. The learner itself stays as it is."""
+    """Pack the part of a learner that other namespaces can start from; the learner does not change."""
     general = Learner()
     general.load(learner.save())
     general.generalise()
@@ -33,7 +34,7 @@ def pack_weights(learner: Learner) -> bytes:
 
 @functools.cache
 def starting_weights() -> bytes:
-    """The weights that are shipped, packed."""
+    """Return the shipped weights, packed."""
     return resources.files(__package__).joinpath(_FILE).read_bytes()
 
 
@@ -46,11 +47,11 @@ def _unpacked(weights: bytes) -> LearnedTables:
         if unpacker.eof:
             tables = LearnedTables.parse(data)
     except zlib.error:
-        pass  # told below
+        pass  # reported below
     if tables is None:
         raise InvalidInputError(
-            "not the starting weights of this version",
-            expected="what Namespace.learned_weights() or `suffixsvc bench train` gave",
+            "starting weights must be of this version",
+            expected="the result of Namespace.learned_weights() or `suffixsvc bench train`",
             got=f"{len(weights)} other bytes",
             remedy="Learn them again, or leave them out.",
         )
@@ -58,10 +59,10 @@ def _unpacked(weights: bytes) -> LearnedTables:
 
 
 def new_learner(weights: bytes | None = None) -> Learner:
-    """A learner that starts from packed weights: the shipped ones, or others. b"" starts from nothing.
+    """Create a learner with packed weights: the shipped ones by default; b"" starts from initial values.
 
     Raises:
-        InvalidInputError: bytes that are no weights of this version.
+        InvalidInputError: the bytes are not weights of this version.
     """
     if weights == b"":
         return Learner()

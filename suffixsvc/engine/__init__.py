@@ -1,9 +1,10 @@
-"""The embedded engine: the index and the store wired together. The service wraps exactly this."""
+"""The embedded engine: index and store combined. The service serves the same engine."""
 
-from suffixsvc.engine.cache import CacheStats, SuffixCache
+from suffixsvc.engine.cache import SuffixCache
+from suffixsvc.engine.cache_stats import CacheStats
 from suffixsvc.engine.export import ExportJob
 from suffixsvc.engine.namespace import Namespace
-from suffixsvc.index import NamespaceStats, Session, step_together
+from suffixsvc.index import NamespaceStats, Session
 
 __all__ = [
     "CacheStats",
@@ -12,5 +13,4 @@ __all__ = [
     "NamespaceStats",
     "Session",
     "SuffixCache",
-    "step_together",
 ]

@@ -1,95 +1,70 @@
-"""The cache: namespaces, sessions and the store behind them."""
+"""The embedded cache: namespaces, sessions and maintenance over an index and a store."""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 
 from suffixsvc import store as stores
-from suffixsvc.background import TaskStats
-from suffixsvc.config import MAX_READS, Limits, validate_default_reads, validate_namespace
+from suffixsvc.config import Limits, validate_namespace
 from suffixsvc.core import new_learner
+from suffixsvc.engine.base.close_guard import CloseGuard
+from suffixsvc.engine.base.index_table import IndexTable
+from suffixsvc.engine.cache_stats import CacheStats
 from suffixsvc.engine.catalog import Catalog
 from suffixsvc.engine.checker import check_hot, check_segments
-from suffixsvc.engine.indexes import Indexes
-from suffixsvc.engine.lifetime import Lifetime
-from suffixsvc.engine.maintenance import Maintenance
-from suffixsvc.engine.namespace import Namespace
-from suffixsvc.engine.outputs import Outputs
-from suffixsvc.engine.prices import predicted_bytes
-from suffixsvc.engine.sealing import Hook, Sealer
-from suffixsvc.errors import (
-    InvalidConfigError,
-    InvalidNamespaceError,
-    LimitExceededError,
-    SuffixError,
-    UnknownNamespaceError,
-    unknown_namespace,
-)
-from suffixsvc.index import Abandoned, NamespaceIndex, NamespaceStats, Session
-from suffixsvc.interrupts import uninterrupted
+from suffixsvc.engine.live_sessions import LiveSessions
+from suffixsvc.engine.namespace import EngineParts, Namespace
+from suffixsvc.engine.outputs.output_log import OutputLog
+from suffixsvc.engine.sealing.maintenance import Maintenance
+from suffixsvc.engine.sealing.sealer import Sealer
+from suffixsvc.errors import InvalidConfigError, SuffixError, UnknownNamespaceError
+from suffixsvc.index import NamespaceIndex, NamespaceStats
 from suffixsvc.policies import Policies
-from suffixsvc.types import IncompleteOutput, Labels, NamespaceRecord, NewOutput, OutputId, Store, TokenArray
+from suffixsvc.runtime.background import TaskStats
+from suffixsvc.runtime.signal_guard import uninterrupted
+from suffixsvc.runtime.sync_points import SyncPoint, with_sync_points
+from suffixsvc.types import IncompleteOutput, NamespaceRecord, Store
 
-__all__ = ["CacheStats", "SuffixCache"]
-
-
-@dataclass(frozen=True, slots=True)
-class CacheStats(NamespaceStats):
-    """A :class:`NamespaceStats` summed over all namespaces, and what the store holds. ``limit_bytes`` is that
-    of the whole cache, Limits.max_cache_bytes; ``sessions`` and ``session_bytes`` count those of deleted
-    namespaces as well."""
-
-    namespaces: int
-    store_bytes: int
-    last_lsn: int
-    #: left of the time in which outputs stay that are due only because of the time since the last process
-    expiry_grace_seconds: float
-    store_reopened: int  #: times that the store was opened again after an I/O error
-    store_defects: int  #: exceptions in the store's thread that nothing foresaw; each is in the log
+__all__ = ["SuffixCache"]
 
 
-def _open_store(path: str | Path | None, limits: Limits, hook: Hook | None) -> Store:
+def _open_store(path: str | Path | None, limits: Limits, sync_point: SyncPoint) -> Store:
     if path is None:
         return stores.MemoryStore(limit_bytes=limits.max_store_bytes)
     if not isinstance(path, (str, Path)) or not str(path) or "\0" in str(path):
         raise InvalidConfigError(
             "path must be the path of a data folder, or None for memory only", got=repr(path)[:80]
         )
-    return stores.LmdbStore(
-        path,
-        limit_bytes=limits.max_store_bytes,
-        grace_seconds=limits.expiry_grace_seconds,
-        crash_hook=hook,
-    )
+    store_class = stores.LmdbStore
+    if sync_point is not SuffixCache._sync_point:
+        store_class = with_sync_points(store_class, sync_point)
+    return store_class(path, limit_bytes=limits.max_store_bytes, grace_seconds=limits.expiry_grace_seconds)
 
 
 class SuffixCache:
-    """Remembers what models wrote and drafts what comes next, in this process.
+    """Stores what models wrote and drafts what comes next, in this process.
 
     Args:
-        path: a directory to keep the outputs in (created if missing), or None: memory only.
-        limits: what is refused.
-        progress: called with (outputs so far, outputs in all) while the index is rebuilt on open.
-        starting_weights: what new namespaces start from instead of the shipped weights, as
-            :meth:`Namespace.learned_weights` gave it; b"" = nothing.
-        policies: how much each namespace may hold and for how long; None: no limits.
-        background: seal and merge in a thread of this cache, so that a restart maps files instead of indexing
+        path: data folder (created if missing), or None: memory only.
+        limits: limits of the engine.
+        progress: called with (outputs so far, outputs in all) while the index is rebuilt at open.
+        starting_weights: initial weights of new namespaces instead of the shipped ones, as returned by
+            :meth:`Namespace.learned_weights`; b"" = none.
+        policies: limits, time to live and pinning of the namespaces; None: no limits.
+        background: seal and merge in a background thread, so that a restart maps files instead of indexing
             the log again. False: only :meth:`seal` and :meth:`compact` do.
-        crash_hook: called at named points; tests end the process there.
 
     Raises:
         InvalidInputError: ``starting_weights`` are not of this version.
-        StoreLockedError, StoreCorruptError, StoreForeignError: the directory cannot be used.
+        StoreLockedError, StoreCorruptError, StoreForeignError: the data folder cannot be used.
 
-    Thread-safe. Use as a context manager, or call :meth:`close`; what was acknowledged is safe either way.
+    Thread-safe. Use as a context manager, or call :meth:`close`; acknowledged outputs are durable either way.
     """
 
     def __init__(
@@ -101,45 +76,45 @@ class SuffixCache:
         starting_weights: bytes | None = None,
         policies: Policies | None = None,
         background: bool = True,
-        crash_hook: Hook | None = None,
     ) -> None:
-        new_learner(starting_weights)  # refused here rather than at the first namespace
+        new_learner(starting_weights)  # validated here rather than at the first namespace
         self._limits = Limits() if limits is None else limits
-        self._lifetime = Lifetime()
-        self._closing = threading.Lock()
-        self._sessions = 0
-        self._counting = threading.Lock()  # of sessions
-        self._abandoned: Abandoned = deque()
-        self._default_reads: tuple[str, ...] = ()
-        self._indexes = Indexes()
-        self._store = _open_store(path, self._limits, crash_hook)
+        self._close_guard = CloseGuard()
+        self._close_lock = threading.Lock()
+        self._indexes = IndexTable()
+        self._store = _open_store(path, self._limits, self._sync_point)
         try:
-            self._outputs = Outputs(
+            self._outputs = OutputLog(
                 self._store,
                 self._indexes,
-                self._lifetime,
+                self._close_guard,
                 self._limits,
                 Policies() if policies is None else policies,
-                crash_hook,
+                self._sync_point,
             )
-            self._room = self._outputs.room
-            self._catalog = Catalog(self._store, self._room, self._indexes, self._limits, starting_weights)
+            self._quotas = self._outputs.quotas
+            self._catalog = Catalog(self._store, self._quotas, self._indexes, self._limits, starting_weights)
+            self._sessions = LiveSessions(self._close_guard, self._catalog, self._outputs, self._limits)
             self._maintenance: Maintenance | None = None
-            if self._store.segment_folder is not None:  # in memory nothing is left or sealed
-                sealer = Sealer(self._store, self._limits.seal_tokens, crash_hook)
-                self._catalog.recover(sealer, progress)
+            if self._store.segment_folder is not None:  # a store in memory has no segments
+                sealer = Sealer(self._store, self._limits.seal_tokens, self._sync_point)
+                self._catalog.recover(sealer.loader, progress)
                 self._maintenance = Maintenance(
                     sealer,
                     self._indexes,
                     self._limits.seal_tokens,
-                    self._outputs.settle,
+                    self._outputs.finish_removals,
                     start=background,
                 )
-                # for a cache that nobody closes; runs before the store's own
+                # for a cache that is never closed; runs before the store's finalizer
                 self._stop_maintenance = weakref.finalize(self, self._maintenance.stop)
         except BaseException:
             self._store.close()
             raise
+
+    @staticmethod
+    def _sync_point(_name: str) -> None:
+        """See :mod:`suffixsvc.runtime.sync_points`."""
 
     # ------------------------------------------------------------------------------------- namespaces
 
@@ -148,109 +123,115 @@ class SuffixCache:
 
         Args:
             path: segments joined by "/", at most 200 bytes.
-            tokenizer: fingerprint of the tokenizer (``suffixsvc.fingerprint``). Given once it binds the
-                namespace.
+            tokenizer: fingerprint of the tokenizer (``suffixsvc.fingerprint``) to bind to the namespace.
 
         Raises:
             InvalidNamespaceError, TokenizerMismatchError.
         """
         validate_namespace(path)
-        with self._lifetime.while_open():
-            return Namespace(self, self._catalog.bind(path, tokenizer))
+        with self._close_guard.while_open():
+            index = self._catalog.bind(path, tokenizer)
+            parts = EngineParts(
+                self._store, self._catalog, self._outputs, self._sessions, self._maintenance, self
+            )
+            return Namespace(parts, index)
 
     def has_namespace(self, path: str) -> bool:
-        """Whether there is a namespace at ``path``; it is not created."""
+        """Whether the namespace at ``path`` exists; it is not created."""
         return path in self._catalog
 
     def namespaces(self) -> list[NamespaceRecord]:
         """All namespaces, ordered by path."""
-        with self._lifetime.while_open():
+        with self._close_guard.while_open():
             return self._catalog.records()
 
     def delete_namespace(self, path: str, *, force: bool = False) -> int:
-        """Delete a namespace with its outputs, segments, notes and learned tables; returns how many outputs.
+        """Delete a namespace with its outputs, segments, notes and learned tables.
 
-        Another one of the same path may be created afterwards, with another tokenizer. Handles and sessions
-        of the one that was deleted write nothing any more, and no session is opened through such a handle.
+        A namespace of the same path can be created afterwards, with another tokenizer. Handles and sessions
+        of the deleted one write nothing any more, and no session can be opened through such a handle.
 
         Args:
-            force: also where sessions are live: what they wrote is discarded, they can be stepped and closed.
+            force: also if there are live sessions: their output is discarded, and they can be stepped and
+                closed.
+
+        Returns:
+            The number of its outputs.
 
         Raises:
-            UnknownNamespaceError: it is not there. NamespaceInUseError: it has live sessions.
-            InvalidNamespaceError: every session reads it by default.
-            StoreError: some of it may be left, which nothing can read; delete it again, or open the folder
-            again.
+            UnknownNamespaceError: it does not exist.
+            NamespaceInUseError: it has live sessions.
+            InvalidNamespaceError: it is read by default.
+            StoreError: a part of it may be left, which cannot be read; delete it again, or open the folder
+                again.
         """
-        self._require_writable(validate_namespace(path))
-        with self._quiet() as sealer, self._lifetime.while_open():
-            self._reap_abandoned()
+        self._sessions.require_writable(validate_namespace(path))
+        with self._exclusive() as sealer, self._close_guard.while_open():
+            self._sessions.reap_abandoned()
             index = self._catalog.begin_delete(path, force=force)
             outputs = 0
             if index.stored:
                 try:
-                    outputs = self._store.delete_namespace(path, self._outputs.settle)
+                    outputs = self._store.delete_namespace(path, self._outputs.finish_removals)
                 except UnknownNamespaceError:
-                    pass  # an earlier call had deleted it, and was interrupted after that
+                    pass  # an earlier call deleted it, and was interrupted after that
                 finally:
-                    self._outputs.settle()
+                    self._outputs.finish_removals()
                 if sealer is not None:
-                    sealer.remove_all(index)
-            self._room.drop(index)
+                    sealer.loader.remove_all(index)
+            self._quotas.usage.drop(index)
             self._catalog.end_delete(index)
             return outputs
 
-    def _add_outputs(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> list[OutputId]:
-        """See ``Namespace.add_outputs``."""
-        self._require_writable(index.path)
-        if self._maintenance is not None:
-            self._maintenance.relieve(index)
-        return self._outputs.add(index, outputs)
+    def read_by_default(self, paths: Sequence[str]) -> None:
+        """Set the namespaces that every new session reads besides its own and those it names, as for corpora.
 
-    def _require_writable(self, path: str) -> None:
-        """What everybody drafts from, nobody writes to."""
-        if path in self._default_reads:
-            raise InvalidNamespaceError(
-                f"the namespace {path!r} is only read: every session drafts from it",
-                remedy="Write to a namespace of your own.",
-            )
+        A session reads those whose tokenizer is that of its own namespace, after the namespaces that it
+        names, and at most 7 in all. The namespaces become read-only: sessions and outputs are rejected.
+
+        Raises:
+            UnknownNamespaceError: a namespace does not exist.
+            InvalidConfigError: more than 7 of a tokenizer.
+        """
+        tokenizers = {record.path: record.tokenizer for record in self.namespaces()}
+        self._sessions.read_by_default(paths, tokenizers)
 
     # ------------------------------------------------------------------------------------ maintenance
 
     def expire(self, now: float | None = None) -> int:
-        """Forget the outputs whose time to live has passed, their own or their namespace's; returns how many.
+        """Delete outputs whose time to live has passed, their own or their policy's; returns how many.
 
-        The service does it twice a minute; whoever embeds the engine calls it when it suits.
+        The service calls it twice a minute; an embedding process calls it as it needs.
 
         Args:
-            now: seconds since the epoch, to act as if it were then; None: the store's own time, which a step
-                of the wall clock does not move (:mod:`suffixsvc.clock`).
+            now: seconds since the epoch, instead of the store's time, which a step of the wall clock does not
+                change (:mod:`suffixsvc.clock`).
         """
         return self._outputs.expire(now)
 
     def evict(self, now: float | None = None) -> int:
-        """Bring every namespace back to its limit; returns how many outputs went.
+        """Reduce every namespace to its limit; returns how many outputs were evicted.
 
-        Writes do that for their own namespace. This is for what they leave: a limit that is new, closes that
-        waited for nothing. The service does it twice a minute.
+        Writes evict from their own namespace. This call is for the rest: changed limits, and closes that did
+        not wait. The service calls it twice a minute.
         """
-        with self._lifetime.while_open():
+        with self._close_guard.while_open():
             indexes = self._indexes.stored()
-        evicted = self._room.evict(indexes)
-        self._room.save(indexes, self._store.clock.now() if now is None else now)
+        evicted = self._quotas.evictor.evict(indexes)
+        self._quotas.evictor.save(indexes, self._store.clock.now() if now is None else now)
         return evicted
 
     def seal(self, namespace: str | None = None) -> int:
-        """Seal what is in the log and not sealed yet, of one namespace or of all; returns how many outputs.
+        """Seal all outputs of one namespace or of all into segments; returns how many were sealed.
 
-        What a background thread does with the oldest outputs when there are many. Nothing in a cache without
-        a folder.
+        The background thread does the same with the oldest outputs when there are many. A cache in memory has
+        no segments.
 
         Raises:
-            StoreFullError, StoreError: what was sealed before stays.
-            SegmentCancelledError: the cache was closed meanwhile.
+            StoreFullError, StoreError: segments that were completed before stay.
+            SegmentCancelledError: the cache was closed concurrently.
         """
-        return sum(self._seal(index) for index in self._chosen(namespace))
+        return sum(self._seal(index) for index in self._select(namespace))
 
     def _seal(self, index: NamespaceIndex) -> int:
         outputs = 0
@@ -259,86 +240,71 @@ class SuffixCache:
         return outputs
 
     def _with_sealer(self, work: Callable[[Sealer, NamespaceIndex], int], index: NamespaceIndex) -> int:
-        """What a folder's sealer does, or 0. An interrupt waits: half a move would stay half till the end."""
-        with self._quiet() as sealer:
+        """Run work of the sealer uninterrupted, so that no move stays incomplete; 0 for a cache in memory."""
+        with self._exclusive() as sealer:
             return 0 if sealer is None else uninterrupted(lambda: work(sealer, index))
-
-    def read_by_default(self, paths: Sequence[str]) -> None:
-        """Let every session that is opened from now on draft from these namespaces as well, where its own has
-        a tokenizer and it is theirs: corpora that everybody may use, at most 7 of a tokenizer. What a session
-        names itself comes first; beyond the most that it can read (7) none are added. Nobody writes to them
-        from now on: no session is opened there, no output added.
-
-        Raises:
-            UnknownNamespaceError: one does not exist. InvalidConfigError: more than a session can read.
-        """
-        tokenizer_of = {record.path: record.tokenizer for record in self.namespaces()}
-        chosen = tuple(dict.fromkeys(paths))
-        for path in chosen:
-            if path not in tokenizer_of:
-                raise unknown_namespace(path)
-        validate_default_reads(tokenizer_of[path] for path in chosen)
-        self._default_reads = chosen
 
     def compact(
         self, namespace: str | None = None, *, progress: Callable[[int, int], None] | None = None
     ) -> int:
-        """Seal everything and merge it into as few segments as possible, without what was forgotten.
+        """Seal everything and merge it into as few segments as possible, without deleted outputs.
 
-        For caches built offline, and to have forgotten bytes off the segment files at once.
+        For caches that are built offline, and to remove deleted bytes from the segment files at once.
 
         Args:
             namespace: only this one.
             progress: called with (namespaces done, namespaces in all).
 
         Returns:
-            Segments that there are now.
+            The number of segments afterwards.
 
         Raises:
             As :meth:`seal`.
         """
-        chosen = self._chosen(namespace)
+        selected = self._select(namespace)
         segments = 0
-        for done, index in enumerate(chosen):
+        for done, index in enumerate(selected):
             if progress is not None:
-                progress(done, len(chosen))
+                progress(done, len(selected))
             self._seal(index)
             segments += self._with_sealer(Sealer.merge_all, index)
         if progress is not None:
-            progress(len(chosen), len(chosen))
+            progress(len(selected), len(selected))
         return segments
 
-    def _chosen(self, namespace: str | None) -> list[NamespaceIndex]:
-        with self._lifetime.while_open():
-            return self._catalog.chosen(namespace)
+    def _select(self, namespace: str | None) -> list[NamespaceIndex]:
+        with self._close_guard.while_open():
+            return self._catalog.select(namespace)
 
     @contextmanager
-    def _quiet(self) -> Iterator[Sealer | None]:
-        """While no output changes its place. Not with the cache's lock held."""
+    def _exclusive(self) -> Iterator[Sealer | None]:
+        """Block moves of outputs by other threads. Not with the cache's lock held."""
         if self._maintenance is None:
             yield None
             return
         with self._maintenance.work() as sealer:
-            self._lifetime.require_open()
+            self._close_guard.require_open()
             yield sealer
 
+    # --------------------------------------------------------------------------------- state and checks
+
     def stats(self) -> CacheStats:
-        """Sums over all namespaces, and the bytes and last log position of the store.
+        """Sums over all namespaces, and the bytes and last LSN of the store.
 
         Raises:
             SessionClosedError: the cache is closed.
         """
-        with self._lifetime.while_open():
-            self._reap_abandoned()
+        with self._close_guard.while_open():
+            self._sessions.reap_abandoned()
             store = self._store.stats()
             sums = dict.fromkeys(NamespaceStats.__dataclass_fields__, 0)
             for index in self._indexes.values():
                 for name, value in asdict(index.stats()).items():
                     sums[name] += value
-            sums["limit_bytes"] = self._room.whole
-            # Sessions of deleted namespaces go on.
+            sums["limit_bytes"] = self._quotas.usage.limit
+            # including live sessions of deleted namespaces
             sums["sessions"] = sum(index.live_sessions for index in self._indexes.in_use())
-            sums["session_bytes"] = self._room.live_bytes()
+            sums["session_bytes"] = self._quotas.usage.live_bytes()
             return CacheStats(
                 namespaces=len(self._catalog),
                 store_bytes=store.bytes_used,
@@ -350,51 +316,57 @@ class SuffixCache:
             )
 
     def background_tasks(self) -> dict[str, TaskStats]:
-        """The threads that work in the background, by name, and what came of them."""
+        """Statistics of the background threads, by name."""
         return {} if self._maintenance is None else {"maintenance": self._maintenance.stats()}
 
     def incomplete_outputs(self, session_id: str) -> list[IncompleteOutput]:
-        """Outputs that expired or drained sessions of this id left, oldest first, also before a restart."""
-        with self._lifetime.while_open():
+        """Outputs of expired or drained sessions with this id, oldest first, also from before a restart."""
+        with self._close_guard.while_open():
             return self._store.incomplete(session_id)
 
     def durability(self) -> SuffixError | None:
-        """Why nothing can be kept at this moment (no room, an I/O error, closed); None: outputs are kept.
-        Drafting goes on either way, and the store recovers by itself where it can."""
+        """Why outputs cannot be stored now (out of space, I/O error, closed); None: they can.
+
+        Drafting continues either way, and the store recovers without a restart where possible.
+        """
         return self._store.failure()
 
     def check(self) -> None:
-        """Walk the store, every index and every segment file, and hold them against each other, both ways;
-        IndexCorruptError or StoreCorruptError names what is broken. What an I/O error kept from being read
-        again from the log is read first.
+        """Verify the store, every index and every segment file, and compare them with each other.
 
-        Others may use the cache meanwhile; steps and writes wait for a turn of the walk at most. In a
-        namespace that is written to all the time, what is hot is held against the log one way only: that
-        nothing of the log is missing.
+        A range that an I/O error kept from being loaded is loaded first. The cache can be used meanwhile;
+        steps and writes wait for one slice of the check at most. In a namespace with continuous writes the
+        hot index is compared in one direction only: every output of the log is in it.
+
+        Raises:
+            IndexCorruptError, StoreCorruptError: names what is broken.
         """
-        with self._quiet() as sealer, self._lifetime.while_open():
-            self._outputs.settle()
+        with self._exclusive() as sealer, self._close_guard.while_open():
+            self._outputs.finish_removals()
             self._store.check()
             folder = self._store.segment_folder
             for index in self._indexes.stored():
                 if sealer is not None:
-                    sealer.finish_load(index)
+                    sealer.loader.finish_load(index)
                 index.check()
                 check_hot(index, self._store)
                 if folder is not None:
                     check_segments(index, self._store, folder)
 
     def close(self) -> None:
-        """Keep the learned tables, release the data folder. Open sessions are not committed. Idempotent."""
-        with self._closing:
-            if not self._lifetime.end():
+        """Save the learned tables and release the data folder. Idempotent.
+
+        Live sessions are not committed.
+        """
+        with self._close_lock:
+            if not self._close_guard.close():
                 return
             if self._maintenance is not None:
                 self._stop_maintenance()
             try:
-                self._reap_abandoned()
-                self._catalog.keep_learned()
-                self._room.save(self._indexes.stored())
+                self._sessions.reap_abandoned()
+                self._catalog.save_learned()
+                self._quotas.evictor.save(self._indexes.stored())
             finally:
                 self._store.close()
 
@@ -408,86 +380,3 @@ class SuffixCache:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    # -------------------------------------------------------------------------------------- internal
-
-    def _open_session(
-        self,
-        index: NamespaceIndex,
-        prompt: TokenArray,
-        output: TokenArray,
-        labels: Labels,
-        reads: Sequence[str],
-    ) -> Session:
-        self._require_writable(index.path)
-        with self._lifetime.while_open():
-            self._reap_abandoned()
-            if len(reads) > MAX_READS:
-                raise LimitExceededError(
-                    "a session reads too many namespaces",
-                    expected=f"at most {MAX_READS} beside its own",
-                    got=len(reads),
-                )
-            others = [self._catalog.readable(path, index) for path in self._with_defaults(reads, index)]
-            self._take_place()
-            release = None
-            try:
-                release = self._room.admit_text(index, len(prompt), len(output))
-                return Session(
-                    index,
-                    others,
-                    prompt,
-                    output,
-                    labels=labels,
-                    limits=self._limits,
-                    commit=partial(self._outputs.commit, index),
-                    on_close=partial(self._session_closed, index),  # and so a session keeps the cache alive
-                    abandoned=self._abandoned,
-                    admit=partial(self._room.admit_text, index),
-                )
-            except BaseException:
-                self._session_closed(index)
-                raise
-            finally:
-                if release is not None:
-                    release()
-
-    def _take_place(self) -> None:
-        """One more live session. LimitExceededError: there are too many."""
-        with self._counting:
-            if self._sessions >= self._limits.max_sessions:
-                raise LimitExceededError(
-                    "too many live sessions",
-                    expected=f"at most {self._limits.max_sessions} (Limits.max_sessions)",
-                    remedy="Close sessions that are done, or raise the limit.",
-                )
-            self._sessions += 1
-
-    def _with_defaults(self, reads: Sequence[str], index: NamespaceIndex) -> list[str]:
-        """The namespaces a session drafts from beside its own: those it names, then the default ones."""
-        usable = self._catalog.of_tokenizer(self._default_reads, index.tokenizer)
-        others = [path for path in usable if path != index.path]
-        return list(dict.fromkeys([*reads, *others]))[:MAX_READS]
-
-    def _reap_abandoned(self) -> None:
-        """End the sessions that were dropped without close(): what they wrote is taken back."""
-        while self._abandoned:
-            uninterrupted(self._reap_one)
-
-    def _reap_one(self) -> None:
-        try:
-            text, index = self._abandoned.popleft()
-        except IndexError:  # another thread took it
-            return
-        text.release()
-        index.leave(text)
-        self._session_closed(index)
-
-    def _session_closed(self, index: NamespaceIndex, kept: NewOutput | None = None) -> None:
-        """A session is over; ``kept`` is what is in the log of it."""
-        with self._counting:
-            self._sessions -= 1
-        if kept is None:
-            self._room.refresh(index)  # what it took back is not there any more
-        else:
-            self._outputs.make_room(index, predicted_bytes(kept))

@@ -1,4 +1,4 @@
-"""The namespaces of a cache: their records and their indexes."""
+"""Namespaces of a cache: creation, tokenizer binding, deletion, and recovery at open."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from suffixsvc.config import Limits, validate_namespace
-from suffixsvc.engine.indexes import Indexes, record_of
-from suffixsvc.engine.room import Room
-from suffixsvc.engine.sealing import Sealer
+from suffixsvc.engine.base.index_table import IndexTable, record_of
+from suffixsvc.engine.limits.quota_manager import QuotaManager
+from suffixsvc.engine.sealing.segment_loader import SegmentLoader
 from suffixsvc.errors import (
     LimitExceededError,
     NamespaceInUseError,
@@ -21,7 +21,7 @@ from suffixsvc.errors import (
     unknown_namespace,
 )
 from suffixsvc.index import NamespaceIndex
-from suffixsvc.store.validation import check_namespace
+from suffixsvc.store.records.validation import check_namespace
 from suffixsvc.types import NamespaceRecord, Store
 
 __all__ = ["Catalog"]
@@ -33,29 +33,29 @@ _LEARNER_STATE = "learner"
 
 
 class Catalog:
-    """Namespaces come, are written to, and go. Thread-safe; its lock is not held over a call of the store.
+    """The namespaces of one cache. Thread-safe; its lock is not held during a call of the store.
 
-    A namespace is stored with its first output, in the same transaction. Until then it is there as long as it
-    is used (:class:`Indexes`), and binds its tokenizer no longer than that.
+    A namespace is stored with its first output, in the same transaction. Before that it exists, with its
+    tokenizer, as long as it is used (:class:`IndexTable`).
 
     Args:
-        store: where the records are kept, and what was learned.
-        room: knows what each namespace may hold.
-        indexes: of the cache; only this adds to it.
-        limits: how many namespaces there may be.
-        starting_weights: what new namespaces start from, see ``suffixsvc.core.new_learner``.
+        store: holds the records and the learned tables.
+        quotas: policies of the namespaces.
+        indexes: the indexes of the cache; only this class adds to it.
+        limits: maximum number of namespaces.
+        starting_weights: initial weights of new namespaces, see ``suffixsvc.core.new_learner``.
     """
 
     def __init__(
         self,
         store: Store,
-        room: Room,
-        indexes: Indexes,
+        quotas: QuotaManager,
+        indexes: IndexTable,
         limits: Limits,
         starting_weights: bytes | None,
     ) -> None:
         self._store = store
-        self._room = room
+        self._quotas = quotas
         self._indexes = indexes
         self._limits = limits
         self._starting_weights = starting_weights
@@ -68,22 +68,26 @@ class Catalog:
         return self._indexes.get(path) is not None
 
     def records(self) -> list[NamespaceRecord]:
-        """All of them, ordered by path."""
+        """The records of all namespaces, ordered by path."""
         return [record_of(index) for index in sorted(self._indexes.values(), key=lambda index: index.path)]
 
+    # ------------------------------------------------------------------------------------ lookup, creation
+
     def bind(self, path: str, tokenizer: str | None) -> NamespaceIndex:
-        """The namespace of a valid path, created on first use; a tokenizer given once stays, and is durable
-        where the log holds the namespace.
+        """The namespace of a valid path, created on first use.
+
+        A tokenizer that is given once is bound, durably if the log holds the namespace.
 
         Raises:
-            LimitExceededError, TokenizerMismatchError. StoreError: it is being deleted, or the tokenizer was
-            not stored; the next call with it, or the next write, stores it.
+            LimitExceededError, TokenizerMismatchError.
+            StoreError: the namespace is being deleted, or the tokenizer was not stored; the next call with
+                it, or the next write, stores it.
         """
         check_namespace(NamespaceRecord(path, tokenizer or ""))
         with self._lock:
             index = self._indexes.get(path)
             if index is None:
-                self._require_place()
+                self._require_capacity()
                 index = self._create(path)
             if index.deleted:
                 raise _being_deleted(path)
@@ -102,7 +106,7 @@ class Catalog:
                 raise _being_deleted(path) from None
         return index
 
-    def _require_place(self) -> None:
+    def _require_capacity(self) -> None:
         if len(self._indexes) >= self._limits.max_namespaces:
             raise LimitExceededError(
                 "too many namespaces",
@@ -111,31 +115,31 @@ class Catalog:
             )
 
     def _create(self, path: str) -> NamespaceIndex:
-        policy = self._room.policy(path)
+        policy = self._quotas.policy(path)
         index = NamespaceIndex(
             path,
             self._starting_weights,
             now_us=self._store.clock.now_us,
-            ledger=self._room.new_ledger(policy),
+            lru=self._quotas.new_lru_index(policy),
             policy=policy,
         )
-        if index.ledger is not None:
-            index.ledger.complete = True  # nothing was written before
-        self._indexes.use(index)
+        if index.lru is not None:
+            index.lru.complete = True  # no outputs of earlier processes
+        self._indexes.add_weak(index)
         return index
 
     def index_of(self, path: str) -> NamespaceIndex:
-        """The index of a namespace that there is. UnknownNamespaceError."""
+        """The index of an existing namespace. UnknownNamespaceError if it does not exist."""
         index = self._indexes.get(validate_namespace(path))
         if index is None:
             raise unknown_namespace(path)
         return index
 
-    def chosen(self, namespace: str | None) -> list[NamespaceIndex]:
+    def select(self, namespace: str | None) -> list[NamespaceIndex]:
         """The index of one namespace, or of all that the log holds, ordered by path.
 
         Raises:
-            UnknownNamespaceError: it is not there.
+            UnknownNamespaceError: it does not exist.
         """
         if namespace is None:
             return sorted(self._indexes.stored(), key=lambda index: index.path)
@@ -143,7 +147,7 @@ class Catalog:
         return [index] if index.stored else []
 
     def of_tokenizer(self, paths: Sequence[str], tokenizer: str) -> list[str]:
-        """Those of the namespaces that are of a tokenizer; none where it is not known."""
+        """Those of the namespaces that have this tokenizer; none for the empty fingerprint."""
         indexes = [self._indexes.get(path) for path in paths]
         return [
             index.path
@@ -151,25 +155,42 @@ class Catalog:
             if index is not None and tokenizer and index.tokenizer == tokenizer
         ]
 
+    def readable(self, path: str, reader: NamespaceIndex) -> NamespaceIndex:
+        """A namespace that sessions of ``reader`` may draft from.
+
+        Raises:
+            UnknownNamespaceError, TokenizerMismatchError.
+        """
+        index = self._indexes.get(validate_namespace(path))
+        if index is None or index.deleted:
+            raise unknown_namespace(path)
+        if index.tokenizer and reader.tokenizer and index.tokenizer != reader.tokenizer:
+            raise TokenizerMismatchError(
+                f"namespace {path!r} holds tokens of another tokenizer",
+                expected=reader.tokenizer,
+                got=index.tokenizer,
+                remedy="Read only namespaces of the same tokenizer.",
+            )
+        return index
+
     def store(self, index: NamespaceIndex) -> None:
-        """Have the store hold a namespace with its tokenizer, though nothing was written to it. Durable when
-        it returns."""
+        """Store a namespace with its tokenizer, also without outputs. Durable when it returns."""
         create = self._indexes.begin_write(index)
-        kept = False
+        stored = False
         try:
             for record in create:
                 self._store.add_namespace(record)
-            kept = True
+            stored = True
         finally:
-            self._indexes.end_write(index, create, kept=kept)
+            self._indexes.end_write(index, create, stored=stored)
 
-    # ------------------------------------------------------------------------------------------- deleting
+    # ------------------------------------------------------------------------------------------- deletion
 
     def begin_delete(self, path: str, *, force: bool) -> NamespaceIndex:
-        """Nothing is written to the namespace, and no session opened in it, from the return of this call.
+        """Reject writes to a namespace and new sessions in it, from the return of this call on.
 
         Args:
-            force: also where sessions are live.
+            force: also if there are live sessions.
 
         Raises:
             UnknownNamespaceError, NamespaceInUseError.
@@ -188,73 +209,56 @@ class Catalog:
         return index
 
     def end_delete(self, index: NamespaceIndex) -> None:
-        """The store holds nothing of it any more."""
-        self._indexes.drop(index)
+        """Remove a namespace that the store has deleted."""
+        self._indexes.remove(index)
 
-    def readable(self, path: str, reader: NamespaceIndex) -> NamespaceIndex:
-        """What sessions of another namespace may draft from.
+    # ------------------------------------------------------------------------------------------- recovery
 
-        Raises:
-            UnknownNamespaceError, TokenizerMismatchError.
-        """
-        index = self._indexes.get(validate_namespace(path))
-        if index is None or index.deleted:
-            raise unknown_namespace(path)
-        if index.tokenizer and reader.tokenizer and index.tokenizer != reader.tokenizer:
-            raise TokenizerMismatchError(
-                f"namespace {path!r} holds tokens of another tokenizer",
-                expected=reader.tokenizer,
-                got=index.tokenizer,
-                remedy="Read only namespaces of the same tokenizer.",
-            )
-        return index
-
-    # ------------------------------------------------------------------------------------------ a restart
-
-    def recover(self, sealer: Sealer, progress: Callable[[int, int], None] | None) -> None:
-        """Make what earlier processes left ready to be drafted from.
+    def recover(self, loader: SegmentLoader, progress: Callable[[int, int], None] | None) -> None:
+        """Load the namespaces of earlier processes.
 
         Args:
-            progress: called with (outputs so far, outputs in all).
+            loader: loads their outputs.
+            progress: called with (outputs loaded so far, outputs in all).
         """
         for record in self._store.namespaces():
             index = self._create(record.path)
             index.tokenizer, index.logged_tokenizer, index.stored = record.tokenizer, record.tokenizer, True
-            if index.ledger is not None:
-                index.ledger.complete = False
-            self._indexes.keep(index)
+            if index.lru is not None:
+                index.lru.complete = False
+            self._indexes.add_strong(index)
             learned = self._store.get_state(record.path, _LEARNER_STATE)
             if learned is not None:
-                # Tables of another version are left alone: they are derived, and learned anew.
+                # tables of another version are ignored: they are derived, and learned again
                 index.learner.load(learned)
-        sealer.sweep(index.path for index in self._indexes.stored())
+        loader.sweep(index.path for index in self._indexes.stored())
         total = self._store.stats().outputs
         done = 0
 
-        def note(outputs: int) -> None:
+        def on_progress(outputs: int) -> None:
             nonlocal done
             done += outputs
             if progress is not None and outputs:
                 progress(done, total)
 
         for index in self._indexes.stored():
-            sealer.open(index, note)
-            self._room.refresh(index)
+            loader.open(index, on_progress)
+            self._quotas.usage.refresh(index)
 
-    def keep_learned(self) -> None:
-        """Leave the learned tables to the next process."""
+    def save_learned(self) -> None:
+        """Store the learned tables for the next process."""
         for index in self._indexes.stored():
             if not index.learner.changed:
                 continue
             try:
                 self._store.put_state(index.path, _LEARNER_STATE, index.learner.save())
-            except StoreFullError as error:  # derived and learned anew: no reason to fail a close
-                log.warning("what was learned could not be kept", namespace=index.path, error=str(error))
+            except StoreFullError as error:  # derived and learned again: no reason to fail a close
+                log.warning("the learned tables could not be saved", namespace=index.path, error=str(error))
 
 
 def _being_deleted(path: str) -> StoreError:
     return StoreError(
         f"namespace {path} is being deleted",
-        expected="a namespace that is there, or a path that is free",
-        remedy="Try again when it is gone; delete it again if its deletion failed.",
+        expected="an existing namespace, or a free path",
+        remedy="Retry after the deletion; delete it again if its deletion failed.",
     )

@@ -1,8 +1,8 @@
-"""Whether a namespace's index and segments are what log and manifest say, in both directions.
+"""Comparison of a namespace's index and segments with log and manifest, in both directions.
 
-Others write and forget meanwhile. A text is in the index before its row is in the log, and leaves it after
-the row; so what is in the log is in the index when one looks at the log first and at the index then, and what
-has left the log has left the index after ``Store.barrier``.
+Writes and deletions go on meanwhile. A text is inserted into the index before its row is written and removed
+after the row is deleted. So every output that was read from the log is in the index afterwards, and every
+output that was deleted from the log has left the index after ``Store.barrier``.
 """
 
 from __future__ import annotations
@@ -17,18 +17,23 @@ from suffixsvc.types import Store, StoredOutput
 
 __all__ = ["check_hot", "check_segments"]
 
-#: looks at a namespace that is written to, until nothing came in between
-_LOOKS: Final = 3
+#: attempts to compare a namespace without a concurrent write
+_ATTEMPTS: Final = 3
 
 
 def check_hot(index: NamespaceIndex, store: Store) -> None:
-    """What no segment stands for is in the hot index, and nothing else but live text; IndexCorruptError. Not
-    while outputs change their place."""
-    for _ in range(_LOOKS):
-        before = index.balance()
+    """Check that the hot index holds the outputs that no segment covers, and live text, and nothing else.
+
+    Not while outputs change their location.
+
+    Raises:
+        IndexCorruptError
+    """
+    for _ in range(_ATTEMPTS):
+        before = index.consistency_snapshot()
         outputs = tokens = positions = 0
         last = store.stats().last_lsn
-        index.index.settle()
+        index.index.propagate_counts()
         for first, end in index.hot_ranges(last):
             for stored in store.scan(index.path, from_lsn=first):
                 if stored.output_id > end:
@@ -37,20 +42,20 @@ def check_hot(index: NamespaceIndex, store: Store) -> None:
                 outputs += 1
                 tokens += len(stored.output.token_ids)
                 positions += positions_of(stored.output)
-        store.barrier()  # a deletion that was seen in the log has been counted
-        if before is None or before != index.balance():
+        store.barrier()  # deletions that the scan has seen are counted afterwards
+        if before is None or before != index.consistency_snapshot():
             continue
         if (before.outputs, before.tokens, before.logged) != (outputs, tokens, positions):
             raise _broken(
                 index.path,
-                "the hot index counts other outputs than the log holds",
+                "the hot index must count the outputs of the log",
                 f"{outputs} outputs of {tokens} tokens, {positions} positions",
                 f"{before.outputs} outputs of {before.tokens} tokens, {before.logged} positions",
             )
         if before.positions != positions + before.live:
             raise _broken(
                 index.path,
-                "the hot index holds text that is neither in the log nor live",
+                "the hot index must hold the text of the log and of live sessions only",
                 f"{positions} positions of the log and {before.live} of live sessions",
                 f"{before.positions} positions",
             )
@@ -62,39 +67,44 @@ def _require_indexed(index: NamespaceIndex, store: Store, stored: StoredOutput) 
         end = text[context:][-index.index.max_context :]
         if index.index.count(end):
             continue
-        index.index.settle()  # counts lag behind while others write
+        index.index.propagate_counts()  # counts lag during writes
         if index.index.count(end):
             continue
         try:
             store.get(stored.output_id)
         except UnknownOutputError:
-            return  # forgotten meanwhile
-        raise _broken(index.path, f"output {stored.output_id} is in the log, not in the index")
+            return  # deleted concurrently
+        raise _broken(index.path, f"output {stored.output_id} is in the log but not in the index")
 
 
 def check_segments(index: NamespaceIndex, store: Store, folder: Path) -> None:
-    """Manifest, files, segments in use and log of a namespace against each other; IndexCorruptError. Not
-    while outputs change their place."""
+    """Compare manifest, files, segments in use and log of a namespace.
+
+    Not while outputs change their location.
+
+    Raises:
+        IndexCorruptError
+    """
     path, sealed = index.path, index.sealed()
     manifest = store.segments(path)
     if [each.record for each in sealed] != manifest:
         names = [each.record.name for each in sealed]
-        raise _broken(path, "the segments in use are not those of the manifest", manifest, names)
+        raise _broken(path, "the segments in use must be those of the manifest", manifest, names)
     for each in sealed:
         record = each.record
         file = folder / record.name
         if not file.is_file() or file.stat().st_size != record.file_bytes:
-            raise _broken(path, f"segment file {file} is not as it was made", f"{record.file_bytes} bytes")
+            raise _broken(path, f"segment file {file} must be complete", f"{record.file_bytes} bytes")
         drafted = set(each.segment.outputs())
-        kept = set(store.output_ids(path, record.first_lsn, record.last_lsn))
-        lost = kept - drafted
+        logged = set(store.output_ids(path, record.first_lsn, record.last_lsn))
+        lost = logged - drafted
         store.barrier()
-        left, outputs = index.left_in(record)
-        if lost or left - kept:
-            got = sorted(lost | (left - kept))[:5]
-            raise _broken(path, f"log and segment {record.name} do not hold the same outputs", got=got)
-        if len(left) != outputs:
-            raise _broken(path, f"outputs of {record.name} are miscounted", len(left), outputs)
+        remaining, outputs = index.remaining_in(record)
+        if lost or remaining - logged:
+            got = sorted(lost | (remaining - logged))[:5]
+            raise _broken(path, f"log and segment {record.name} must hold the same outputs", got=got)
+        if len(remaining) != outputs:
+            raise _broken(path, f"{record.name} must have an exact count", len(remaining), outputs)
 
 
 def _broken(path: str, what: str, expected: object = None, got: object = None) -> IndexCorruptError:
@@ -102,5 +112,5 @@ def _broken(path: str, what: str, expected: object = None, got: object = None) -
         f"namespace {path}: {what}",
         expected=expected,
         got=got,
-        remedy="Open the cache again; what cannot be used is rebuilt from the log. And report this.",
+        remedy="Open the cache again, which rebuilds damaged parts from the log, and report this.",
     )

@@ -1,4 +1,4 @@
-"""The n-grams of what a namespace keeps, as files of records: counted from the log, in bounded memory."""
+"""Export of n-gram counts as files of records, counted from the log in bounded memory."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ __all__ = ["ExportJob", "ExportedNgrams", "export_ngrams"]
 
 _COUNT_BYTES: Final = 128 << 20
 _MERGE_BYTES: Final = 32 << 20
-#: texts that are counted at a time
+#: tokens counted at a time
 _BATCH_TOKENS: Final = 1 << 18
-#: runs that are merged at a time
+#: runs merged at a time
 _FAN_IN: Final = 64
-_MOST_SLOTS: Final = MAX_COUNTED_ORDER + 1
-#: files of one export: each is open at the same time, and has a buffer
-_MOST_FILES: Final = 64
+_MAX_SLOTS: Final = MAX_COUNTED_ORDER + 1
+#: files of one export: all are open at the same time, each with a buffer
+_MAX_FILES: Final = 64
 _UINT32: Final = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedNgrams:
-    """What was counted, and the files, one for each that was wanted."""
+    """Counts of an export, and one file for each selection."""
 
     outputs: int
     tokens: int
@@ -46,13 +46,19 @@ class ExportedNgrams:
 
 
 class ExportJob:
-    """Ends an export from another thread, counting and merging alike."""
+    """Handle that cancels an export from another thread.
+
+    Attributes:
+        merging: job of the merge phase.
+        cancelled: :meth:`cancel` was called.
+    """
 
     def __init__(self) -> None:
         self.merging = SegmentJob()
         self.cancelled = False
 
     def cancel(self) -> None:
+        """End the export with ServiceUnavailableError, while it counts or merges."""
         self.cancelled = True
         self.merging.cancel()
 
@@ -65,15 +71,19 @@ def export_ngrams(
     context_tokens: int = 0,
     job: ExportJob | None = None,
 ) -> ExportedNgrams:
-    """Count outputs and write the files that are wanted into a folder.
+    """Count the n-grams of outputs and write one file for each selection into a folder.
 
     Args:
-        context_tokens: of each prompt's kept end, that n-grams may begin in.
-        job: cancels it.
+        outputs: outputs to count.
+        wanted: the n-grams of each file.
+        folder: existing folder of the files.
+        context_tokens: tokens of each stored prompt tail in which n-grams may begin.
+        job: cancels the export.
 
     Raises:
-        InvalidInputError: no such n-grams. StoreError: the disk, or the log. ServiceUnavailableError: it was
-            cancelled.
+        InvalidInputError: an argument is invalid.
+        StoreError: the log or the folder failed.
+        ServiceUnavailableError: the export was cancelled.
     """
     _check(wanted, context_tokens)
     try:
@@ -92,8 +102,8 @@ def _export(
     orders = [each.order for each in wanted]
     counter = NgramCounter(min(orders), max(orders), memory_bytes=_COUNT_BYTES)
     runs: list[Path] = []
-    seen = _Seen()
-    for batch in _batches(seen.pass_on(outputs), context_tokens):
+    totals = _Totals()
+    for batch in _batches(totals.count(outputs), context_tokens):
         if job.cancelled:
             raise SegmentCancelledError("counting was cancelled")
         tokens, ends, contexts = batch
@@ -103,49 +113,42 @@ def _export(
     runs = _spill(counter, runs, folder, job)
     names = [folder / f"{i}.records" for i in range(len(wanted))]
     files = tally_files(runs, wanted, names, memory_bytes=_MERGE_BYTES, job=job.merging)
-    return ExportedNgrams(seen.outputs, seen.tokens, files)
+    return ExportedNgrams(totals.outputs, totals.tokens, files)
 
 
 def _check(wanted: Sequence[RecordFile], context_tokens: int) -> None:
-    """Refuse what cannot be counted. InvalidInputError."""
-    if not wanted:
-        raise InvalidInputError("there is nothing to export", expected="one file or more", got="none")
-    if len(wanted) > _MOST_FILES:
-        raise InvalidInputError(
-            "too many files at a time", expected=f"{_MOST_FILES} or fewer", got=len(wanted)
-        )
+    """Validate the arguments of an export. InvalidInputError."""
+    if not 1 <= len(wanted) <= _MAX_FILES:
+        raise InvalidInputError(f"files of one export must be 1 to {_MAX_FILES}", got=len(wanted))
     for each in wanted:
         if not (0 <= each.min_count < 1 << 64 and 0 <= each.top <= _UINT32 and 0 <= each.least <= _UINT32):
             raise InvalidInputError(
-                "a number is none that a cut can have",
-                expected=f"min_count, top and least of 0 .. {_UINT32}",
+                "min_count, top and least must be counts",
+                expected=f"0 .. {_UINT32}",
                 got=f"{each.min_count}, {each.top} and {each.least}",
             )
         if not 1 <= each.order <= MAX_COUNTED_ORDER:
-            raise InvalidInputError("no such n-grams", expected=f"1 .. {MAX_COUNTED_ORDER}", got=each.order)
-        if not each.order + each.totals <= each.slots <= _MOST_SLOTS:
+            raise InvalidInputError(f"order must be 1 to {MAX_COUNTED_ORDER}", got=each.order)
+        if not each.order + each.totals <= each.slots <= _MAX_SLOTS:
             raise InvalidInputError(
-                "a record has no such slots",
-                expected=f"{each.order + each.totals} .. {_MOST_SLOTS}",
+                f"slots must be {each.order + each.totals} to {_MAX_SLOTS} for order {each.order}",
                 got=each.slots,
             )
         if not 0 <= each.percent <= 100:
-            raise InvalidInputError("percent is none", expected="0 .. 100", got=each.percent)
+            raise InvalidInputError("percent must be 0 to 100", got=each.percent)
         if not 0 <= each.max_count < 1 << 31:
-            raise InvalidInputError("max_count is no count", expected="an int32", got=each.max_count)
+            raise InvalidInputError("max_count must be an int32 >= 0", got=each.max_count)
     if not 0 <= context_tokens <= PROMPT_TAIL_TOKENS:
-        raise InvalidInputError(
-            "so much of a prompt is not kept", expected=f"0 .. {PROMPT_TAIL_TOKENS}", got=context_tokens
-        )
+        raise InvalidInputError(f"context_tokens must be 0 to {PROMPT_TAIL_TOKENS}", got=context_tokens)
 
 
-class _Seen:
-    """Counts what passes."""
+class _Totals:
+    """Counts the outputs of an iteration."""
 
     def __init__(self) -> None:
         self.outputs = self.tokens = 0
 
-    def pass_on(self, outputs: Iterable[StoredOutput]) -> Iterator[StoredOutput]:
+    def count(self, outputs: Iterable[StoredOutput]) -> Iterator[StoredOutput]:
         for stored in outputs:
             self.outputs += 1
             self.tokens += len(stored.output.token_ids)
@@ -155,7 +158,7 @@ class _Seen:
 def _batches(
     outputs: Iterable[StoredOutput], context_tokens: int
 ) -> Iterator[tuple[TokenArray, list[int], list[int]]]:
-    """Texts joined, where they end, how much of each is context."""
+    """Batches of concatenated texts: tokens, the end of each text, and its number of context tokens."""
     parts: list[TokenArray] = []
     ends: list[int] = []
     contexts: list[int] = []
@@ -188,5 +191,5 @@ def _spill(counter: NgramCounter, runs: Sequence[Path], folder: Path, job: Expor
 
 
 def _next(runs: Sequence[Path]) -> int:
-    """A number that no run has."""
+    """A number above that of every run."""
     return max((int(run.stem) for run in runs), default=0) + 1

@@ -1,45 +1,61 @@
-"""A namespace as callers see it."""
+"""Handle of a namespace: the public operations on its outputs, sessions and notes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from suffixsvc.config import PROMPT_TAIL_TOKENS, validate_labels, validate_reads
+from suffixsvc.engine.catalog import Catalog
 from suffixsvc.engine.export import ExportedNgrams, ExportJob, export_ngrams
+from suffixsvc.engine.live_sessions import LiveSessions
 from suffixsvc.engine.ngrams import count_ngrams
+from suffixsvc.engine.outputs.output_log import OutputLog
+from suffixsvc.engine.sealing.maintenance import Maintenance
 from suffixsvc.errors import unknown_namespace
 from suffixsvc.index import NamespaceIndex, NamespaceStats, Session
 from suffixsvc.lookup_records import RecordFile
 from suffixsvc.policies import Policy
-from suffixsvc.types import Labels, NewOutput, OutputId, TokenArray, TokenIds
+from suffixsvc.types import Labels, NewOutput, OutputId, Store, TokenArray, TokenIds
 from suffixsvc.values import as_outputs, as_token_array
 
-if TYPE_CHECKING:
-    from suffixsvc.engine.cache import SuffixCache
-
-__all__ = ["Namespace"]
+__all__ = ["EngineParts", "Namespace"]
 
 
-#: what the names of notes begin with in the store, beside the engine's own
+#: prefix of the names of notes among the states in the store
 _NOTE: Final = "note:"
-#: ids are below it
+#: upper bound of output ids
 MAX_OUTPUT_ID: Final = 2**63 - 1
 
 
-class Namespace:
-    """Outputs that may be drafted from together: one model's tokens, one circle of readers.
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """The parts of an open cache that its namespaces use."""
 
-    After the namespace was deleted, what reads or changes outputs and notes raises UnknownNamespaceError,
-    also where there is another namespace of its path.
+    store: Store
+    catalog: Catalog
+    outputs: OutputLog
+    sessions: LiveSessions
+    #: None in a cache in memory, which has no segments
+    maintenance: Maintenance | None
+    #: referenced so that a cache lives as long as its namespace handles and sessions
+    cache: object
+
+
+class Namespace:
+    """Outputs that are drafted from together: tokens of one tokenizer, with one set of readers.
+
+    After the namespace was deleted, calls that read or change outputs or notes raise UnknownNamespaceError,
+    also if a later namespace of its path exists.
     """
 
-    def __init__(self, cache: SuffixCache, index: NamespaceIndex) -> None:
-        self._cache = cache
+    def __init__(self, parts: EngineParts, index: NamespaceIndex) -> None:
+        self._parts = parts
         self._index = index
 
     @property
@@ -49,7 +65,7 @@ class Namespace:
 
     @property
     def tokenizer(self) -> str:
-        """Fingerprint of the tokenizer, empty while none was given."""
+        """Fingerprint of the tokenizer, empty before one is bound."""
         return self._index.tokenizer
 
     def open_session(
@@ -63,22 +79,23 @@ class Namespace:
 
         Args:
             prompt_token_ids: int32[n] or a sequence of ints.
-            output_token_ids: what the model already wrote; resumes a generation without turning its
+            output_token_ids: what the model has already written; resumes a generation without turning its
                 output into prompt.
-            labels: kept with the output, e.g. {"agent": .., "session": .., "principal": ..}.
-            reads: paths of further namespaces to draft from; what is written goes to this one only.
+            labels: stored with the output, e.g. {"agent": .., "session": .., "principal": ..}.
+            reads: paths of further namespaces to draft from; output is written to this one only.
 
         Raises:
             InvalidTokensError, InvalidLabelsError, UnknownNamespaceError (in ``reads``, or this namespace was
             deleted), TokenizerMismatchError (a namespace in ``reads`` has another tokenizer),
             LimitExceededError.
         """
-        return self._cache._open_session(
+        return self._parts.sessions.open(
             self._index,
             as_token_array(prompt_token_ids, "prompt_token_ids"),
             as_token_array([] if output_token_ids is None else output_token_ids, "output_token_ids"),
             validate_labels(labels),
             validate_reads(reads),
+            self._parts.cache,
         )
 
     def add_output(
@@ -88,7 +105,17 @@ class Namespace:
         labels: Labels | None = None,
         ttl_seconds: int = 0,
     ) -> OutputId:
-        """Remember one finished output; returns once it is durable. See :meth:`add_outputs`."""
+        """Store one finished output; returns its id once it is durable.
+
+        Args:
+            token_ids: int32[n], what the model wrote.
+            prompt_token_ids: tokens before the output, of which the last 64 are stored as context.
+            labels: stored with the output.
+            ttl_seconds: time to live; 0 = no expiry.
+
+        Raises:
+            As :meth:`add_outputs`.
+        """
         tokens = as_token_array(token_ids)
         prompt = as_token_array([] if prompt_token_ids is None else prompt_token_ids, "prompt_token_ids")
         output = NewOutput(
@@ -102,51 +129,55 @@ class Namespace:
         return self.add_outputs([output])[0]
 
     def add_outputs(self, outputs: Sequence[NewOutput]) -> list[OutputId]:
-        """Remember finished outputs of this namespace, all or none; returns once they are durable.
+        """Store finished outputs of this namespace, all or none; returns their ids once they are durable.
 
         Args:
             outputs: each a ``suffixsvc.NewOutput`` (docs/protocol.md has an example).
 
         Raises:
-            InvalidInputError: an element is no NewOutput, or a field of it is wrong.
-            InvalidTokensError: an output without tokens.
-            LimitExceededError: one is too long, or the namespace's limit has no room for them.
-            StoreError: nothing was kept.
+            InvalidInputError: an element is not a NewOutput, or a field of it is invalid.
+            InvalidTokensError: an output has no tokens.
+            LimitExceededError: an output is too long, or they do not fit in the namespace's limit.
+            StoreError: nothing was stored.
         """
-        return self._cache._add_outputs(self._index, as_outputs(outputs))
+        checked = as_outputs(outputs)
+        self._parts.sessions.require_writable(self.path)
+        if self._parts.maintenance is not None:
+            self._parts.maintenance.apply_backpressure(self._index)
+        return self._parts.outputs.add(self._index, checked)
 
     def forget(self, output_id: OutputId) -> None:
-        """Delete one output from log and index. UnknownOutputError if it is not there."""
-        self._require_there()
-        self._cache._outputs.forget(self.path, output_id)
+        """Delete one output from log and index. UnknownOutputError if it does not exist."""
+        self._require_existing()
+        self._parts.outputs.forget(self.path, output_id)
 
     def clear(self) -> int:
-        """Delete every output that is here now from log and index; how many those were."""
-        self._require_there()
+        """Delete every present output from log and index; returns how many."""
+        self._require_existing()
         if not self._index.stored:
             return 0
-        ids = self._cache._store.output_ids(self.path, 0, MAX_OUTPUT_ID)
-        return self._cache._outputs.forget_many(self.path, ids)
+        ids = self._parts.store.output_ids(self.path, 0, MAX_OUTPUT_ID)
+        return self._parts.outputs.forget_many(self.path, ids)
 
     def note(self, name: str) -> bytes | None:
-        """What :meth:`put_note` kept under a name, or None."""
-        self._require_there()
+        """The value that :meth:`put_note` stored under a name, or None."""
+        self._require_existing()
         if not self._index.stored:
             return None
-        return self._cache._store.get_state(self.path, _NOTE + name)
+        return self._parts.store.get_state(self.path, _NOTE + name)
 
     def put_note(self, name: str, value: bytes) -> None:
-        """Keep a few bytes with this namespace, for whoever fills it. Durable when it returns."""
-        self._cache._catalog.store(self._index)
-        self._cache._store.put_state(self.path, _NOTE + name, value)
+        """Store a few bytes with this namespace, for the programs that fill it. Durable when it returns."""
+        self._parts.catalog.store(self._index)
+        self._parts.store.put_state(self.path, _NOTE + name, value)
 
     def ngrams(self, n: int) -> tuple[TokenArray, npt.NDArray[np.uint64]]:
         """All n-grams: int32[m, n] and uint64[m] counts. See ``NamespaceIndex.ngrams``.
 
-        Those of sealed outputs are counted from the log, some microseconds a token.
+        Those of sealed outputs are counted from the log, at some microseconds per token.
         """
-        self._require_there()
-        return count_ngrams(self._index, self._cache._store, n)
+        self._require_existing()
+        return count_ngrams(self._index, self._parts.store, n)
 
     def export_ngrams(
         self,
@@ -156,37 +187,40 @@ class Namespace:
         context_tokens: int = 0,
         job: ExportJob | None = None,
     ) -> ExportedNgrams:
-        """Write files of n-grams, counted from what is kept here (not from live sessions), into a folder.
+        """Write files of n-grams, counted from the stored outputs without live sessions, into a folder.
 
         Args:
-            wanted: which n-grams, a file each.
-            context_tokens: of each prompt's kept end, at most 64, that n-grams may begin in.
-            job: ends it, from another thread.
+            wanted: the n-grams of each file.
+            folder: existing folder of the files.
+            context_tokens: tokens of each stored prompt tail, at most 64, in which n-grams may begin.
+            job: cancels the export from another thread.
 
         Raises:
-            InvalidInputError: no such n-grams. StoreError: the log, or the disk of the folder.
-            ServiceUnavailableError: it was cancelled.
+            InvalidInputError: an argument is invalid.
+            StoreError: the log or the folder failed.
+            ServiceUnavailableError: the export was cancelled.
         """
-        self._require_there()
-        outputs = self._cache._store.scan(self.path) if self._index.stored else iter(())
+        self._require_existing()
+        outputs = self._parts.store.scan(self.path) if self._index.stored else iter(())
         return export_ngrams(outputs, wanted, folder, context_tokens=context_tokens, job=job)
 
     @property
     def policy(self) -> Policy:
-        """What holds here: of every setting the one nearest to this path."""
+        """The effective policy: of every setting the one nearest to this path."""
         return self._index.quota.policy
 
     def learned_weights(self) -> bytes:
-        """What drafting has learned here and other namespaces can start from: counters and weights, no text,
-        nothing that depends on the tokenizer. For ``SuffixCache(starting_weights=...)``."""
+        """The learned counters and weights, as initial weights of other namespaces.
+
+        They contain no text and do not depend on the tokenizer. For ``SuffixCache(starting_weights=...)``.
+        """
         return self._index.learned_weights()
 
     def stats(self) -> NamespaceStats:
-        """What is held here (outputs, tokens, bytes of the index) and what came of the drafts since the
-        cache was opened."""
+        """Contents (outputs, tokens, bytes) and draft counters since the cache was opened."""
         return self._index.stats()
 
-    def _require_there(self) -> None:
-        """The store knows namespaces by path, which may be another one's already."""
+    def _require_existing(self) -> None:
+        """The store identifies namespaces by path, which may belong to a later namespace."""
         if self._index.deleted:
             raise unknown_namespace(self.path)

@@ -1,4 +1,4 @@
-"""The n-grams of all that a namespace holds, sealed or not."""
+"""N-gram counts of all outputs of a namespace, sealed or not."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["count_ngrams"]
 
 
 def count_ngrams(index: NamespaceIndex, store: Store, n: int) -> tuple[TokenArray, npt.NDArray[np.uint64]]:
-    """n-grams int32[m, n] and their counts uint64[m]: of the hot index, and of sealed outputs by the log."""
-    with index.moving:
+    """N-grams int32[m, n] and their counts uint64[m]; those of sealed outputs are counted from the log."""
+    with index.move_lock:
         found = index.ngrams(n)
         ranges = [(each.record.first_lsn, each.record.last_lsn) for each in index.sealed()]
     for first, last in ranges:
         rows = store.scan(index.path, from_lsn=first)
-        found = add_ngrams(found, n, takewhile(partial(_is_upto, last), rows))
+        found = add_ngrams(found, n, takewhile(partial(_is_up_to, last), rows))
     return found
 
 
-def _is_upto(last: OutputId, stored: StoredOutput) -> bool:
+def _is_up_to(last: OutputId, stored: StoredOutput) -> bool:
     return stored.output_id <= last

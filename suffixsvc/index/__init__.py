@@ -1,16 +1,16 @@
-"""Namespaces, sessions and drafting over the native core. Knows neither gRPC nor LMDB."""
+"""Namespaces, sessions and drafting over the native core, independent of gRPC and LMDB."""
 
-from suffixsvc.index.commitment import Decided
-from suffixsvc.index.namespace import NamespaceIndex, NamespaceStats
-from suffixsvc.index.sealed import Sealed
-from suffixsvc.index.session import Abandoned, Session, step_together
+from suffixsvc.index.namespace import NamespaceIndex
+from suffixsvc.index.namespace_stats import NamespaceStats
+from suffixsvc.index.pending_commit import OnCommitted
+from suffixsvc.index.segment_map import Sealed
+from suffixsvc.index.session import Abandoned, Session
 
 __all__ = [
     "Abandoned",
-    "Decided",
     "NamespaceIndex",
     "NamespaceStats",
+    "OnCommitted",
     "Sealed",
     "Session",
-    "step_together",
 ]

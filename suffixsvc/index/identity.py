@@ -1,12 +1,12 @@
-"""Ids of what sessions write: the same text closed again by the same session has the same id.
+"""Deterministic ids of session outputs: closing the same text under the same session id gives the same id.
 
-    uuid   := digest of (session id, namespace, place of the first output token, incomplete or not, text)
+    uuid   := digest of (session id, namespace, position of the first output token, incomplete or not, text),
               length of the text
     digest := first 12 bytes of xxh3-128        length := u32, big endian
 
-So a close that is repeated, by a client that never got the answer, say, logs nothing twice, also after a
-restart; and the id of an incomplete output alone tells whether a session of now has resumed the one that left
-it: its text begins with the one that has this id.
+A repeated close, as of a client that lost the reply, is therefore logged once, also across a restart. The id
+of an incomplete output is enough to decide whether a live session resumes the session that wrote it: the
+live text then begins with a text of this id.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ _LENGTH_BYTES: Final = 4
 
 
 def output_uuid(session_id: str, namespace: str, text: TokenArray, first: int, *, incomplete: bool) -> bytes:
-    """The id of what a session has written.
+    """The id of a session's output.
 
     Args:
-        text: everything so far, prompt and context included.
-        first: where its first output token is.
+        session_id: id of the session.
+        namespace: path of its namespace.
+        text: int32[n], all tokens so far, prompt and context included.
+        first: position of the first output token.
+        incomplete: the model had not finished.
     """
     hashed = xxhash.xxh3_128()
     for part in (session_id, namespace):
@@ -40,7 +43,7 @@ def output_uuid(session_id: str, namespace: str, text: TokenArray, first: int, *
 
 
 def continues(uuid: bytes, session_id: str, namespace: str, text: TokenArray, first: int) -> bool:
-    """Whether a text begins with the one that an incomplete output of this id was committed with."""
+    """Whether a text begins with the text that an incomplete output of this id was committed with."""
     length = int.from_bytes(uuid[_DIGEST_BYTES:], "big")
     if len(uuid) != _DIGEST_BYTES + _LENGTH_BYTES or not first < length <= len(text):
         return False

@@ -14,14 +14,23 @@ from suffixsvc.types import StoredOutput, TokenArray
 
 __all__ = ["add_ngrams"]
 
-#: counted at a time: bounds the memory of the index that counts
+#: tokens per temporary index: bounds its memory
 _CHUNK_TOKENS: Final = 1 << 18
 
 Counts = tuple[TokenArray, npt.NDArray[np.uint64]]
 
 
 def add_ngrams(counts: Counts, n: int, outputs: Iterable[StoredOutput]) -> Counts:
-    """The n-grams int32[m, n] and counts uint64[m] given, and those of the outputs; n was checked."""
+    """Add the n-grams of outputs to counts.
+
+    Args:
+        counts: n-grams int32[m, n] and their counts uint64[m].
+        n: length of the n-grams, validated.
+        outputs: outputs whose n-grams are counted.
+
+    Returns:
+        The sums, as ``counts``.
+    """
     index, tokens = Index(n), 0
     for stored in outputs:
         for text, context in texts_of(stored.output):

@@ -1,4 +1,4 @@
-"""The texts that an output is indexed as, and whose they are."""
+"""Conversion of outputs to the texts that are indexed, and writer numbers of texts."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from suffixsvc.types import NewOutput, TokenArray
 
 __all__ = ["next_writer", "positions_of", "texts_of"]
 
-_writers = itertools.count(2)  # 1 is a session within its own index
+_writers = itertools.count(2)  # 1 is a session within its private index
 
 
 def next_writer() -> int:
-    """A number that no other session or output of this process has: it tells own evidence from others'."""
+    """A writer number that is unique in this process; the core separates a session's own text by it."""
     return next(_writers) % 0x7FFF_FFFF
 
 
 def positions_of(output: NewOutput) -> int:
-    """How many positions of the index an output takes: its tokens and the context before them."""
+    """Positions of the index that an output takes: its tokens and the context before them."""
     return len(output.token_ids) + len(output.prompt_tail)
 
 
 def texts_of(output: NewOutput) -> Iterator[tuple[TokenArray, int]]:
-    """The texts an output is indexed as: (tokens, how many of them are context only).
+    """The texts that an output is indexed as.
 
-    Tokens that a tool result or another turn stood between never become neighbours: each segment is a
-    text of its own, and only the first has the prompt's tail before it.
+    Tokens separated by a tool result or a user turn must not become adjacent in the index: each segment is a
+    separate text, and only the first one is preceded by the prompt's tail.
+
+    Yields:
+        (tokens int32[n], how many of them at the beginning are context only).
     """
     start = 0
     tail = output.prompt_tail

@@ -1,7 +1,7 @@
-"""Line charts as inline SVG: small enough to write, and they follow the page's colours, dark or light.
+"""Line charts as inline SVG that follow the colours of the page, dark or light.
 
-A plotting library's SVG brings its own colours and a hundred kilobytes of glyphs a chart; these are text and
-paths that the page's style sheet paints (classes ``c0`` .. ``c11``).
+A plotting library's SVG has fixed colours and a hundred kilobytes of glyphs per chart. These charts are text
+and paths that the page's style sheet colours (classes ``c0`` .. ``c11``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 __all__ = ["CHART_CSS", "COLOURS", "HEIGHT", "WIDTH", "Chart", "Series", "svg"]
 
 COLOURS: Final = 12
-#: colours, and how lines and words of a chart are painted: part of every page and file that shows one
+#: style sheet of lines and text, which every page and file with a chart includes
 CHART_CSS: Final = Path(__file__).with_name("chart.css")
 WIDTH, HEIGHT = 640, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 12, 46
@@ -25,7 +25,7 @@ _TICKS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A named line. ``colour`` is a number below :data:`COLOURS`."""
+    """A named line of (x, y) points. ``colour`` is a number below :data:`COLOURS`."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -35,16 +35,18 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What a plot shows.
+    """A line chart.
 
     Attributes:
         title: a short heading.
-        caption: what it shows and how to read it, for somebody who has never seen the project.
-        log_x: a logarithmic x axis; points at x <= 0 are left out.
-        percent_y: shares, shown as percentages.
+        caption: what it shows and how to read it, for readers who do not know the project.
+        x_label, y_label: labels of the axes.
+        series: the lines.
+        log_x: a logarithmic x axis; points at x <= 0 are omitted.
+        percent_y: y values are shares, shown as percentages.
         unit_square: both axes run from 0 to 1 and the diagonal is drawn.
-        level: a horizontal line to compare with.
-        x_ticks: where the x axis is marked; None = round values.
+        level: y value of a horizontal reference line.
+        x_ticks: positions of the ticks of the x axis; None = round values.
     """
 
     title: str
@@ -60,7 +62,7 @@ class Chart:
 
 
 class _Axis:
-    """From values to pixels."""
+    """Maps values to pixels."""
 
     def __init__(self, low: float, high: float, first: float, last: float, log: bool = False) -> None:
         self._log = log
@@ -78,7 +80,7 @@ class _Axis:
 
 
 def svg(chart: Chart) -> str:
-    """The chart, ready to stand in a page. Empty series are left out; without points it is empty."""
+    """The chart as an inline ``<svg>`` element. Series without points are omitted; "" if all are."""
     series = [(s, _usable(s.points, chart.log_x)) for s in chart.series]
     series = [(s, points) for s, points in series if points]
     if not series:
@@ -87,7 +89,7 @@ def svg(chart: Chart) -> str:
     ys = [y for _, points in series for _, y in points] + ([] if chart.level is None else [chart.level])
     if chart.unit_square:
         xs, ys = [0, 1], [0, 1]
-    # 0 where sizes are compared; speedups only need what is around them and the line at 1
+    # the axis begins at 0, but for charts of ratios: those show the range around their reference level
     low_y = min(0.95 * min(ys), 1.0) if chart.level is not None else 0.0
     x = _Axis(min(xs), max(xs), _LEFT, WIDTH - _RIGHT, chart.log_x)
     y = _Axis(
@@ -162,7 +164,7 @@ def _short(value: float) -> str:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round values between the two."""
+    """Round values between ``low`` and ``high``."""
     rough = (high - low) / _TICKS
     power = 10 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
@@ -171,7 +173,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """1, 2, 5 times powers of ten, between the two logarithms; powers of ten only where that is plenty."""
+    """1, 2 and 5 times powers of ten between two logarithms; powers of ten only above four decades."""
     wide = high - low > math.log(10_000)
     ticks = []
     for power in range(math.floor(low / math.log(10)), math.ceil(high / math.log(10)) + 1):

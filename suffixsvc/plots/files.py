@@ -1,4 +1,4 @@
-"""A chart as an SVG file that stands alone: title, legend and colours inside."""
+"""Charts as standalone SVG files with title, legend and colours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TITLE, _ROW, _PER_ROW = 34, 20, 3
 
 
 def svg_file(chart: Chart) -> str:
-    """The chart as the text of a file; empty where it has no points."""
+    """The chart as the text of a file; "" where it has no points."""
     inner = svg(chart)
     if not inner:
         return ""

@@ -1,7 +1,7 @@
-"""The gRPC service: what turns the embedded engine into something many processes share.
+"""gRPC service that shares one embedded engine between processes.
 
-converters  request messages -> checked arguments        registry    live sessions by id, retries, expiry
-handlers    message in, message out; no gRPC             interceptor errors -> statuses, in one place
-servicer    gRPC methods -> handlers                     listen      addresses, stale sockets, refusals
-server      assembly, health, reflection, drain          run         `suffixsvc serve` behind its options
+run        `suffixsvc serve`                            handlers   request handlers, without gRPC
+server     assembly, health, reflection, drain          sessions   live sessions by id: retries, expiry
+servicer   gRPC methods -> handlers                     messages   messages <-> checked values
+calls      admission, deadlines, error statuses         listeners  addresses and sockets
 """

@@ -1,6 +1,6 @@
-"""Message in, message out: every method of the service without gRPC.
+"""Request handlers of all service methods, without gRPC: a message in, a message out.
 
-Stream items and unary calls end in the same functions; so does the client's fake transport.
+Stream messages, unary calls and the client's fake transport use the same functions.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from suffixsvc.background import PeriodicTask
 from suffixsvc.config import Limits, validate_namespace
+from suffixsvc.core import Refusal
 from suffixsvc.errors import InvalidInputError, LimitExceededError, SuffixError, unknown_namespace
-from suffixsvc.service import converters
-from suffixsvc.service.elements import first_number
-from suffixsvc.service.failures import detail_of
-from suffixsvc.service.packing import stream_reply
-from suffixsvc.service.registry import SessionRegistry
-from suffixsvc.service.requests import SOME_STEPS, RequestReaders
+from suffixsvc.runtime.background import PeriodicTask
+from suffixsvc.service.messages import converters
+from suffixsvc.service.messages.elements import read_message_id
+from suffixsvc.service.messages.errors import error_detail
+from suffixsvc.service.messages.requests import MIN_STEP_LIMIT, RequestReaders
+from suffixsvc.service.messages.stream_reply import stream_reply
+from suffixsvc.service.sessions.registry import SessionRegistry
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Handlers"]
 
 FEATURES = ("stream", "step-batch", "resume", "export-ngrams")
-#: exports that are counted or read: each has a thread, files and room on the disk while its client reads
+#: exports that are counted or read: each holds a thread, files and disk space while its client reads
 MAX_EXPORTS = 4
 
 
@@ -46,25 +47,29 @@ class Handlers:
         self.instance_id = str(uuid.uuid4())
         self.sessions = SessionRegistry(cache, limits)
         self.readers = RequestReaders(limits)
-        #: of the server, for the statistics
+        #: the server's tasks, for the statistics
         self.background_tasks: Sequence[PeriodicTask] = ()
-        #: counting takes memory and a core: one at a time
+        #: counting takes memory and a core: one export at a time
         self._counting = threading.Semaphore(1)
         self._exporting = threading.Semaphore(MAX_EXPORTS)
 
     # ----------------------------------------------------------------------------------------- sessions
 
     def open_session(self, request: pb.OpenSessionRequest) -> pb.OpenSessionReply:
+        """Open a session, or find the live one of the same id, namespace and prompt."""
         session_id, length = self.sessions.open(converters.open_args(request, self._limits))
         return pb.OpenSessionReply(session_id=session_id, length=length)
 
     def step(self, request: pb.StepRequest) -> pb.StepReply:
+        """Append tokens to a session and draft."""
         return self.sessions.step(request)
 
     def append_context(self, request: pb.AppendContextRequest) -> pb.AppendContextReply:
+        """Append tokens that the model did not write to a session."""
         return self.sessions.append_context(converters.append_args(request))
 
     def close_session(self, request: pb.CloseSessionRequest) -> pb.CloseSessionReply:
+        """End a session; commit or discard its output."""
         output_id = self.sessions.close(
             converters.checked_session_id(request.session_id),
             commit=not request.discard,
@@ -76,45 +81,46 @@ class Handlers:
     # --------------------------------------------------------------------------------------- the stream
 
     def message(self, request: pb.StreamRequest) -> pb.StreamReply:
-        """Answer one stream message. Never raises: an error is data, or one session would end all."""
+        """Answer one stream message. Errors are part of the reply: they must not end the stream."""
         return pb.StreamReply.FromString(self.message_bytes(request.SerializeToString()))
 
     def message_bytes(self, data: bytes) -> bytes:
-        """The same, serialised both ways: what a decode step waits for passes the core's desk and no object
-        of protobuf's.
+        """Answer a serialised stream message; the core answers plain steps without protobuf objects.
 
         Raises:
-            InvalidInputError: the bytes are no StreamRequest.
+            InvalidInputError: ``data`` is not a StreamRequest.
         """
-        answered = self.sessions.desk.answer(data, time.monotonic())
-        return answered if isinstance(answered, bytes) else self.unanswered(data, answered)
+        answered = self.sessions.dispatcher.answer(data, time.monotonic())
+        return answered if isinstance(answered, bytes) else self.answer_remaining(data, answered)
 
-    def unanswered(self, data: bytes, answered: Sequence[bytes | None] | None) -> bytes:
-        """The answer to a message that the desk could not answer, or of whose steps it took some.
+    def answer_remaining(self, data: bytes, answered: Sequence[bytes | Refusal] | None) -> bytes:
+        """Answer a message that the dispatcher did not answer, or a batch of which it refused steps.
 
         Args:
-            answered: by step what the desk answered; None where it has not touched the message.
+            answered: for each step the dispatcher's answer or refusal; None if it left the whole message.
 
         Raises:
-            InvalidInputError: the bytes are no StreamRequest.
+            InvalidInputError: ``data`` is not a StreamRequest.
         """
         try:
             request = self.readers.stream(data)
         except LimitExceededError as error:
-            refused = pb.StreamReply(id=first_number(data), error=detail_of(error, "stream message"))
+            refused = pb.StreamReply(id=read_message_id(data), error=error_detail(error, "stream message"))
             return refused.SerializeToString()
         if answered is None:
             return self._message(request)
-        # The desk has taken what it could; why it refused the others, the registry knows to tell.
-        items = zip(request.steps.items, answered, strict=True)
-        return stream_reply(request.id, b"".join(done or self._items([step]) for step, done in items))
+        items = b"".join(
+            reply if isinstance(reply, bytes) else _item(step, self.sessions.after_refusal(step, reply))
+            for step, reply in zip(request.steps.items, answered, strict=True)
+        )
+        return stream_reply(request.id, items)
 
     def _message(self, request: pb.StreamRequest) -> bytes:
         reply = pb.StreamReply(id=request.id)
         try:
             match request.WhichOneof("request"):
                 case "steps":
-                    self._refuse_more_than_there_are(request.steps.items)
+                    self._check_step_count(request.steps.items)
                     return stream_reply(request.id, self._items(request.steps.items))
                 case "open":
                     reply.open.CopyFrom(self.open_session(request.open))
@@ -125,41 +131,37 @@ class Handlers:
                 case _:
                     _refuse_empty_message()
         except Exception as error:
-            reply.error.CopyFrom(detail_of(error, "stream message"))
+            reply.error.CopyFrom(error_detail(error, "stream message"))
         return reply.SerializeToString()
 
-    def _refuse_more_than_there_are(self, requests: Sequence[pb.StepRequest]) -> None:
-        """A step each of all sessions that there may be is the most that makes sense; some too many are told
-        one by one what is wrong with them."""
-        most = max(self._limits.max_sessions, SOME_STEPS)
+    def _check_step_count(self, requests: Sequence[pb.StepRequest]) -> None:
+        """Limit a batch to one step per possible session; up to MIN_STEP_LIMIT steps fail one by one."""
+        most = max(self._limits.max_sessions, MIN_STEP_LIMIT)
         if len(requests) > most:
             raise LimitExceededError(
-                "too many steps in a message",
-                expected=f"at most {most}, one for each session there may be",
+                "steps must not be too many for one message",
+                expected=f"at most {most}, one for each possible session",
                 got=len(requests),
                 remedy="Send them in several messages, or serve with a larger --max-sessions.",
             )
 
     def _items(self, requests: Sequence[pb.StepRequest]) -> bytes:
-        """The answers of a batch, a serialised StepBatchReply: repeated fields laid end to end are one."""
-        answers = self.sessions.step_together(requests)
-        return b"".join(
-            answer if isinstance(answer, bytes) else _error_item(request, answer)
-            for request, answer in zip(requests, answers, strict=True)
-        )
+        """A serialised StepBatchReply: concatenated messages with repeated fields are one message."""
+        answers = self.sessions.step_batch(requests)
+        return b"".join(_item(request, answer) for request, answer in zip(requests, answers, strict=True))
 
     # --------------------------------------------------------------------------------------------- bulk
 
     def add_outputs(self, requests: Iterable[pb.AddOutputsRequest]) -> pb.AddOutputsReply:
-        """Each message is kept whole or not at all; an error says how many outputs stay from those before."""
+        """Store outputs, each message as a whole or not at all; an error says how many were stored."""
         reply = pb.AddOutputsReply()
         try:
-            for place, request in enumerate(requests):  # one that is refused unread, or late, raises here
-                if place and not request.outputs:
+            for index, request in enumerate(requests):  # a message that is too large or late raises here
+                if index and not request.outputs:
                     _refuse_message_without_outputs()
                 self._add(request, reply)
         except SuffixError as error:
-            error.message += f" ({reply.outputs} outputs of this call were kept)"
+            error.message += f" ({reply.outputs} outputs of this call were stored)"
             raise
         return reply
 
@@ -175,12 +177,19 @@ class Handlers:
     def export_ngrams(
         self, request: pb.ExportNgramsRequest, job: ExportJob | None = None
     ) -> Generator[pb.ExportNgramsReply, None, None]:
-        self._known(request.namespace)
+        """Count n-grams of a namespace; yields a summary, then the files in pieces.
+
+        Raises:
+            UnknownNamespaceError, TokenizerMismatchError, InvalidInputError.
+            LimitExceededError: another export is counting, or MAX_EXPORTS are being read.
+            ServiceUnavailableError: ``job`` was cancelled.
+        """
+        self._require_namespace(request.namespace)
         namespace = self._cache.namespace(request.namespace, request.tokenizer or None)
         with contextlib.ExitStack() as held:
-            held.enter_context(_one_of(self._exporting, "too many exports are being read", MAX_EXPORTS))
+            held.enter_context(_acquired(self._exporting, "too many exports are being read", MAX_EXPORTS))
             with (
-                _one_of(self._counting, "another export is counting", 1),
+                _acquired(self._counting, "another export is counting", 1),
                 tempfile.TemporaryDirectory(prefix="suffixsvc-export-") as folder,
             ):
                 exported = namespace.export_ngrams(
@@ -189,22 +198,25 @@ class Handlers:
                     context_tokens=request.context_tokens,
                     job=job,
                 )
-                # What is read, as slowly as clients like, has no name any more: nothing can leave it behind.
+                # The files are unlinked before clients read them, so that a slow client cannot leak them.
                 files = [held.enter_context(each.path.open("rb")) for each in exported.files]
             yield from converters.export_to_proto(exported, files, namespace.tokenizer)
 
     def forget(self, request: pb.ForgetRequest) -> pb.ForgetReply:
-        self._known(request.namespace)
+        """Delete one output."""
+        self._require_namespace(request.namespace)
         self._cache.namespace(request.namespace).forget(request.output_id)
         return pb.ForgetReply()
 
     def delete_namespace(self, request: pb.DeleteNamespaceRequest) -> pb.DeleteNamespaceReply:
+        """Delete a namespace with its outputs; the reply has their number."""
         outputs = self._cache.delete_namespace(request.namespace, force=request.force)
         return pb.DeleteNamespaceReply(outputs=outputs)
 
-    # ----------------------------------------------------------------------------------------- questions
+    # ------------------------------------------------------------------------------------------- queries
 
     def list_namespaces(self, request: pb.ListNamespacesRequest) -> pb.ListNamespacesReply:
+        """The namespaces at or below a path."""
         prefix = request.prefix.rstrip("/")
         records = [record for record in self._cache.namespaces() if _is_at_or_below(record.path, prefix)]
         reply = pb.ListNamespacesReply()
@@ -214,24 +226,26 @@ class Handlers:
         return reply
 
     def get_stats(self, request: pb.GetStatsRequest) -> pb.GetStatsReply:
+        """Statistics of one namespace, or of the whole service if none is named."""
         if not request.namespace:
             return self._server_stats()
-        self._known(request.namespace)
+        self._require_namespace(request.namespace)
         return converters.stats_to_proto(self._cache.namespace(request.namespace).stats())
 
     def _server_stats(self) -> pb.GetStatsReply:
         reply = converters.stats_to_proto(self._cache.stats())
-        reply.unkept_sessions = len(self.sessions.unkept)
-        reply.lost_sessions = self.sessions.unkept.lost
+        reply.unkept_sessions = len(self.sessions.failed_closes)
+        reply.lost_sessions = self.sessions.failed_closes.lost
         reply.store_failing = self._cache.durability() is not None
         tasks = {task.name: task.stats() for task in self.background_tasks} | self._cache.background_tasks()
         reply.background_tasks.extend(converters.task_to_proto(*task) for task in tasks.items())
         return reply
 
     def get_server_info(self, _request: pb.GetServerInfoRequest) -> pb.GetServerInfoReply:
+        """Version, limits and instance id, and why the store is failing if it is."""
         failure = self._cache.durability()
         return pb.GetServerInfoReply(
-            store_failure=None if failure is None else detail_of(failure, "the store"),
+            store_failure=None if failure is None else error_detail(failure, "the store"),
             version=self._version,
             instance_id=self.instance_id,
             max_message_bytes=self._limits.max_message_bytes,
@@ -243,47 +257,49 @@ class Handlers:
             features=FEATURES,
         )
 
-    def _known(self, path: str) -> None:
-        """Asking about a namespace must not create it."""
+    def _require_namespace(self, path: str) -> None:
+        """Raise UnknownNamespaceError instead of creating a namespace that is only queried."""
         validate_namespace(path)
         if not self._cache.has_namespace(path):
             raise unknown_namespace(path)
 
 
 @contextlib.contextmanager
-def _one_of(places: threading.Semaphore, full: str, most: int) -> Iterator[None]:
-    """A place for as long as the block takes. LimitExceededError: none is free."""
-    if not places.acquire(blocking=False):
-        raise LimitExceededError(full, expected=f"{most} at a time", remedy="Try again when one is done.")
+def _acquired(semaphore: threading.Semaphore, full: str, limit: int) -> Iterator[None]:
+    """Hold a semaphore for the block. Raises LimitExceededError(``full``) if none is free."""
+    if not semaphore.acquire(blocking=False):
+        raise LimitExceededError(full, expected=f"{limit} at a time", remedy="Try again when one is done.")
     try:
         yield
     finally:
-        places.release()
+        semaphore.release()
 
 
 def _is_at_or_below(path: str, prefix: str) -> bool:
-    """By segments: a/bc is not below a/b."""
+    """Compare paths by segments: a/bc is not below a/b."""
     return not prefix or path == prefix or path.startswith(prefix + "/")
 
 
 def _refuse_empty_message() -> NoReturn:
     raise InvalidInputError(
-        "a stream message holds no request", expected="open, steps, append_context or close", got="none"
+        "a stream message must hold a request", expected="open, steps, append_context or close", got="none"
     )
 
 
 def _refuse_message_without_outputs() -> NoReturn:
-    """Such messages would hold a place for as long as they come, and do nothing. The first may be empty: a
-    client that has no outputs to add sends one."""
+    """Empty messages would extend a call's deadline without end. The first one may be empty: a client
+    without outputs to add sends one."""
     raise InvalidInputError(
         "outputs must hold at least one output in every message after the first",
         expected="1 or more",
         got=0,
-        remedy="End the call when there is nothing left to send.",
+        remedy="End the call after the last output.",
     )
 
 
-def _error_item(request: pb.StepRequest, error: Exception) -> bytes:
-    detail = detail_of(error, "batch step")
+def _item(request: pb.StepRequest, answer: bytes | Exception) -> bytes:
+    if isinstance(answer, bytes):
+        return answer
+    detail = error_detail(answer, "batch step")
     item = pb.StepItem(error=pb.StepError(session_id=request.session_id, seq=request.seq, error=detail))
     return pb.StepBatchReply(items=[item]).SerializeToString()

@@ -1,4 +1,4 @@
-"""structlog for the service: one line an event on stderr, as JSON or for people."""
+"""structlog configuration of the service: one line per event on stderr, as JSON or human-readable."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 import structlog
 
-from suffixsvc.log_output import StderrLogger
+from suffixsvc.runtime.log_output import StderrLogger
 
 __all__ = ["LogFormat", "configure_logs"]
 
@@ -16,15 +16,15 @@ LogFormat = Literal["auto", "console", "json"]
 
 
 def configure_logs(style: LogFormat = "auto", *, debug: bool = False) -> None:
-    """``auto``: for people when stderr is a terminal, else JSON."""
-    people = style == "console" or (style == "auto" and sys.stderr.isatty())
+    """Configure structlog. ``auto`` is human-readable if stderr is a terminal, else JSON."""
+    readable = style == "console" or (style == "auto" and sys.stderr.isatty())
     shared: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=not people),
+        structlog.processors.TimeStamper(fmt="iso", utc=not readable),
     ]
     tail: list[structlog.typing.Processor] = (
         [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
-        if people
+        if readable
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )
     structlog.configure(

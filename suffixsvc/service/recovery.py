@@ -1,4 +1,4 @@
-"""What recovery shows while it rebuilds the indexes: a bar on a terminal, log lines elsewhere."""
+"""Progress of recovery while it rebuilds the indexes: a bar on a terminal, log lines elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`suffixsvc serve` behind its options: open the store, listen, wait for a signal, drain, close."""
+"""Implementation of `suffixsvc serve`: open the store, listen, wait for a signal, drain, close."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ from suffixsvc import __version__
 from suffixsvc.config import Limits
 from suffixsvc.engine import SuffixCache
 from suffixsvc.errors import ListenError
-from suffixsvc.lifecycle import announce_ready, require_ready_file, stop_signal, withdraw_ready
-from suffixsvc.log_output import queued_log_lines
 from suffixsvc.policies import Policies
-from suffixsvc.service.listen import parse_address, prepare
+from suffixsvc.runtime.log_output import queued_log_output
+from suffixsvc.runtime.server_lifecycle import (
+    remove_ready_file,
+    require_writable_ready_file,
+    stop_signal,
+    write_ready_file,
+)
+from suffixsvc.service.listeners.listen import parse_address, prepare
 from suffixsvc.service.logs import LogFormat, configure_logs
 from suffixsvc.service.recovery import recovery_progress
 from suffixsvc.service.server import SuffixServer
@@ -28,38 +33,41 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """What `suffixsvc serve` was told."""
+    """Checked options of `suffixsvc serve`."""
 
-    #: data folder, created when it is not there
+    #: data folder, created if it does not exist
     data: Path
     #: ``unix:PATH`` and ``HOST:PORT``, any number
     listen: tuple[str, ...]
     #: listen on addresses other machines can reach, without authentication or encryption
     insecure_network: bool = False
-    #: written once the service answers: JSON with addresses, pid and instance id
+    #: written once the service accepts calls: JSON with addresses, pid and instance id
     ready_file: Path | None = None
     log_format: LogFormat = "auto"
     debug: bool = False
-    #: streams at a time; each takes a thread
+    #: limit on concurrent streams; each occupies a thread
     max_streams: int = 512
     limits: Limits = field(default_factory=Limits)
     policies: Policies = field(default_factory=Policies)
-    #: fills namespaces before the service answers; those that it returns, sessions read by default
+    #: fills namespaces before the service accepts calls; returns those that sessions read by default
     preload: Callable[[SuffixCache], Sequence[str]] | None = None
 
 
 def serve_until_signal(config: ServeConfig) -> None:
-    """Serve until SIGTERM or SIGINT, then drain. ListenError, StoreError, InvalidConfigError (the
-    ready file) before anything was answered."""
+    """Serve until SIGTERM or SIGINT, then drain.
+
+    Raises:
+        ListenError, StoreError, InvalidConfigError (the ready file): before any call is accepted.
+    """
     configure_logs(config.log_format, debug=config.debug)
-    with queued_log_lines():
+    with queued_log_output():
         _serve_until_signal(config)
 
 
 def _serve_until_signal(config: ServeConfig) -> None:
     if not config.listen:
-        raise ListenError("no address to listen on", expected="--listen unix:PATH or --listen HOST:PORT")
-    require_ready_file(config.ready_file)
+        raise ListenError("--listen must be given at least once", expected="unix:PATH or HOST:PORT")
+    require_writable_ready_file(config.ready_file)
     addresses = [parse_address(text) for text in config.listen]
     for address in addresses:  # before a recovery that may take minutes
         prepare(address, insecure_network=config.insecure_network)
@@ -87,7 +95,7 @@ def _serve_until_signal(config: ServeConfig) -> None:
 
 def _serve(server: SuffixServer, config: ServeConfig) -> None:
     with stop_signal() as wait_for_stop:
-        withdraw_ready(config.ready_file)  # what a killed service left behind would be taken for ours
+        remove_ready_file(config.ready_file)  # a killed service may have left one
         try:
             bound = server.start()
             _announce(config, server, bound)
@@ -95,10 +103,10 @@ def _serve(server: SuffixServer, config: ServeConfig) -> None:
             log.info("draining", sessions=len(server.handlers.sessions))
         finally:
             committed = server.drain()
-            withdraw_ready(config.ready_file)
+            remove_ready_file(config.ready_file)
         log.info("drained", committed_incomplete=committed)
 
 
 def _announce(config: ServeConfig, server: SuffixServer, bound: list[str]) -> None:
     log.info("ready", addresses=bound, data=str(config.data), pid=os.getpid())
-    announce_ready(config.ready_file, addresses=bound, instance_id=server.handlers.instance_id)
+    write_ready_file(config.ready_file, addresses=bound, instance_id=server.handlers.instance_id)

@@ -1,4 +1,4 @@
-"""Server assembly: handlers, interceptor, health and reflection on one gRPC server; start and drain."""
+"""gRPC server of the service: assembles handlers, interceptor, health and reflection; starts and drains."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 import grpc
 import structlog
 
-from suffixsvc.background import PeriodicTask
 from suffixsvc.config import Limits
 from suffixsvc.errors import MissingExtraError
-from suffixsvc.lifecycle import SERVER_OPTIONS, owner_only_umask
-from suffixsvc.service.admission import Admission
-from suffixsvc.service.direct import DirectSocket
+from suffixsvc.runtime.background import PeriodicTask
+from suffixsvc.runtime.server_lifecycle import SERVER_OPTIONS, owner_only_umask
+from suffixsvc.service.calls.admission import Admission
+from suffixsvc.service.calls.health import HealthServicer
+from suffixsvc.service.calls.interceptor import CallInterceptor
+from suffixsvc.service.calls.stalls import CHECK_INTERVAL_SECONDS, StalledCalls
 from suffixsvc.service.handlers import Handlers
-from suffixsvc.service.health import HealthServicer
-from suffixsvc.service.interceptor import CallInterceptor
-from suffixsvc.service.listen import (
+from suffixsvc.service.listeners.direct import DirectSocket
+from suffixsvc.service.listeners.listen import (
     Address,
     TcpAddress,
     UnixAddress,
@@ -30,7 +31,6 @@ from suffixsvc.service.listen import (
     require_own_socket,
 )
 from suffixsvc.service.servicer import SuffixCacheServicer
-from suffixsvc.service.stalls import LOOK_EVERY_SECONDS, StalledCalls
 from suffixsvc.v1 import suffix_cache_pb2, suffix_cache_pb2_grpc
 
 try:
@@ -48,20 +48,21 @@ log = structlog.get_logger(__name__)
 
 HEALTH_NAME = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 SERVICE_NAME = suffix_cache_pb2.DESCRIPTOR.services_by_name["SuffixCache"].full_name
-#: of the health service: SERVING while what is written can be kept; the service drafts either way
+#: health name: SERVING while the store accepts writes; the service drafts in either state
 DURABILITY_NAME = f"{SERVICE_NAME}/durability"
-#: calls that may wait for a thread, all of them to be refused; gRPC itself refuses what comes beyond
+#: calls that may wait for a thread; gRPC itself refuses calls over this number
 WAITING_CALLS = 4096
 LONGEST_EXPIRY_PERIOD_SECONDS = 30.0
-#: how long calls in flight may go on once the server stops; an idle stream is cut after it
+#: time for calls in flight to finish once the server stops; idle streams end after it
 STOP_GRACE_SECONDS = 0.5
 
 
 class SuffixServer:
-    """One gRPC server over one engine. Threads, not asyncio: measured alike over a unix socket, and the
-    engine, which releases the GIL, then works on as many cores as there are streams.
+    """One gRPC server over one engine.
 
-    Does not own the cache: whoever made it closes it, after :meth:`drain`.
+    It uses threads, not asyncio: both measured the same over a unix socket, and the engine, which releases
+    the GIL, then works on as many cores as there are streams. The caller owns the cache, and closes it after
+    :meth:`drain`.
     """
 
     def __init__(
@@ -93,11 +94,11 @@ class SuffixServer:
         self._direct: list[DirectSocket] = []
 
     def _background_tasks(self) -> list[PeriodicTask]:
-        """A thread each: what one waits for, or fails at, keeps none of the others from running."""
+        """One thread per task, so that a task that blocks or fails does not delay the others."""
         period = min(LONGEST_EXPIRY_PERIOD_SECONDS, self._limits.session_idle_seconds / 4)
 
         def task(name: str, work: Callable[[], object], seconds: float = period) -> PeriodicTask:
-            # what is due is tried again about as often as it is looked for, however often that failed
+            # the back-off after failures stays close to the period
             return PeriodicTask(
                 name, work, period_seconds=seconds, longest_pause_seconds=LONGEST_EXPIRY_PERIOD_SECONDS
             )
@@ -106,8 +107,8 @@ class SuffixServer:
             task("expire-sessions", self._expire_sessions),
             task("expire-outputs", self._expire_outputs),
             task("evict", self._evict),
-            task("durability", self._tell_durability, LOOK_EVERY_SECONDS),
-            task("stalled-calls", self._stalled.cancel_overdue, LOOK_EVERY_SECONDS),
+            task("durability", self._report_durability, CHECK_INTERVAL_SECONDS),
+            task("stalled-calls", self._stalled.cancel_overdue, CHECK_INTERVAL_SECONDS),
         ]
 
     def _assemble(self, threads: int) -> grpc.Server:
@@ -127,13 +128,20 @@ class SuffixServer:
         return server
 
     def start(self) -> list[str]:
-        """Listen on every address, then serve; the addresses as clients connect to them. ListenError."""
+        """Listen on every address, then serve.
+
+        Returns:
+            The addresses as clients connect to them.
+
+        Raises:
+            ListenError: an address cannot be used.
+        """
         bound = [self._bind(address) for address in self._addresses]
         self._server.start()
         for direct in self._direct:
             direct.start()
         self._set_health(serving=True)
-        self._tell_durability()
+        self._report_durability()
         for task in self._tasks:
             task.start()
         return bound
@@ -152,20 +160,23 @@ class SuffixServer:
             return str(address)
         return str(TcpAddress(address.host, port))
 
-    def _bind_direct(self, beside: UnixAddress) -> None:
-        """The stream without gRPC, beside gRPC's socket."""
-        address = direct_address(beside)
+    def _bind_direct(self, grpc_address: UnixAddress) -> None:
+        """Bind the direct socket next to gRPC's socket."""
+        address = direct_address(grpc_address)
         if address is None:
-            log.info("no direct socket: its path would be too long", beside=beside.path)
+            log.info("no direct socket: its path would be too long", beside=grpc_address.path)
             return
-        most, desk = self._limits.max_message_bytes, self.handlers.sessions.desk
-        direct = DirectSocket(address, desk, self._servicer.answer_rest, most, self._max_streams)
+        most, dispatcher = self._limits.max_message_bytes, self.handlers.sessions.dispatcher
+        direct = DirectSocket(address, dispatcher, self._servicer.answer_remaining, most, self._max_streams)
         self._direct.append(direct)
         self._sockets.append((address.path, direct.inode))
 
     def drain(self) -> int:
-        """Refuse what is new, finish what runs, end live sessions; how many outputs were committed as
-        incomplete."""
+        """Refuse new calls, finish calls in flight and end live sessions.
+
+        Returns:
+            The number of outputs committed as incomplete.
+        """
         self._set_health(serving=False)
         self._servicer.drain()
         self._interceptor.drain()
@@ -183,7 +194,7 @@ class SuffixServer:
         return committed
 
     def _remove_sockets(self) -> None:
-        """Only files that are still ours: another server may have taken the path meanwhile."""
+        """Remove the socket files unless another server has replaced them."""
         for path, inode in self._sockets:
             with contextlib.suppress(FileNotFoundError):
                 if os.stat(path).st_ino == inode:
@@ -193,7 +204,7 @@ class SuffixServer:
         for name in ("", SERVICE_NAME):
             self._health.set(name, serving=serving)
 
-    def _tell_durability(self) -> None:
+    def _report_durability(self) -> None:
         self._health.set(DURABILITY_NAME, serving=self._cache.durability() is None)
 
     def _expire_sessions(self) -> None:

@@ -1,6 +1,6 @@
-"""The durable log of outputs: LMDB for folders, memory for everything else.
+"""The durable log of outputs: in an LMDB folder, or in memory.
 
-Names are resolved on first use, so that a cache in memory does not load lmdb.
+Names are imported on first use, so that a cache in memory does not load lmdb.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["LmdbStore", "MemoryStore"]
 
-_WHERE = {"LmdbStore": "suffixsvc.store.lmdb_store", "MemoryStore": "suffixsvc.store.memory_store"}
+_MODULES = {"LmdbStore": "suffixsvc.store.lmdb_store", "MemoryStore": "suffixsvc.store.memory_store"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_WHERE[name]), name)
+    value = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value

@@ -1,17 +1,17 @@
-"""check(): walk every record of every database and hold them against each other.
+"""Consistency check of all records of a store: reads every record and compares the databases.
 
     log row ── names a namespace ─────────────── namespaces
-       ├───── refers to a payload ────────────── payloads: its content has the hash of its key
-       ├───── is counted ─────────────────────── refs: exactly as many rows as it says
-       ├───── is listed by namespace ─────────── by_namespace: nothing else is
-       ├───── is found by a uuid it was given ── uuids: nothing else is
-       ├───── is listed by an incomplete session incomplete: nothing else is
-       ├───── is listed by expiry if it has one  expiry: nothing else is
-       └───── or its tombstone is in each range  segments: rows and tombstones add up to what was sealed
+       ├───── refers to a payload ────────────── payloads: the content has the hash in its key
+       ├───── is counted ─────────────────────── refs: the number of rows that refer to the payload
+       ├───── is indexed by namespace ────────── by_namespace: no other entries
+       ├───── is indexed by a chosen uuid ────── uuids: no other entries
+       ├───── is indexed by session ──────────── incomplete: of incomplete rows, no other entries
+       ├───── is indexed by expiry time ──────── expiry: of rows with a TTL, no other entries
+       └───── or a tombstone is in its range ─── segments: rows and tombstones add up to the sealed totals
 
-    and every key that walking a database finds is found by looking it up
+    and every key that iteration finds is found by a lookup
 
-The first broken invariant is raised. Pages were verified before (``datafile.verify_pages``).
+StoreCorruptError names the first broken invariant. Pages are verified before (``datafile.verify_pages``).
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from collections.abc import Iterator
 import lmdb
 
 from suffixsvc.errors import StoreCorruptError
-from suffixsvc.store.clock_record import CLOCK_KEY, decode_clock
-from suffixsvc.store.identity import find, is_indexed
-from suffixsvc.store.identity_records import incomplete_key
-from suffixsvc.store.manifest import covering
-from suffixsvc.store.manifest_records import decode_tombstone
-from suffixsvc.store.read_view import ReadView
-from suffixsvc.store.records import (
+from suffixsvc.store.records.clock_record import CLOCK_KEY, decode_clock
+from suffixsvc.store.records.identity_records import incomplete_key
+from suffixsvc.store.records.manifest import find_covering
+from suffixsvc.store.records.manifest_records import decode_tombstone
+from suffixsvc.store.records.output_records import (
     COUNTERS_KEY,
     NODE_KEY,
     SCHEMA_KEY,
@@ -39,22 +37,28 @@ from suffixsvc.store.records import (
     decode_payload,
     decode_refs,
     decode_schema,
-    decode_state,
     expiry_key,
     namespace_row_key,
     payload_key,
 )
-from suffixsvc.store.snapshot import load_snapshot
+from suffixsvc.store.records.state_records import decode_state
+from suffixsvc.store.transactions.identity import find, is_indexed
+from suffixsvc.store.transactions.read_view import ReadView
+from suffixsvc.store.transactions.snapshot import load_snapshot
 
 __all__ = ["check_view"]
 
 
 def check_view(view: ReadView) -> None:
-    """Check everything that one transaction sees against itself and against the view's snapshot."""
+    """Check the databases of one transaction against each other and against the view's snapshot.
+
+    Raises:
+        StoreCorruptError: a record is damaged, or an invariant is broken.
+    """
     _check_meta(view)
     rows = 0
     tokens = 0
-    expiring = chosen = unfinished = 0
+    expiring = indexed = unfinished = 0
     references: Counter[PayloadKey] = Counter()
     sealed = _Sealed(view)
     for key, value in _items(view, view.dbs.log, 8):
@@ -65,7 +69,7 @@ def check_view(view: ReadView) -> None:
         rows += 1
         tokens += record.token_count
         expiring += record.expires_us is not None
-        chosen += is_indexed(record)
+        indexed += is_indexed(record)
         unfinished += record.incomplete and bool(record.session_id)
         references[record.payload] += 1
         sealed.count(record.payload.namespace_id, lsn, record.token_count)
@@ -79,7 +83,7 @@ def check_view(view: ReadView) -> None:
         ("rows of by_namespace", rows, _entries(view, view.dbs.by_namespace)),
         ("rows of expiry", expiring, _entries(view, view.dbs.expiry)),
         ("rows of refs", len(references), _entries(view, view.dbs.refs)),
-        ("rows of uuids", chosen, _entries(view, view.dbs.uuids)),
+        ("rows of uuids", indexed, _entries(view, view.dbs.uuids)),
         ("rows of incomplete", unfinished, _entries(view, view.dbs.incomplete)),
     ):
         if expected != got:
@@ -98,19 +102,21 @@ def _check_meta(view: ReadView) -> None:
             raise _broken(f"meta holds an unknown key {key!r}")
     found = load_snapshot(view.txn, view.dbs)
     if found.node_id != view.node_id:
-        raise _broken("the node id on disk is not the one in memory", view.node_id, found.node_id)
+        raise _broken("the node id on disk must be the one in memory", view.node_id, found.node_id)
     if found.counters != view.counters:
-        raise _broken("the counters on disk are not those in memory", view.counters, found.counters)
+        raise _broken("the counters on disk must be those in memory", view.counters, found.counters)
     if found.names != view.names:
-        raise _broken("the namespaces on disk are not those in memory")
+        raise _broken("the namespaces on disk must be those in memory")
     if found.manifests != {number: manifest for number, manifest in view.manifests.items() if manifest}:
-        raise _broken("the manifests on disk are not those in memory")
+        raise _broken("the manifests on disk must be those in memory")
 
 
 def _check_row(view: ReadView, record: LogRecord) -> None:
     lsn, number = record.lsn, record.payload.namespace_id
     if not 0 < lsn <= view.counters.last_lsn:
-        raise _broken(f"log record {lsn} has an LSN never given", f"1 .. {view.counters.last_lsn}", lsn)
+        raise _broken(
+            f"log record {lsn} has an LSN that was never assigned", f"1 .. {view.counters.last_lsn}", lsn
+        )
     if number not in view.names.by_id:
         raise _broken(f"log record {lsn} is of an unknown namespace", got=number)
     if view.txn.get(namespace_row_key(number, lsn), db=view.dbs.by_namespace) != b"":
@@ -133,7 +139,7 @@ def _check_identity(view: ReadView, record: LogRecord) -> None:
 
 
 class _Sealed:
-    """What the ranges of segments hold, against what their records say."""
+    """Outputs and tokens found in the ranges of segments, compared with the segment records."""
 
     def __init__(self, view: ReadView) -> None:
         self._view = view
@@ -141,15 +147,15 @@ class _Sealed:
         self._tokens: Counter[str] = Counter()
 
     def count(self, number: int, lsn: int, tokens: int) -> bool:
-        """One output of the log, or one tombstone; whether a segment stands for it."""
-        record = covering(self._view.manifest(number), lsn)
+        """Count one output of the log or one tombstone; whether a segment covers it."""
+        record = find_covering(self._view.manifest(number), lsn)
         if record is not None:
             self._outputs[record.name] += 1
             self._tokens[record.name] += tokens
         return record is not None
 
     def check(self) -> None:
-        """After the log was counted."""
+        """Count the tombstones and compare, after the log was counted."""
         self._count_tombstones()
         names: set[str] = set()
         for number, manifest in self._view.manifests.items():
@@ -176,7 +182,7 @@ class _Sealed:
             lsn, tokens = decode_tombstone(value, key)
             number = int.from_bytes(key[:4], "big")
             if number in self._view.names.by_id and self._view.names.by_id[number].deleting:
-                continue  # its manifest goes first
+                continue  # its manifest is deleted first
             if self._view.log_record(lsn) is not None:
                 raise _broken(f"output {lsn} has a tombstone and is in the log")
             if not self.count(number, lsn, tokens):
@@ -190,7 +196,7 @@ def _check_payloads(view: ReadView, references: Counter[PayloadKey]) -> None:
         key = PayloadKey(number, digest, int.from_bytes(raw_key[20:], "big"))
         payload = decode_payload(value, key)
         if content_hash(payload.content()) != digest:
-            raise _broken(f"payload {raw_key.hex()} is not what its hash says")
+            raise _broken(f"payload {raw_key.hex()} does not match its hash")
         refs = view.txn.get(raw_key, db=view.dbs.refs)
         counted = 0 if refs is None else decode_refs(refs, key)
         if counted != references[key]:
@@ -199,8 +205,8 @@ def _check_payloads(view: ReadView, references: Counter[PayloadKey]) -> None:
             raise _broken(f"payload {raw_key.hex()} belongs to no log record")
         found += 1
     if found != len(references):
-        kept = view.txn
-        lost = next(k for k in references if kept.get(payload_key(k), db=view.dbs.payloads) is None)
+        txn, payloads = view.txn, view.dbs.payloads
+        lost = next(k for k in references if txn.get(payload_key(k), db=payloads) is None)
         raise _broken(f"payload {payload_key(lost).hex()} is missing but referred to", references[lost], 0)
 
 
@@ -219,7 +225,7 @@ def _items(
         for key, value in cursor:
             if key_bytes is not None and len(key) != key_bytes:
                 raise _broken(f"key {key.hex()} has a wrong length", key_bytes, len(key))
-            # a damaged separator in an inner page: walking finds the key, looking it up does not
+            # with a damaged separator in a branch page iteration finds the key, a lookup does not
             if view.txn.get(key, db=database) != value:
                 raise _broken(f"key {key.hex()} cannot be looked up")
             yield key, value

@@ -1,4 +1,4 @@
-"""The durable store: LMDB, one folder, one process."""
+"""The durable store: an LMDB log in one folder, open in one process. Writes go through the writer thread."""
 
 from __future__ import annotations
 
@@ -6,42 +6,28 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Final, TypeVar
 
 import structlog
 
-from suffixsvc.clock import Due, StoreClock, SystemTime, TimeSource
-from suffixsvc.config import Limits, validate_uuid
-from suffixsvc.errors import (
-    InvalidConfigError,
-    StoreClosedError,
-    StoreError,
-    StoreFullError,
-    SuffixError,
-)
-from suffixsvc.store import datafile, identity, removal
+from suffixsvc.clock import ExpiryCutoff, StoreClock, SystemTime, TimeSource
+from suffixsvc.config import Limits
+from suffixsvc.errors import InvalidConfigError, StoreClosedError, StoreError, StoreFullError, SuffixError
 from suffixsvc.store.checker import check_view
-from suffixsvc.store.clock_record import report_gap
-from suffixsvc.store.environment import Environment, new_node_id, rounded_up
-from suffixsvc.store.folder import prepare_folder
-from suffixsvc.store.operations import Operation, Undo, append_operation
-from suffixsvc.store.read_view import ReadView
-from suffixsvc.store.records import SCHEMA_VERSION, decode_state, state_key
-from suffixsvc.store.scans import Scans
-from suffixsvc.store.tables import WriteView
-from suffixsvc.store.validation import check_namespace, check_now, check_output, check_state_name
+from suffixsvc.store.files import datafile
+from suffixsvc.store.files.folder import prepare_folder
+from suffixsvc.store.lmdb_reader import LmdbReader
+from suffixsvc.store.records.clock_record import report_gap
+from suffixsvc.store.records.output_records import SCHEMA_VERSION
+from suffixsvc.store.records.validation import check_namespace, check_now, check_output, check_state_name
+from suffixsvc.store.transactions import removal
+from suffixsvc.store.transactions.databases import new_node_id
+from suffixsvc.store.transactions.environment import Environment, round_up_map_size
+from suffixsvc.store.transactions.operations import Operation, Undo, append_operation
+from suffixsvc.store.transactions.read_view import ReadView
+from suffixsvc.store.transactions.write_view import WriteView
 from suffixsvc.store.writer import Writer
-from suffixsvc.types import (
-    IncompleteOutput,
-    NamespaceRecord,
-    NewOutput,
-    OutputId,
-    OutputOutline,
-    SegmentRecord,
-    StoredOutput,
-    StoreStats,
-)
+from suffixsvc.types import NamespaceRecord, NewOutput, OutputId, SegmentRecord, StoredOutput, StoreStats
 
 __all__ = ["MIN_LIMIT_BYTES", "LmdbStore"]
 
@@ -49,44 +35,40 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-#: an empty store needs a few dozen pages, and forgetting needs room to work in
+#: an empty store needs a few dozen pages, and deletions need working space
 MIN_LIMIT_BYTES: Final = 1 << 20
 _DEFAULT_MAP_BYTES: Final = 4 << 20
-#: rows of one transaction when many are deleted at once
+#: rows of one transaction of a deletion of many
 _DELETED_ROWS: Final = 256
-#: tokens of one transaction that deletes what has expired; one row in any case
+#: tokens of one transaction that deletes expired outputs; one row in any case
 _DELETED_TOKENS: Final = 1 << 20
-#: rows of one read transaction: an old snapshot keeps freed pages from being used again
-_OUTLINE_ROWS: Final = 4096
-_SEGMENTS: Final = "segments"
-#: an open store that nothing is written to notes so often that it is open
-_KEEP_CLOCK_SECONDS: Final = 600.0
+#: longest time between two clock records of an open store without other writes
+_CLOCK_PERIOD_SECONDS: Final = 600.0
 
 
-class LmdbStore:
+class LmdbStore(LmdbReader):
     """A :class:`suffixsvc.types.Store` in a folder.
 
     Thread-safe. Belongs to the process that opened it: after a fork the child gets StoreClosedError.
     Futures resolve on the writer thread; their callbacks must not call the store and wait.
 
     Args:
-        path: the folder; made where it is missing.
+        path: the folder; created where it is missing.
         map_bytes_initial: the file's first size; it doubles as needed.
-        limit_bytes: the file never grows beyond this; then appends raise StoreFullError. A small
-            part is kept back so that forgetting always works. At least ``MIN_LIMIT_BYTES``.
-        sync: False acknowledges before the data is on the disk: what was acknowledged then survives
-            the end of the process, but a power cut can destroy the whole file.
+        limit_bytes: maximum size of the file; appends beyond it raise StoreFullError. A small part is
+            reserved so that deletions always work. At least ``MIN_LIMIT_BYTES``.
+        sync: False acknowledges before the data is on the disk: acknowledged data then survives the end of
+            the process, but a power cut can destroy the whole file.
         progress: called with (done, total) bytes while an existing file is verified.
-        grace_seconds: how long outputs stay that are due only because the wall clock moved while the folder
-            was closed (:mod:`suffixsvc.clock`).
+        grace_seconds: how long outputs are retained that are due only because the wall clock moved while the
+            folder was closed (:mod:`suffixsvc.clock`).
         clock: the clocks of the machine.
-        crash_hook: called at named points; tests end the process there.
 
     Raises:
         StoreLockedError: the folder is open already.
-        StoreForeignError: there is a file that is not ours, or of another schema version.
-        StoreCorruptError: there is a file that is torn or damaged.
-        StoreFullError, StoreError: the folder cannot be made or written.
+        StoreForeignError: a file is not one of suffixsvc's, or has another schema version.
+        StoreCorruptError: a file is truncated or damaged.
+        StoreFullError, StoreError: the folder cannot be created or written.
     """
 
     def __init__(
@@ -99,16 +81,13 @@ class LmdbStore:
         progress: Callable[[int, int], None] | None = None,
         grace_seconds: float = Limits().expiry_grace_seconds,
         clock: TimeSource | None = None,
-        crash_hook: Callable[[str], None] | None = None,
     ) -> None:
         for name, value, smallest in (
             ("limit_bytes", limit_bytes, MIN_LIMIT_BYTES),
             ("map_bytes_initial", map_bytes_initial, 1),
         ):
             if type(value) is not int or value < smallest:
-                raise InvalidConfigError(
-                    f"{name} makes no sense", expected=f"an integer >= {smallest}", got=repr(value)
-                )
+                raise InvalidConfigError(f"{name} must be an integer >= {smallest}", got=repr(value))
         folder = os.path.abspath(os.fspath(path))
         limit = limit_bytes - limit_bytes % datafile.PAGE_MULTIPLE
         append_cap = limit - _reserve(limit)
@@ -117,30 +96,29 @@ class LmdbStore:
         self._limit = limit_bytes
         environment = Environment(
             folder,
-            map_bytes_initial=min(rounded_up(max(map_bytes_initial, 256 << 10)), append_cap),
+            map_bytes_initial=min(round_up_map_size(max(map_bytes_initial, 256 << 10)), append_cap),
             map_bytes_cap=append_cap,
             sync=sync,
             created_us=check_now(source.wall()),
             progress=progress,
-            hook=crash_hook,
+            sync_point=self._sync_point,
         )
-        self._clock = StoreClock(environment.clock_seen, grace_seconds=grace_seconds, source=source)
-        self._clock_kept = self._clock.now()
+        super().__init__(environment)
+        self._clock = StoreClock(environment.stored_clock, grace_seconds=grace_seconds, source=source)
+        self._clock_stored_at = self._clock.now()
         self._opened_lsn = environment.snapshot.counters.last_lsn
         self._opened_txn = environment.snapshot.counters.txn
-        with environment.read() as (txn, snapshot):
-            spared = ReadView(txn, environment.dbs, snapshot).any_expired_in_gap(self._clock.due())
-        report_gap(self._clock, environment.path, spared)
-        scans = Scans(environment)
-        writer = Writer(
+        with self._view() as view:
+            has_grace_outputs = view.any_expired_in_gap(self._clock.expiry_cutoff())
+        report_gap(self._clock, environment.path, has_grace_outputs)
+        self._writer = writer = Writer(
             environment,
             append_cap=append_cap,
             free_cap=limit,
-            on_deleted=scans.hand_over,
+            on_deleted=self._scans.record_deletions,
             clock=self._clock,
-            hook=crash_hook,
+            sync_point=self._sync_point,
         )
-        self._environment, self._scans, self._writer = environment, scans, writer
         # also runs at interpreter exit, while the (daemon) writer thread still does
         self._finalizer = weakref.finalize(self, _shut_down, environment.pid, writer)
         try:
@@ -152,9 +130,15 @@ class LmdbStore:
             self.close()
             raise
 
+    @staticmethod
+    def _sync_point(_name: str) -> None:
+        """See :mod:`suffixsvc.runtime.sync_points`."""
+
     def _upgrade(self) -> None:
-        """A folder of an older schema becomes one of the current, which earlier releases refuse: they would
-        delete rows and leave their tombstones, or entries of their uuids."""
+        """Upgrade the folder to the current schema, which earlier releases refuse to open.
+
+        They would delete rows and leave their tombstones, or the entries of their uuids.
+        """
         environment = self._environment
         try:
             self._writer.call(
@@ -162,41 +146,40 @@ class LmdbStore:
                     lambda view: view.upgrade(environment.add_databases(view.txn), new_node_id()), frees=True
                 )
             )
-        except StoreFullError as error:  # it is served as it is
+        except StoreFullError as error:  # served in the old schema
             log.warning("no room for the new schema", folder=environment.path, error=str(error))
             return
         environment.reload()
         log.info("data folder upgraded", folder=environment.path, schema=environment.schema)
 
     def _undo_unfinished(self) -> None:
-        """What a crash left of appends that took several transactions. Where that cannot be deleted yet, the
-        folder opens all the same: to make room in it, it has to be open."""
-        with self._environment.read() as (txn, snapshot):
-            found = ReadView(txn, self._environment.dbs, snapshot).unfinished()
+        """Delete the rows of appends of several transactions that a crash interrupted.
+
+        The folder opens even if that fails for now: space can only be freed in an open store.
+        """
+        with self._view() as view:
+            found = view.unfinished()
         for ranges in found:
             left = [lsn for first, last in ranges for lsn in range(first, last + 1)]
             log.info("unfinished append found", folder=self._environment.path, outputs=len(left))
-            self._writer.take_back(Undo(left))
+            self._writer.undo_append(Undo(left))
 
     def add_namespace(self, record: NamespaceRecord) -> NamespaceRecord:
+        """Create the namespace, or fill in its fingerprint; durable when it returns."""
         check_namespace(record)
         return self._writer.call(Operation(lambda view: view.add_namespace(record)))
 
-    def namespaces(self) -> list[NamespaceRecord]:
-        self._environment.require_usable()
-        rows = self._environment.snapshot.names.by_path.values()
-        return sorted((NamespaceRecord(r.path, r.tokenizer) for r in rows), key=lambda r: r.path)
-
     def delete_namespace(self, path: str, between: Callable[[], object] | None = None) -> int:
-        number = self._writer.call(Operation(lambda view: removal.begin(view, path), frees=True))
+        """Delete a namespace in bounded transactions; return its number of outputs."""
+        number = self._writer.call(Operation(lambda view: removal.mark_deleting(view, path), frees=True))
         return self._delete_rest(number, between)
 
     def _finish_deletions(self) -> None:
-        """What a crash, or a lack of room, left of deleted namespaces."""
+        """Continue deletions of namespaces that a crash or a full disk interrupted."""
         for row in list(self._environment.snapshot.names.deleting.values()):
             try:
                 outputs = self._delete_rest(row.namespace_id)
-            except StoreFullError as error:  # nothing sees what is left of it
+            except StoreFullError as error:  # the remaining rows are not visible
                 log.warning("no room to finish a deletion", namespace=row.path, error=str(error))
             else:
                 log.info("deletion finished", namespace=row.path, outputs=outputs)
@@ -209,17 +192,18 @@ class LmdbStore:
                 return outputs
             if between is not None:
                 between()
-        raise AssertionError("a deletion has an end")
+        raise AssertionError("_in_slices ended before the deletion")
 
-    def _delete_part(self, number: int, rows: int) -> removal.Part:
-        return self._writer.call(Operation(lambda view: removal.part(view, number, rows), frees=True))
+    def _delete_part(self, number: int, rows: int) -> removal.DeletedSlice:
+        return self._writer.call(Operation(lambda view: removal.delete_slice(view, number, rows), frees=True))
 
     def append(
         self,
         outputs: Sequence[NewOutput],
         create: Sequence[NamespaceRecord] = (),
-        decided: Callable[[list[OutputId] | None], None] | None = None,
+        on_committed: Callable[[list[OutputId] | None], None] | None = None,
     ) -> Future[list[OutputId]]:
+        """Log outputs, all or none, in order; the future holds their ids once they are durable."""
         operation: Operation[list[OutputId]]
         try:
             for record in create:
@@ -227,55 +211,65 @@ class LmdbStore:
             checked = [check_output(output) for output in outputs]
             written_us = self._clock.now_us()
         except SuffixError as e:
-            operation = Operation(lambda view: [], decided=decided)
+            operation = Operation(lambda view: [], on_committed=on_committed)
             operation.fail(e)
             return operation.future
-        return self._writer.submit(append_operation(checked, written_us, create, decided))
+        return self._writer.submit(append_operation(checked, written_us, create, on_committed))
 
     def set_deletion_listener(self, listener: Callable[[Sequence[StoredOutput]], None]) -> None:
+        """Call ``listener`` on the writer thread after every commit that deleted outputs, with these."""
         self._writer.listener = listener
 
     def barrier(self) -> None:
-        self._writer.call_idle(lambda: None)
+        """Wait until the deletion listener has received the deletions of earlier commits."""
+        self._writer.call_between_transactions(lambda: None)
 
     def forget(self, namespace: str, output_id: OutputId) -> StoredOutput:
+        """Delete one output durably and return it; UnknownOutputError if it is not there."""
         return self._writer.call(Operation(lambda view: view.delete(output_id, namespace), frees=True))
 
     def forget_many(self, namespace: str, output_ids: Sequence[OutputId]) -> list[StoredOutput]:
+        """Delete those of the outputs that are there, in bounded transactions; return them by id."""
         self._environment.snapshot.names.require(namespace)
         ids = sorted(set(output_ids))
-        gone: list[StoredOutput] = []
+        removed: list[StoredOutput] = []
         done = 0
 
         def delete(rows: int) -> int:
             part = ids[done : done + rows]
-            gone.extend(self._delete(lambda view: view.delete_many(namespace, part)))
+            removed.extend(self._delete(lambda view: view.delete_many(namespace, part)))
             return len(part)
 
         for rows in self._in_slices(delete):
             done += rows
             if done == len(ids):
                 break
-        return gone
+        return removed
 
     @property
     def clock(self) -> StoreClock:
+        """The clock that stamps outputs and that their TTL is counted in."""
         return self._clock
 
     def expire(self, now: float | None = None) -> list[StoredOutput]:
-        due = self._clock.due() if now is None else Due.at(check_now(now))
-        self._keep_clock(_KEEP_CLOCK_SECONDS)
+        """Delete expired outputs in one transaction and return them; call it until it returns none.
+
+        Args:
+            now: seconds in store time; without the grace period of :mod:`suffixsvc.clock`.
+        """
+        cutoff = self._clock.expiry_cutoff() if now is None else ExpiryCutoff.at(check_now(now))
+        self._store_clock(_CLOCK_PERIOD_SECONDS)
 
         def delete(rows: int) -> list[StoredOutput]:
             return self._delete(
-                lambda view: view.delete_expired(due, self._opened_lsn, rows, _DELETED_TOKENS)
+                lambda view: view.delete_expired(cutoff, self._opened_lsn, rows, _DELETED_TOKENS)
             )
 
-        gone = next(self._in_slices(delete))
-        return sorted(gone, key=lambda stored: stored.output_id)
+        removed = next(self._in_slices(delete))
+        return sorted(removed, key=lambda stored: stored.output_id)
 
     def _in_slices(self, work: Callable[[int], T]) -> Iterator[T]:
-        """Call it again and again with how many rows a transaction may take: fewer where there is no room."""
+        """Call ``work`` repeatedly with the row limit of a transaction, halved when there is no room."""
         rows = _DELETED_ROWS
         while True:
             try:
@@ -290,46 +284,10 @@ class LmdbStore:
     def _delete(self, apply: Callable[[WriteView], list[StoredOutput]]) -> list[StoredOutput]:
         return self._writer.call(Operation(apply, frees=True))
 
-    def output_ids(
-        self, namespace: str, first: OutputId, last: OutputId, limit: int | None = None
-    ) -> list[OutputId]:
-        with self._environment.read() as (txn, snapshot):
-            number = snapshot.names.require(namespace).namespace_id
-            view = ReadView(txn, self._environment.dbs, snapshot)
-            return view.lsns(number, max(first, 1) - 1, last, 2**64 if limit is None else limit)
-
-    @property
-    def node_id(self) -> int:
-        return self._environment.snapshot.node_id
-
-    def find(self, namespace: str, uuid: bytes) -> OutputId | None:
-        validate_uuid(uuid)
-        with self._environment.read() as (txn, snapshot):
-            view = ReadView(txn, self._environment.dbs, snapshot)
-            record = identity.find(view, snapshot.names.require(namespace).namespace_id, uuid)
-            return None if record is None else record.lsn
-
-    def incomplete(self, session_id: str) -> list[IncompleteOutput]:
-        with self._environment.read() as (txn, snapshot):
-            return identity.incomplete(ReadView(txn, self._environment.dbs, snapshot), session_id)
-
-    @property
-    def segment_folder(self) -> Path | None:
-        return Path(self._environment.path).with_name(_SEGMENTS)
-
-    def segments(self, namespace: str) -> list[SegmentRecord]:
-        self._environment.require_usable()
-        snapshot = self._environment.snapshot
-        return list(snapshot.manifests.get(snapshot.names.require(namespace).namespace_id, ()))
-
-    def tombstones(self, namespace: str) -> dict[OutputId, int]:
-        with self._environment.read() as (txn, snapshot):
-            number = snapshot.names.require(namespace).namespace_id
-            return ReadView(txn, self._environment.dbs, snapshot).tombstones(number)
-
     def add_segment(
         self, namespace: str, name: str, file_bytes: int, outputs: Mapping[OutputId, int]
     ) -> SegmentRecord:
+        """Add a segment of these outputs (id -> tokens) to the manifest; ManifestError changes nothing."""
         return self._writer.call(
             Operation(lambda view: view.add_segment(namespace, name, file_bytes, outputs), 1024)
         )
@@ -337,6 +295,7 @@ class LmdbStore:
     def replace_segments(
         self, namespace: str, names: Sequence[str], name: str, file_bytes: int, left_out: Sequence[OutputId]
     ) -> SegmentRecord:
+        """Replace adjacent segments by one; remove the tombstones of ``left_out``."""
         return self._writer.call(
             Operation(
                 lambda view: view.replace_segments(namespace, names, name, file_bytes, left_out),
@@ -346,44 +305,17 @@ class LmdbStore:
         )
 
     def drop_segments(self, namespace: str, names: Sequence[str]) -> None:
+        """Remove segments and the tombstones of their ranges from the manifest."""
         self._writer.call(Operation(lambda view: view.drop_segments(namespace, names), frees=True))
 
-    def get(self, output_id: OutputId) -> StoredOutput:
-        with self._environment.read() as (txn, snapshot):
-            return ReadView(txn, self._environment.dbs, snapshot).output(output_id)
-
-    def scan(self, namespace: str | None = None, *, from_lsn: int = 0) -> Iterator[StoredOutput]:
-        self._environment.require_usable()
-        names = self._environment.snapshot.names
-        number = None if namespace is None else names.require(namespace).namespace_id
-        return self._scans.run(number, from_lsn)
-
-    def outline(self, namespace: str) -> Iterator[OutputOutline]:
-        after = 0
-        while True:
-            with self._environment.read() as (txn, snapshot):
-                view = ReadView(txn, self._environment.dbs, snapshot)
-                number = snapshot.names.require(namespace).namespace_id
-                part = view.outline(number, after, _OUTLINE_ROWS)
-            yield from part
-            if len(part) < _OUTLINE_ROWS:
-                return
-            after = part[-1].output_id
-
     def put_state(self, namespace: str, name: str, value: bytes) -> None:
+        """Store a small derived blob with a namespace; durable when it returns."""
         check_state_name(name)
         blob = bytes(value)
         self._writer.call(Operation(lambda view: view.put_state(namespace, name, blob), len(blob)))
 
-    def get_state(self, namespace: str, name: str) -> bytes | None:
-        check_state_name(name)
-        with self._environment.read() as (txn, snapshot):
-            number = snapshot.names.require(namespace).namespace_id
-            key = state_key(number, name)
-            raw = txn.get(key, db=self._environment.dbs.state)
-            return None if raw is None else decode_state(raw, key)
-
     def failure(self) -> StoreError | None:
+        """Return why appends fail at this moment, or None."""
         try:
             self._environment.require_usable()
         except StoreClosedError as error:
@@ -391,6 +323,7 @@ class LmdbStore:
         return self._writer.failure()
 
     def stats(self) -> StoreStats:
+        """Return totals of the last commit, disk usage and counts of recoveries."""
         self._environment.require_usable()
         counters = self._environment.snapshot.counters
         return StoreStats(
@@ -406,23 +339,24 @@ class LmdbStore:
         )
 
     def check(self) -> None:
-        """Walk every page, then every record. Writes wait for the first part."""
-        view, finish = self._writer.call_idle(self._verified_view)
+        """Verify every page, then every record; StoreCorruptError. Writes wait for the first part."""
+        view, finish = self._writer.call_between_transactions(self._verified_view)
         try:
             check_view(view)
         finally:
             finish()
 
     def close(self) -> None:
+        """Finish queued writes, close the environment and release the lock. Idempotent."""
         if self._environment.pid == os.getpid():
-            # a file that was only read stays as it is
+            # a file that was only read is left unchanged
             if self._environment.snapshot.counters.txn != self._opened_txn:
-                self._keep_clock(0.0)
+                self._store_clock(0.0)
             self._writer.close()
         self._finalizer.detach()
 
     def _verified_view(self) -> tuple[ReadView, Callable[[], None]]:
-        """The last commit, its pages walked while nobody writes, and how to let go of it."""
+        """Verify the pages of the last commit without concurrent writes; return its view and its end."""
         environment = self._environment
         datafile.require_whole(environment.path, datafile.inspect(environment.path))
         datafile.require_own_commits(environment.path)
@@ -430,31 +364,31 @@ class LmdbStore:
         txn, finish = environment.begin_long_read()
         return ReadView(txn, environment.dbs, environment.snapshot), finish
 
-    def _keep_clock(self, seconds: float) -> None:
-        """Note that the store is open, unless that was done in so many seconds. Commits note it too."""
+    def _store_clock(self, seconds: float) -> None:
+        """Write the clock record unless that was done within ``seconds``. Commits write it, too."""
         now = self._clock.now()
-        if abs(now - self._clock_kept) < seconds:
+        if abs(now - self._clock_stored_at) < seconds:
             return
-        self._clock_kept = now
+        self._clock_stored_at = now
         try:
-            self._writer.call(Operation(lambda view: view.keep_clock(self._clock.reading()), frees=True))
+            self._writer.call(Operation(lambda view: view.put_clock(self._clock.reading()), frees=True))
         except StoreClosedError:
             return
-        except StoreError as error:  # the next opening sees a longer gap, and gives what is due its grace
-            log.warning("the time is not kept", folder=self._environment.path, error=str(error))
+        except StoreError as error:  # the next open sees a longer gap, and grants its grace period
+            log.warning("clock record not written", folder=self._environment.path, error=str(error))
 
 
 def _reserve(limit: int) -> int:
-    """Bytes that only operations which make room may use."""
+    """Return the bytes that only deletions may use."""
     share = limit // 32
-    return rounded_up(min(max(share, 256 << 10), 4 << 20))
+    return round_up_map_size(min(max(share, 256 << 10), 4 << 20))
 
 
 def _shut_down(pid: int, writer: Writer) -> None:
-    """For a store that nobody closed: at interpreter exit, or when it is collected."""
+    """Close a store that its owner did not close: at interpreter exit, or when it is collected."""
     if pid != os.getpid():
         return
     if writer.is_current_thread():  # collected in a callback: the thread cannot wait for itself
-        writer.finish_soon()
+        writer.request_close()
     else:
         writer.close()

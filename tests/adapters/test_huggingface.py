@@ -20,8 +20,8 @@ pytestmark = pytest.mark.adapters
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from suffixsvc_driver.adapters import TrackerConfig  # noqa: E402
-from suffixsvc_driver.adapters.huggingface import SuffixCandidates, SuffixDecoding  # noqa: E402
+from suffixsvc_adapters import TrackerConfig  # noqa: E402
+from suffixsvc_adapters.huggingface import SuffixCandidates, SuffixDecoding  # noqa: E402
 
 VOCAB = 61
 PROMPTS = ([3, 4, 5], [7, 8, 9, 7, 8], [3, 4, 5], [7, 8, 9, 7, 8])
@@ -77,7 +77,7 @@ def test_tokens_are_those_of_plain_generate(model: Any, cache: SuffixCache, deco
     stats = decoding.stats
     assert stats.opened == len(PROMPTS)
     assert stats.accepted > 100  # of 240: the second half is the first half again
-    decoding.tracker.settle()
+    decoding.tracker.flush()
     kept = [stored.output.token_ids.tolist() for stored in cache._store.scan("tiny")]
     assert kept == [generate(model, prompt)[len(prompt) :] for prompt in PROMPTS]  # to the last token
 

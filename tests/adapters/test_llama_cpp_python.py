@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.tiny_gguf import write_tiny_llama
-from support.tiny_kinds import write_tiny_lfm2, write_tiny_mamba
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import InvalidConfigError, TokenizerMismatchError
+from support.tiny_gguf import write_tiny_llama
+from support.tiny_kinds import write_tiny_lfm2, write_tiny_mamba
 
 llama_cpp = pytest.importorskip("llama_cpp")
 
-from suffixsvc_driver.adapters import SessionTracker, TrackerConfig  # noqa: E402
-from suffixsvc_driver.adapters.llama_cpp_python import SuffixDraftModel, attach, fingerprint  # noqa: E402
+from suffixsvc_adapters import SessionTracker, TrackerConfig  # noqa: E402
+from suffixsvc_adapters.llama_cpp_python import SuffixDraftModel, attach, fingerprint  # noqa: E402
 
 
 def make(path: Path, **settings: Any) -> Any:
@@ -150,7 +150,7 @@ def test_the_namespace_belongs_to_the_models_tokenizer(
     llama = make(tiny_model, logits_all=True)
     with attach(llama, cache, "tiny"):
         pass
-    from suffixsvc_driver.targets.llama_model import LlamaModel
+    from suffixsvc_driver.targets.llama.model import LlamaModel
 
     with LlamaModel(tiny_model, vocab_only=True) as model:
         assert fingerprint(llama) == model.vocabulary.fingerprint

@@ -12,20 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 import structlog
-from suffixsvc_driver.adapters import SessionTracker, TrackerConfig
-from suffixsvc_driver.adapters.examples.recorded_calls import Call
-from suffixsvc_driver.adapters.examples.sglang_batch import NgramWorker
-from suffixsvc_driver.adapters.sglang_ngram import (
+
+from suffixsvc import SuffixCache
+from suffixsvc.errors import InvalidConfigError, InvalidInputError
+from suffixsvc.types import Draft
+from suffixsvc_adapters import SessionTracker, TrackerConfig
+from suffixsvc_adapters.sglang_ngram import (
     SuffixCorpus,
     after_worker_init,
     before_prepare_draft_tokens,
     register,
 )
-from suffixsvc_driver.adapters.tree_mask import tree_and_mask
-
-from suffixsvc import SuffixCache
-from suffixsvc.errors import InvalidConfigError, InvalidInputError
-from suffixsvc.types import Draft
+from suffixsvc_adapters.tree_mask import tree_and_mask
+from support.recorded_calls import Call
+from support.sglang_ngram_worker import NgramWorker
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_batch_writes_its_texts_and_they_are_kept(
         assert worker.rates.accepted > worker.rates.tokens / 3
     corpus.close()
     assert corpus.stats.failures == 0
-    assert corpus.stats.opened == 20  # nobody had to begin anew
+    assert corpus.stats.opened == 20  # no request needed a second session
     assert sorted(worker.texts) == sorted(call.response for call in recorded[:20])
     with SuffixCache(folder) as cache:
         cache.check()
@@ -136,7 +136,7 @@ def test_without_its_prompt_a_request_is_drafted_for_from_its_tail() -> None:
         corpus.batch_get(["x"], [[1, 2, 3]], [1100])  # 95 tokens were never shown
         assert tracker.stats.opened == 2
         corpus.erase_match_state(["x", "never heard of"])
-        tracker.settle()
+        tracker.flush()
         assert tracker.stats.live == 1
         assert [s.output.token_ids.tolist() for s in cache._store.scan("a")] == [[1, 2, 3]]
 
@@ -156,7 +156,7 @@ def test_a_request_that_was_retracted_begins_anew() -> None:
         corpus.erase_match_state(["x"])
         ask([*wrote, 73])
         corpus.reset()
-        tracker.settle()
+        tracker.flush()
         kept = [stored.output.token_ids.tolist() for stored in cache._store.scan("a")]
         assert kept == [wrote, [*wrote, 73]]
 

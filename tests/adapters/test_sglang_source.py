@@ -5,11 +5,8 @@ from __future__ import annotations
 import ast
 
 import pytest
-from suffixsvc_driver.adapters.sglang_ngram import (
-    SuffixCorpus,
-    after_worker_init,
-    before_prepare_draft_tokens,
-)
+
+from suffixsvc_adapters.sglang_ngram import SuffixCorpus, after_worker_init, before_prepare_draft_tokens
 from support.engine_source import calls, class_of, function_of, methods_called, must_take, parameters, parsed
 
 pytestmark = pytest.mark.adapters
@@ -32,7 +29,7 @@ def test_every_method_that_the_worker_calls_is_there_with_its_parameters() -> No
         assert names == list(code.co_varnames[1 : code.co_argcount]), name
 
 
-def test_nobody_else_speaks_to_the_corpus() -> None:
+def test_only_the_worker_calls_the_corpus() -> None:
     """The scheduler's corpora go through the worker, whose methods the plugin leaves as they are."""
     manager = ast.unparse(parsed(SRT + "speculative/external_corpus_manager.py"))
     assert "ngram_corpus" not in manager

@@ -16,14 +16,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from suffixsvc_driver.adapters import SessionTracker, TrackerConfig
-from suffixsvc_driver.adapters.examples.recorded_calls import Call
-from suffixsvc_driver.adapters.examples.trtllm_drafter import Drafter
-from suffixsvc_driver.adapters.trtllm_endpoint import MAX_BODY_BYTES, TRTLLM_CONFIG, DraftEndpoint, main
-from support.serving import PATIENCE_S, eventually
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import ListenError
+from suffixsvc_adapters import SessionTracker, TrackerConfig
+from suffixsvc_adapters.trtllm_endpoint import MAX_BODY_BYTES, TRTLLM_CONFIG, DraftEndpoint, main
+from support.recorded_calls import Call
+from support.serving import PATIENCE_S, eventually
+from support.trtllm_api_drafter import Drafter
 
 TEXT = [11, 12, 13, 14, 15, 16, 17, 18]
 
@@ -70,7 +70,7 @@ def test_a_drafter_writes_its_texts_and_they_are_kept(
     assert drafter.texts == [call.response for call in calls]
     assert drafter.rates.accepted > drafter.rates.tokens / 3
     endpoint.tracker.end_all()
-    endpoint.tracker.settle()
+    endpoint.tracker.flush()
     kept = [tuple(stored.output.token_ids.tolist()) for stored in cache._store.scan("trt")]
     assert len(kept) == len(calls)
     for output, call in zip(kept, calls, strict=True):
@@ -109,10 +109,10 @@ def test_drafts_keep_to_what_is_asked(endpoint: DraftEndpoint) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
-        (b"{", 400, "no JSON"),
-        (b"\xff\xfe", 400, "no JSON"),
-        (b"[" * 100_000, 400, "no JSON"),
-        ([1, 2], 400, "no object"),
+        (b"{", 400, "must be JSON"),
+        (b"\xff\xfe", 400, "must be JSON"),
+        (b"[" * 100_000, 400, "must be JSON"),
+        ([1, 2], 400, "must be a JSON object"),
         ({}, 400, "prefix"),
         (asked("1,2"), 400, "prefix"),
         (asked([1, -2]), 400, "ids in 0"),
@@ -124,7 +124,7 @@ def test_drafts_keep_to_what_is_asked(endpoint: DraftEndpoint) -> None:
         (asked([1], max_draft_tokens=True), 400, "max_draft_tokens"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_told_so(
+def test_invalid_requests_are_refused_with_a_reason(
     body: Any, status: int, says: str, endpoint: DraftEndpoint
 ) -> None:
     got, answer = post(endpoint, body)
@@ -148,7 +148,7 @@ def test_only_json_and_never_too_much_of_it(endpoint: DraftEndpoint) -> None:
     connection.close()
 
 
-def test_a_caller_that_goes_away_harms_nobody(endpoint: DraftEndpoint) -> None:
+def test_a_disconnecting_caller_does_not_affect_others(endpoint: DraftEndpoint) -> None:
     where = urlsplit(endpoint.url)
     head = b"POST /draft HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
     for bytes_sent in (b"", b"POST", head, head + b'{"prefix"', b"\x00\xff\r\n\r\n"):
@@ -230,9 +230,9 @@ def test_addresses_that_others_can_reach_are_refused(cache: SuffixCache) -> None
             assert threading.active_count() <= threads
 
 
-def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+def test_the_command_serves_until_sigterm(tmp_path: Path) -> None:
     ready = tmp_path / "ready.json"
-    command = [sys.executable, "-m", "suffixsvc_driver.adapters.trtllm_endpoint", "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "suffixsvc_adapters.trtllm_endpoint", "--listen", "127.0.0.1:0"]
     command += ["--data", str(tmp_path / "cache"), "--namespace", "trt", "--ready-file", str(ready)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         eventually(lambda: ready.exists() or process.poll() is not None, "the endpoint is ready")
@@ -249,10 +249,10 @@ def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--listen", "nowhere"], "not an address"),
-        (["--listen", "127.0.0.1:99999"], "not an address"),
+        (["--listen", "nowhere"], "the listen address must be"),
+        (["--listen", "127.0.0.1:99999"], "the listen address must be"),
         (["--listen", "0.0.0.0:0"], "refusing to listen"),
-        (["--target", "unix:/x", "--data", "/y"], "cannot both"),
+        (["--target", "unix:/x", "--data", "/y"], "must not both be set"),
         (["--namespace", "//"], "namespace"),
         (["--ready-file", "/nowhere/at/all/ready"], "ready file"),
     ],

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import vllm_run
 
 from suffixsvc import SuffixCache
+from support import vllm_run
 
 pytestmark = [
     pytest.mark.adapters,

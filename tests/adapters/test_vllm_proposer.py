@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import structlog
-from suffixsvc_driver.adapters.examples.recorded_calls import Call
-from suffixsvc_driver.adapters.examples.vllm_rows import END_OF_SEQUENCE, Rows, Sampling, as_recorded
-from suffixsvc_driver.adapters.vllm_proposer import SuffixProposer
-from support.serving import eventually, serving, socket_dir
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import InvalidConfigError
+from suffixsvc_adapters.vllm_proposer import SuffixProposer
+from support.recorded_calls import Call
+from support.serving import eventually, serving, socket_dir
+from support.vllm_model_runner import END_OF_SEQUENCE, Rows, Sampling, as_recorded
 
 LENGTH = 4096
 VOCABULARY = 151_936
@@ -64,7 +64,7 @@ def test_every_output_is_kept_whole_however_the_rows_move(
 
     rows = Rows(4, LENGTH, look)
     for call in calls:
-        rows.add([call], steps_to_read=rng.randrange(1, 4))
+        rows.add([call], prefill_steps=rng.randrange(1, 4))
     going = True
     while going:
         going = rows.step(proposer)
@@ -167,7 +167,7 @@ def test_where_only_rows_are_known_the_models_ends_of_text_end_a_response(
                 pass
     proposer.close()
     assert [entry["log_level"] for entry in logs] == ["warning"]
-    assert "requests are not where they were" in logs[0]["event"]
+    assert "requests were not found" in logs[0]["event"]
     assert kept(tmp_path / "cache") == sorted(2 * [call.response for call in calls])
 
 
@@ -221,8 +221,8 @@ def test_one_odd_call_does_not_make_the_requests_unknown_for_ever(
     assert rows.rates.accepted > rows.rates.tokens / 5
     assert proposer.stats.failures == 0
     assert kept(tmp_path / "cache") == sorted(call.response for call in calls)
-    assert [entry["event"] for entry in logs if "not where they were" in entry["event"]] == [
-        "vLLM's requests are not where they were: no drafts in this step"
+    assert [entry["event"] for entry in logs if "were not found" in entry["event"]] == [
+        "vLLM's requests were not found: no drafts in this step"
     ]
 
 
@@ -239,7 +239,7 @@ def test_requests_that_are_found_later_go_on_where_their_rows_were(
         while rows.step(odd):
             pass
         assert len(logs) == 1
-        assert "only its model's ends of text are known" in logs[0]["event"]
+        assert "only end-of-sequence tokens end outputs" in logs[0]["event"]
         sequences = proposer.tracker.stats.opened if proposer.tracker is not None else 0
         proposer.close()
     assert odd.odd_steps == 5
@@ -258,7 +258,7 @@ def test_an_output_is_kept_when_its_response_ends_not_when_the_process_does(reco
     going = True
     while going:
         going = rows.step(proposer)
-        proposer.tracker.settle()
+        proposer.tracker.flush()
         assert proposer.stats.closed == len(rows.texts)
     assert (proposer.stats.closed, proposer.stats.live) == (7, 0)
     proposer.close()
@@ -355,7 +355,7 @@ def test_whatever_vllm_hands_over_nothing_is_raised() -> None:
     ):
         with structlog.testing.capture_logs():
             assert proposer.propose(sampled, lengths, buffer, slot_mappings=7) == expected  # type: ignore[arg-type]
-    assert proposer.propose(*fine)[0]  # and it goes on
+    assert proposer.propose(*fine)[0]  # later calls work
     assert proposer.load_model(object()) is None
     proposer.close()
     assert proposer.propose(*fine) == [[], []]
@@ -387,12 +387,12 @@ def test_rows_are_stepped_in_one_message_through_a_service(recorded: list[Call])
         assert cache.namespace("vllm").stats().tokens == total
 
 
-def test_settings_that_make_no_sense_keep_vllm_from_starting() -> None:
-    with pytest.raises(InvalidConfigError, match="there is no setting 'namspace'"):
+def test_invalid_settings_keep_vllm_from_starting() -> None:
+    with pytest.raises(InvalidConfigError, match="unknown setting 'namspace'"):
         SuffixProposer(config(namspace="x"))
     wrong = config()
     wrong.additional_config = {"suffixsvc": "unix:/run/x"}
-    with pytest.raises(InvalidConfigError, match="no mapping"):
+    with pytest.raises(InvalidConfigError, match="must be a mapping"):
         SuffixProposer(wrong)
     wrong.additional_config = object()  # a platform's own class: the environment rules
     SuffixProposer(wrong).close()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 
 import pytest
-from suffixsvc_driver.adapters.vllm_proposer import SuffixProposer
+
+from suffixsvc_adapters.vllm_proposer import SuffixProposer
 from support.engine_source import calls, class_of, fields, function_of, must_take, parameters, parsed
 
 pytestmark = pytest.mark.adapters

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
-from suffixsvc_bench.build_bench.options import SECTIONS, BuildBenchOptions
-from suffixsvc_bench.build_bench.processes import run_part, run_program
-from suffixsvc_bench.build_bench.run import run_build_bench
-from suffixsvc_bench.build_bench.tables import build_grids
-from suffixsvc_bench.build_bench.texts import made_up, source_text, write_ids
-from suffixsvc_bench.page import publish
-from suffixsvc_caches.logs import LogTally, ReadOptions, find_logs, read_calls
 from typer.testing import CliRunner
 
-from suffixsvc.cli.bench_build import bench_build
 from suffixsvc.errors import InvalidInputError, StoreError
+from suffixsvc_bench.build.options import SECTIONS, BuildBenchOptions
+from suffixsvc_bench.build.processes import run_part, run_program
+from suffixsvc_bench.build.run import run_build_bench
+from suffixsvc_bench.build.tables import build_grids
+from suffixsvc_bench.build.texts import source_text, synthetic_outputs, write_ids
+from suffixsvc_bench.page import publish
+from suffixsvc_caches.logs import ReadOptions, ReadReport, find_logs, read_calls
+from suffixsvc_cli.bench.build import bench_build
 
 pytest.importorskip("pyarrow")
 
@@ -46,7 +46,7 @@ def results() -> dict[str, Any]:
     return found
 
 
-def test_every_figure_is_of_the_tokens_asked_for(results: dict[str, Any]) -> None:
+def test_every_result_is_of_the_requested_tokens(results: dict[str, Any]) -> None:
     tokens = results["tokens"]
     assert {each["tokens"] for each in (*tokens["native"], *tokens["builds"])} == {20_000}
     assert [(each["orders"], each["workers"]) for each in tokens["builds"]] == [
@@ -71,7 +71,7 @@ def test_both_ways_of_export_write_the_same(results: dict[str, Any]) -> None:
     assert export["counted"]["records"] == export["stored"]["records"] > 5_000
 
 
-def test_a_whole_cache_is_the_standard_for_smaller_ones(results: dict[str, Any]) -> None:
+def test_pruned_caches_are_relative_to_the_unpruned_one(results: dict[str, Any]) -> None:
     (log,) = results["pruning"]
     assert log["calls"] == 44
     assert log["held_out_calls"] == 10
@@ -83,7 +83,7 @@ def test_a_whole_cache_is_the_standard_for_smaller_ones(results: dict[str, Any])
         assert all(each["of_whole"] == each["n_accept"] / whole["n_accept"] for each in cut)
 
 
-def test_sections_that_were_not_asked_for_are_left_out(results: dict[str, Any]) -> None:
+def test_unselected_sections_are_omitted(results: dict[str, Any]) -> None:
     assert [name for name in SECTIONS if results[name] is None] == ["text", "llama", "cluster"]
     goals, *grids = build_grids(results)
     assert len(grids) == 4
@@ -111,7 +111,7 @@ def test_from_text_and_beside_a_program_in_llamas_place(real_model: Path, tmp_pa
         "import subprocess, sys\n"
         "given = dict(zip(sys.argv[2::2], sys.argv[3::2]))\n"
         "assert sys.argv[1] == '--no-escape'\n"
-        "subprocess.run([sys.executable, '-m', 'suffixsvc.cli', 'build', given['-f'],\n"
+        "subprocess.run([sys.executable, '-m', 'suffixsvc_cli', 'build', given['-f'],\n"
         "    '--tokenizer', given['-m'], '--lookup-static', given['-lcs'], '--exact-counts', '--force'],\n"
         "    check=True)\n"
     )
@@ -138,12 +138,12 @@ def test_from_text_and_beside_a_program_in_llamas_place(real_model: Path, tmp_pa
 
 def test_token_ids_are_those_of_the_seed_and_come_back(tmp_path: Path) -> None:
     path = tmp_path / "ids.parquet"
-    assert write_ids(path, made_up(5_000, 3)) == 5_000
+    assert write_ids(path, synthetic_outputs(5_000, 3)) == 5_000
     (file,) = find_logs([path], ReadOptions())
-    read = [call.response for call in read_calls(file, ReadOptions(), LogTally())]
+    read = [call.response for call in read_calls(file, ReadOptions(), ReadReport())]
     assert len(read) == 10
-    assert all(np.array_equal(a, b) for a, b in zip(read, made_up(5_000, 3), strict=True))
-    assert not np.array_equal(read[0], next(made_up(5_000, 4)))
+    assert all(np.array_equal(a, b) for a, b in zip(read, synthetic_outputs(5_000, 3), strict=True))
+    assert not np.array_equal(read[0], next(synthetic_outputs(5_000, 4)))
 
 
 def test_the_text_of_every_machine_has_its_size_and_no_newline_at_its_end(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_what_cannot_work_is_refused_before_anything_is_measured(tmp_path: Path)
         assert isinstance(CliRunner().invoke(app, arguments).exception, InvalidInputError)
 
 
-def test_a_part_that_breaks_off_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="no data folder"):
+def test_a_part_that_fails_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"data\.mdb"):
         run_part("export_folder", data=tmp_path, folder=tmp_path)
     with pytest.raises(StoreError, match="failed"):
         run_program([sys.executable, "-c", "raise SystemExit(3)"])

@@ -1,4 +1,4 @@
-"""`bench decode`: pairs and intervals, what runs in which order, other programs' words, prices."""
+"""`bench decode`: pairs and intervals, what runs in which order, other programs' words, costs."""
 
 from __future__ import annotations
 
@@ -9,22 +9,28 @@ from typing import Any
 
 import numpy as np
 import pytest
-from suffixsvc_bench.decode.best import Best, best_of, write_best
-from suffixsvc_bench.decode.figures import Pair, against, ratio_of, row_of
-from suffixsvc_bench.decode.jobs import Job, Written
-from suffixsvc_bench.decode.outcome import Outcome
-from suffixsvc_bench.decode.prepared import Prepared
-from suffixsvc_bench.decode.priced import ASSUMED, PRICES, price_calls, priced_heading, read_prices
-from suffixsvc_bench.decode.programs import parse_statistics
-from suffixsvc_bench.decode.rig import RigOptions
-from suffixsvc_bench.decode.tables import priced_grid
-from suffixsvc_bench.decode.variants import settings_for
-from suffixsvc_driver.config import Controller, LayerKind, Policy
-from suffixsvc_driver.model_class import ModelClass
-from suffixsvc_driver.sampling import GREEDY
-from suffixsvc_driver.settings_file import read_settings
 
 from suffixsvc.errors import InvalidCostError, InvalidInputError, ModelError
+from suffixsvc_bench.decode.figures import Pair, ratio_against, ratio_of, row_of
+from suffixsvc_bench.decode.pricing.supplied_costs import (
+    ASSUMED,
+    SHIPPED_COSTS,
+    read_supplied_costs,
+    replay_at_costs,
+    supplied_costs_heading,
+)
+from suffixsvc_bench.decode.tables import priced_grid
+from suffixsvc_bench.decode.variants.best import Best, best_of, write_best
+from suffixsvc_bench.decode.variants.programs import parse_statistics
+from suffixsvc_bench.decode.variants.variants import settings_for
+from suffixsvc_bench.decode.workload.jobs import AnsweredJob, Job
+from suffixsvc_bench.decode.workload.outcome import Outcome
+from suffixsvc_bench.decode.workload.prepared import PreparedAnswers
+from suffixsvc_bench.speculation.model_fixture import FixtureOptions
+from suffixsvc_driver.profile.settings_file import read_settings
+from suffixsvc_driver.sampling.settings import GREEDY
+from suffixsvc_driver.settings.driver_config import Controller, LayerKind, Policy
+from suffixsvc_driver.settings.model_class import ModelClass
 
 
 def pair(ours: tuple[int, float], plain: tuple[int, float], job: str = "a") -> Pair:
@@ -41,7 +47,7 @@ def test_the_ratio_is_of_the_sums_and_its_interval_holds_it() -> None:
     assert ratio.low <= ratio.value <= ratio.high
     assert (ratio.median, ratio.pairs) == (1.5, 3)
     assert ratio_of([pair((7, 1.0), (7, 1.3))] * 5).low == pytest.approx(1.3)
-    with pytest.raises(ValueError, match="no pair"):
+    with pytest.raises(ValueError, match="pairs must not be empty"):
         ratio_of([])
 
 
@@ -60,11 +66,11 @@ def test_the_interval_covers_the_truth() -> None:
     assert hit >= 175
 
 
-def test_one_way_over_another_is_taken_from_the_same_turns() -> None:
+def test_one_variant_over_another_uses_the_same_rounds() -> None:
     ours = [pair((10, 1.0), (10, 2.0), "a"), pair((10, 1.0), (10, 1.0), "b")]
     theirs = [pair((10, 2.0), (10, 2.0), "a"), pair((10, 2.0), (10, 1.0), "b")]
-    assert against(ours, theirs).value == pytest.approx(2.0)
-    row = row_of("sql", "way", ours)
+    assert ratio_against(ours, theirs).value == pytest.approx(2.0)
+    row = row_of("sql", "variant", ours)
     assert (row.tokens, row.drafted, row.acceptance) == (20, 0, 0.0)
 
 
@@ -83,7 +89,7 @@ def test_what_is_compared() -> None:
     assert made[3].config.policy is Policy.FIRST_MATCH
     assert made[3].config.controller is Controller.FIXED
     for wrong in ({"policies": ["best"]}, {"policies": ["expected-gain"], "layers": ["lookup"]}):
-        with pytest.raises(InvalidInputError, match="no such"):
+        with pytest.raises(InvalidInputError, match="must"):
             settings_for(**{"ks": [], "layers": ["all"], "sampling": GREEDY, "model_class": None, **wrong})  # type: ignore[arg-type]  # mixed values
 
 
@@ -107,72 +113,72 @@ def test_what_llama_cpp_prints_is_read() -> None:
     odd = LOOKUP.replace("51.864", "inf").replace("1.234", "nan").replace("55.000%", "-nan%")
     assert parse_statistics(odd.replace("n_drafted    = 40", "n_drafted    = 0")).seconds == 0.0
     assert parse_statistics(odd).speed == 0.0
-    with pytest.raises(ModelError, match="no statistics"):
+    with pytest.raises(ModelError, match="must contain statistics"):
         parse_statistics("error: cannot load model")
 
 
-# -- prices
+# -- costs
 
 
 def test_prices_that_come_with_the_package_can_be_read() -> None:
-    assert {"gpu", "96-cores"} <= set(PRICES)
-    for name in PRICES:
-        prices = read_prices(name)
-        assert prices.about.startswith(ASSUMED), "no machine was asked for any of them"
-        assert prices.curve.seconds_per_step > prices.draft_token > 0
+    assert {"gpu", "96-cores"} <= set(SHIPPED_COSTS)
+    for name in SHIPPED_COSTS:
+        costs = read_supplied_costs(name)
+        assert costs.about.startswith(ASSUMED), "none of them was measured"
+        assert costs.curve.seconds_per_step > costs.draft_token > 0
 
 
-def test_figures_at_assumed_prices_say_so(tmp_path: Path) -> None:
-    """The prices of 96 cores were fitted to a speedup of 11, and figures at them read as if they confirmed
+def test_results_at_assumed_prices_say_so(tmp_path: Path) -> None:
+    """The costs of 96 cores were fitted to a speedup of 11, and figures at them read as if they confirmed
     it."""
-    assert "fitted to a headline" in read_prices("96-cores").about
-    assert priced_heading("gpu", read_prices("gpu").about) == "At the assumed prices of gpu"
-    data = json.loads(PRICES["gpu"].read_text())
+    assert "fitted to a headline" in read_supplied_costs("96-cores").about
+    assert supplied_costs_heading("gpu", read_supplied_costs("gpu").about) == "At the assumed prices of gpu"
+    data = json.loads(SHIPPED_COSTS["gpu"].read_text())
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(data | {"assumed": False, "about": "a machine of mine"}))
-    assert priced_heading("mine", read_prices(path).about) == "At the prices of mine"
-    assert read_prices(path).about == "a machine of mine"
+    assert supplied_costs_heading("mine", read_supplied_costs(path).about) == "At the prices of mine"
+    assert read_supplied_costs(path).about == "a machine of mine"
 
 
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"format": "x"}, "holds no prices"),
-        ({"target": 3}, "has no target"),
+        ({"format": "x"}, "must be a file of prices"),
+        ({"target": 3}, "target must be a table"),
         ({"target": {"seconds_per_step": 0, "cost_per_token": 0.1, "max_width": 8}}, "above 0"),
-        ({"target": {"seconds_per_step": 1, "costs": [0, 2]}}, "relative to a plain step"),
+        ({"target": {"seconds_per_step": 1, "costs": [0, 2]}}, r"costs\[1\] must be 1"),
         ({"suffix": {"seconds_per_ask": "1"}}, "finite number"),
         ({"draft_model": {"seconds_per_token": -1}}, "finite number"),
         ({"draft_model": {}}, "seconds_per_token"),
-        ({"draft_model": {"second_per_token": 1}}, "has no second_per_token"),
-        ({"target": {"seconds_per_step": 1, "cost_per_tokens": 0.1}}, "has no cost_per_tokens"),
+        ({"draft_model": {"second_per_token": 1}}, "keys of draft_model must be known"),
+        ({"target": {"seconds_per_step": 1, "cost_per_tokens": 0.1}}, "keys of target must be known"),
         ({"target": {"seconds_per_step": 1, "max_width": 8}}, "costs, or cost_per_token"),
         ({"target": {"seconds_per_step": 1, "cost_per_token": 0.1}}, "costs, or max_width"),
         ({"suffix": {}}, "seconds_per_ask"),
         ({"assumed": "yes"}, "true or false"),
     ],
 )
-def test_prices_that_make_no_sense(tmp_path: Path, change: dict[str, Any], match: str) -> None:
-    data = json.loads(PRICES["gpu"].read_text())
+def test_invalid_prices(tmp_path: Path, change: dict[str, Any], match: str) -> None:
+    data = json.loads(SHIPPED_COSTS["gpu"].read_text())
     path = tmp_path / "cost.json"
     path.write_text(json.dumps(data | change))
     with pytest.raises(InvalidCostError, match=match):
-        read_prices(path)
+        read_supplied_costs(path)
     with pytest.raises(InvalidCostError, match="96-cores or gpu"):
-        read_prices("tpu")
+        read_supplied_costs("tpu")
 
 
 def test_a_text_that_is_known_costs_what_the_curve_says() -> None:
     """The same answer twice: the second time it is drafted whole, at one wide step."""
     text = tuple(np.random.default_rng(3).integers(0, 500, 60).tolist())
     job = Job("w", "j", "agent", (1, 2, 3), 60)
-    prices = read_prices("gpu")
+    costs = read_supplied_costs("gpu")
     settings = settings_for(
         policies=["expected-gain", "fixed-k"], ks=[4], layers=["all"], sampling=GREEDY, model_class=None
     )
-    cold = price_calls("w", [Written(job, text)], [], settings, prices, 512, frozenset(), None)
-    warm = price_calls(
-        "w", [Written(job, text)], [Written(job, text)] * 3, settings, prices, 512, frozenset(), None
+    cold = replay_at_costs("w", [AnsweredJob(job, text)], [], settings, costs, 512, frozenset(), None)
+    warm = replay_at_costs(
+        "w", [AnsweredJob(job, text)], [AnsweredJob(job, text)] * 3, settings, costs, 512, frozenset(), None
     )
     assert [row.setting for row in warm] == ["expected-gain", "K = 4"]
     assert cold[0].speedup == pytest.approx(1.0, abs=0.02)
@@ -221,7 +227,7 @@ def test_the_first_setting_is_the_best_unless_another_one_is_faster_for_sure() -
     assert "K = 8: 1.7" in str(found)
 
 
-def test_what_asks_no_layer_is_no_best_setting() -> None:
+def test_plain_decoding_is_never_the_best_setting() -> None:
     fast = ways(a=[0.5, 0.5])["a"]
     slow = ways(a=[1.1, 1.1])["a"]
     measured = {"chat": {"plain, again": fast, "llama-server plain": fast, "expected-gain": slow}}
@@ -234,8 +240,8 @@ def test_what_asks_no_layer_is_no_best_setting() -> None:
 
 def test_the_best_setting_is_written_and_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "best.toml"
-    rig = RigOptions(Path("target.gguf"), None, 2, 1024, 16)
-    write_best(path, Best(BOTH["K = 8"], 1.25), rig)
+    fixture = FixtureOptions(Path("target.gguf"), None, 2, 1024, 16)
+    write_best(path, Best(BOTH["K = 8"], 1.25), fixture)
     assert "K = 8: 1.25 times plain decoding" in path.read_text()
     kept = read_settings(path)
     assert kept.driver.controller is Controller.FIXED
@@ -247,22 +253,22 @@ def test_the_best_setting_is_written_and_can_be_read(tmp_path: Path) -> None:
 
 
 def test_prepared_answers_are_written_once_and_belong_to_their_model(tmp_path: Path) -> None:
-    asked: list[str] = []
+    answered: list[str] = []
 
     def write(job: Job) -> list[int]:
-        asked.append(job.key)
+        answered.append(job.key)
         return [7, 8]
 
     path = tmp_path / "prepared.json"
     first, second = Job("w", "j0", "agent", (1, 2), 8), Job("w", "other", "agent", (9,), 8)
-    kept = Prepared(path, "model-a", write)
+    kept = PreparedAnswers(path, "model-a", write)
     assert (kept(first), kept(first), kept(second)) == ([7, 8], [7, 8], [7, 8])
-    assert asked == ["j0", "other"]
-    again = Prepared(path, "model-a", write)
+    assert answered == ["j0", "other"]
+    again = PreparedAnswers(path, "model-a", write)
     assert again(first) == [7, 8]
-    assert asked == ["j0", "other"]
-    with pytest.raises(InvalidInputError, match="another model"):
-        Prepared(path, "model-b", write)
+    assert answered == ["j0", "other"]
+    with pytest.raises(InvalidInputError, match="answers of the same model"):
+        PreparedAnswers(path, "model-b", write)
     path.write_text("[]")
-    with pytest.raises(InvalidInputError, match="no prepared answers"):
-        Prepared(path, "model-a", write)
+    with pytest.raises(InvalidInputError, match="must contain prepared answers"):
+        PreparedAnswers(path, "model-a", write)

@@ -1,4 +1,4 @@
-"""In which order bench decode has its ways answer, and on what."""
+"""Order of answers in bench decode: interleaving, rounds, targets, failures of peers."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import pytest
-from suffixsvc_bench.decode.jobs import Job, Workload, Written
-from suffixsvc_bench.decode.outcome import Outcome
-from suffixsvc_bench.decode.run import run_workload
-from suffixsvc_bench.decode.told import AddedUpClock, ToldTarget
-from suffixsvc_bench.decode.turns import Answering, Stopwatch, in_turns, timed
-from suffixsvc_bench.decode.variants import DriverVariant, settings_for
-from suffixsvc_driver.curve import CostCurve
-from suffixsvc_driver.model_class import ModelClass
-from suffixsvc_driver.sampling import GREEDY
 
 from suffixsvc.engine import SuffixCache
 from suffixsvc.errors import ModelError
 from suffixsvc.types import BackendNamespace
+from suffixsvc_bench.decode.run import run_workload
+from suffixsvc_bench.decode.variants.variants import DriverVariant, settings_for
+from suffixsvc_bench.decode.workload.interleaving import AnswerSteps, Stopwatch, interleave, timed
+from suffixsvc_bench.decode.workload.jobs import AnsweredJob, Job, Workload
+from suffixsvc_bench.decode.workload.outcome import Outcome
+from suffixsvc_bench.decode.workload.replay_target import ReplayTarget, SimulatedClock
+from suffixsvc_driver.cost.curve import CostCurve
+from suffixsvc_driver.sampling.settings import GREEDY
+from suffixsvc_driver.settings.model_class import ModelClass
 
 
 class Scripted:
-    """Writes four tokens, two at a step, and notes when on which target."""
+    """Writes four tokens, two per step, and records each step and its target."""
 
     def __init__(self, name: str, seen: list[str]) -> None:
         self.name, self.seen = name, seen
         self.begun: list[tuple[str, int, int]] = []
 
-    def begin(self, workload: str, warming: Sequence[Written], turn: int) -> None:
-        self.begun.append((workload, len(warming), turn))
+    def begin(self, workload: str, warmup: Sequence[AnsweredJob], round_number: int) -> None:
+        self.begun.append((workload, len(warmup), round_number))
 
-    def answering(self, job: Job, target: Any) -> Answering:
+    def answering(self, job: Job, target: Any) -> AnswerSteps:
         for _ in range(2):
             self.seen.append(f"{job.key}:{self.name}:{target}")
             yield 2
@@ -44,7 +44,7 @@ class Peer:
     def __init__(self, name: str, seen: list[str]) -> None:
         self.name, self.seen = name, seen
 
-    def begin(self, workload: str, warming: Sequence[Written], turn: int) -> None:
+    def begin(self, workload: str, warmup: Sequence[AnsweredJob], round_number: int) -> None:
         pass
 
     def answer(self, job: Job) -> Outcome:
@@ -56,32 +56,34 @@ TARGETS: Any = ("A", "B", "C")
 
 
 def ignore(prompt_ids: Sequence[int]) -> None:
-    """Nothing to make ready."""
+    """A prefill that prepares nothing."""
 
 
 def jobs(n: int) -> list[Job]:
     return [Job("w", f"j{i}", "agent", (1, 2), 8) for i in range(n)]
 
 
-def test_ways_begin_every_round_anew_and_change_targets_from_job_to_job() -> None:
+def test_variants_restart_every_round_and_change_targets_from_job_to_job() -> None:
     seen: list[str] = []
-    plain, way, other = (Scripted(name, seen) for name in ("plain", "way", "other"))
-    warming = [Written(jobs(1)[0], (5,))]
+    plain, variant, other = (Scripted(name, seen) for name in ("plain", "one", "other"))
+    warmup = [AnsweredJob(jobs(1)[0], (5,))]
     prompts: list[Sequence[int]] = []
-    pairs = run_workload(Workload("w", jobs(3), warming), plain, [way, other], [], TARGETS, 2, prompts.append)
+    pairs = run_workload(
+        Workload("w", jobs(3), warmup), plain, [variant, other], [], TARGETS, 2, prompts.append
+    )
     assert list(dict.fromkeys(seen[:18])) == [
-        *("j0:plain:A", "j0:way:B", "j0:other:C"),
-        *("j1:way:A", "j1:other:B", "j1:plain:C"),
-        *("j2:other:A", "j2:plain:B", "j2:way:C"),
+        *("j0:plain:A", "j0:one:B", "j0:other:C"),
+        *("j1:one:A", "j1:other:B", "j1:plain:C"),
+        *("j2:other:A", "j2:plain:B", "j2:one:C"),
     ]
-    assert way.begun == [("w", 1, 0), ("w", 1, 1)]
+    assert variant.begun == [("w", 1, 0), ("w", 1, 1)]
     assert prompts == [(1, 2)] * 6
-    assert [p.job for p in pairs["way"]] == ["j0", "j1", "j2"] * 2
-    assert all(p.ratio == 2.0 for p in pairs["way"])
+    assert [p.job for p in pairs["one"]] == ["j0", "j1", "j2"] * 2
+    assert all(p.ratio == 2.0 for p in pairs["one"])
 
 
-def test_a_setting_begins_with_a_memory_of_its_own_every_time() -> None:
-    """Also where name, workload and turn are the same, as at another temperature."""
+def test_a_setting_starts_with_a_new_namespace_every_time() -> None:
+    """Also if name, workload and round are the same, as at another temperature."""
     [setting] = settings_for(
         policies=["expected-gain"], ks=[], layers=["all"], sampling=GREEDY, model_class=ModelClass.DENSE_SMALL
     )
@@ -93,32 +95,32 @@ def test_a_setting_begins_with_a_memory_of_its_own_every_time() -> None:
             opened.append(name)
             return cache.namespace(name)
 
-        shape = ToldTarget(100, frozenset(), curve, AddedUpClock())
+        shape = ReplayTarget(100, frozenset(), curve, SimulatedClock())
         for _ in range(2):
-            way = DriverVariant(setting, curve, shape, memory)
+            variant = DriverVariant(setting, curve, shape, memory)
             for _ in range(2):
-                way.begin("sql", [], 0)
+                variant.begin("sql", [], 0)
     assert len(set(opened)) == len(opened) == 4
 
 
-def test_ways_that_cannot_stop_answer_before_the_others_or_behind_them() -> None:
+def test_whole_variants_answer_before_or_after_the_others() -> None:
     seen: list[str] = []
-    ways: list[Any] = [[Scripted("way", seen)], [Peer("a", seen), Peer("b", seen)]]
-    pairs = run_workload(Workload("w", jobs(2)), Scripted("plain", seen), *ways, TARGETS[:2], 1, ignore)
+    variants: list[Any] = [[Scripted("one", seen)], [Peer("a", seen), Peer("b", seen)]]
+    pairs = run_workload(Workload("w", jobs(2)), Scripted("plain", seen), *variants, TARGETS[:2], 1, ignore)
     assert [s for s in seen if s.count(":") == 1] == ["j0:a", "j0:b", "j1:a", "j1:b"]
     assert seen[4:8] == ["j0:a", "j0:b", "j1:a", "j1:b"]
     assert [p.ratio for p in pairs["b"]] == [4.0, 4.0]
 
 
-def steps(name: str, tokens: Sequence[int], seen: list[str]) -> Answering:
+def steps(name: str, tokens: Sequence[int], seen: list[str]) -> AnswerSteps:
     for n in tokens:
         seen.append(name)
         yield n
     return Outcome(sum(tokens), 1.0)
 
 
-def test_a_program_that_fails_is_left_out_and_the_others_go_on() -> None:
-    """It has answered one job by then; what it would have had to do with the others nobody knows."""
+def test_a_failing_program_is_excluded_and_the_run_continues() -> None:
+    """Even if it answered one job before."""
 
     class Failing(Peer):
         def answer(self, job: Job) -> Outcome:
@@ -127,7 +129,7 @@ def test_a_program_that_fails_is_left_out_and_the_others_go_on() -> None:
             return super().answer(job)
 
     class Absent(Peer):
-        def begin(self, workload: str, warming: Sequence[Written], turn: int) -> None:
+        def begin(self, workload: str, warmup: Sequence[AnsweredJob], round_number: int) -> None:
             raise ModelError("it is not there")
 
     seen: list[str] = []
@@ -135,21 +137,21 @@ def test_a_program_that_fails_is_left_out_and_the_others_go_on() -> None:
     pairs = run_workload(
         Workload("w", jobs(3)),
         Scripted("plain", seen),
-        [Scripted("way", seen)],
+        [Scripted("one", seen)],
         [Peer("a", seen), Failing("b", seen), Absent("c", seen)],
         TARGETS[:2],
         2,
         ignore,
-        on_failure=lambda way, error: failed.append((way, error.message)),
+        on_failure=lambda variant, error: failed.append((variant, error.message)),
     )
-    assert {name: len(of) for name, of in pairs.items()} == {"way": 6, "a": 6}
+    assert {name: len(of) for name, of in pairs.items()} == {"one": 6, "a": 6}
     assert failed == [("c", "it is not there"), ("b", "the server failed")]
     assert [s for s in seen if s.endswith(":b")] == ["j0:b"]
 
 
-def test_the_answer_that_is_behind_goes_on() -> None:
+def test_the_answer_with_the_fewest_tokens_continues() -> None:
     seen: list[str] = []
-    found = in_turns([steps("a", [1] * 6, seen), steps("b", [4, 1, 1], seen)], turn_tokens=2)
+    found = interleave([steps("a", [1] * 6, seen), steps("b", [4, 1, 1], seen)], slice_tokens=2)
     assert "".join(seen) == "aabaaaabb"
     assert [o.tokens for o in found] == [6, 6]
 
@@ -157,13 +159,13 @@ def test_the_answer_that_is_behind_goes_on() -> None:
 def test_an_answer_that_fails_ends_all() -> None:
     seen: list[str] = []
 
-    def failing() -> Answering:
+    def failing() -> AnswerSteps:
         yield 1
         raise OSError("gone")
 
     other = steps("b", [1] * 9, seen)
     with pytest.raises(OSError, match="gone"):
-        in_turns([failing(), other], turn_tokens=1)
+        interleave([failing(), other], slice_tokens=1)
     assert seen == ["b"]
     with pytest.raises(StopIteration):
         next(other)

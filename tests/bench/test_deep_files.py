@@ -8,12 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from suffixsvc_bench.decode.prepared import Prepared
-from suffixsvc_bench.decode.priced import read_prices
-from suffixsvc_bench.page.publish import publish
-from suffixsvc_bench.replay.document import read_comparison
 
 from suffixsvc.errors import InvalidCostError, InvalidInputError
+from suffixsvc_bench.decode.pricing.supplied_costs import read_supplied_costs
+from suffixsvc_bench.decode.workload.prepared import PreparedAnswers
+from suffixsvc_bench.page.publish import publish
+from suffixsvc_bench.replay.document import read_comparison
 
 DEEP = "[" * 100_000 + "]" * 100_000
 
@@ -26,22 +26,22 @@ def deep(tmp_path: Path) -> Path:
 
 
 def test_prices(deep: Path) -> None:
-    with pytest.raises(InvalidCostError, match="no prices at"):
-        read_prices(deep)
+    with pytest.raises(InvalidCostError, match="must be a readable file of prices"):
+        read_supplied_costs(deep)
 
 
 def test_prepared_answers(deep: Path) -> None:
-    with pytest.raises(InvalidInputError, match="cannot be read"):
-        Prepared(deep, "model", lambda job: [])
+    with pytest.raises(InvalidInputError, match="must be readable JSON"):
+        PreparedAnswers(deep, "model", lambda job: [])
 
 
 def test_a_comparison(deep: Path) -> None:
-    with pytest.raises(InvalidInputError, match="cannot read the comparison"):
+    with pytest.raises(InvalidInputError, match="must be readable"):
         read_comparison(deep)
 
 
 def test_what_a_page_is_made_from(tmp_path: Path) -> None:
     for name in ("index", "rpc"):
         (tmp_path / f"{name}.json").write_text(DEEP)
-    with pytest.raises(InvalidInputError, match="cannot read"):
+    with pytest.raises(InvalidInputError, match="must be readable"):
         publish(tmp_path, tmp_path / "page.md")

@@ -11,18 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
-from suffixsvc_bench.index_bench import IndexBenchOptions, run_index_bench
-from suffixsvc_bench.index_bench.charts import index_charts
-from suffixsvc_bench.index_bench.peer import ArcticTree
-from suffixsvc_bench.index_bench.report import write_index_report
-from suffixsvc_bench.index_bench.restart import measure_restarts
-from suffixsvc_bench.index_bench.texts import KINDS, VOCABULARY, from_log, stream
-from suffixsvc_bench.methods.arctic import find_python
-from suffixsvc_bench.peer_process import PeerFailedError
 from typer.testing import CliRunner
 
-from suffixsvc.cli.bench_index import bench_index
 from suffixsvc.errors import InvalidInputError, StoreError
+from suffixsvc_bench.index import IndexBenchOptions, run_index_bench
+from suffixsvc_bench.index.charts import index_charts
+from suffixsvc_bench.index.peer import ArcticTree
+from suffixsvc_bench.index.report import write_index_report
+from suffixsvc_bench.index.restart import measure_restarts
+from suffixsvc_bench.index.texts import KINDS, VOCABULARY, from_log, stream
+from suffixsvc_bench.methods.arctic import find_python
+from suffixsvc_bench.methods.peer_process import PeerFailedError
+from suffixsvc_cli.bench.index import bench_index
 
 LOG = Path(__file__).parents[1] / "data" / "recorded_demo.jsonl.gz"
 SMALL = IndexBenchOptions(
@@ -103,19 +103,19 @@ def test_all_figures_are_there_and_agree_with_each_other() -> None:
     assert known["known text"]["drafted_per_step"] > known["new text"]["drafted_per_step"]
 
 
-def test_sizes_and_kinds_that_make_no_sense_are_refused() -> None:
+def test_invalid_sizes_and_kinds_are_refused() -> None:
     for wrong in ({"sizes": ()}, {"sizes": (2_000_000, 1_000_000)}, {"sizes": (10,)}, {"kinds": ("odd",)}):
         with pytest.raises(InvalidInputError):
             IndexBenchOptions(**wrong)  # type: ignore[arg-type]  # what callers may send
 
 
-def test_the_verb_prints_a_table_or_json_and_refuses_odd_sizes() -> None:
+def test_the_verb_prints_a_table_or_json_and_refuses_invalid_sizes() -> None:
     app = typer.Typer()
     app.command()(bench_index)
     few = ["--sizes", "60k", "--kind", "realistic", "--no-peer", "--seed", "7"]
     table = CliRunner().invoke(app, few)
     assert table.exit_code == 0, table.output
-    assert "ingest, us a token" in table.stdout
+    assert "ingest, us per token" in table.stdout
     assert "seed 7" in table.stdout
     data = json.loads(CliRunner().invoke(app, [*few, "--json"]).stdout)
     assert data["options"]["seed"] == 7
@@ -123,7 +123,7 @@ def test_the_verb_prints_a_table_or_json_and_refuses_odd_sizes() -> None:
     assert isinstance(CliRunner().invoke(app, ["--sizes", "12Q"]).exception, InvalidInputError)
 
 
-def test_a_peer_that_is_none_is_named(tmp_path: Path) -> None:
+def test_an_unusable_peer_is_named(tmp_path: Path) -> None:
     odd = tmp_path / "python"
     odd.write_text("#!/bin/sh\necho no answer\n")
     odd.chmod(0o755)
@@ -168,7 +168,7 @@ def test_folders_are_filled_opened_by_others_and_removed(tmp_path: Path) -> None
     assert large["append_draft_of_smallest"]["known"] == pytest.approx(ratio)
 
 
-def test_a_part_that_breaks_off_is_named(tmp_path: Path) -> None:
+def test_a_part_that_fails_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="fill"):
         measure_restarts((10_000,), "no such kind", 100, 1, tmp_path, lambda *_: None)
     assert not list(tmp_path.iterdir())
@@ -198,10 +198,10 @@ def test_growth_is_drawn_and_the_page_needs_nothing_else(tmp_path: Path) -> None
     assert not re.findall(r"@[A-Z_]+@", text)  # no mark was left
 
 
-def test_what_cannot_work_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+def test_invalid_inputs_are_refused_before_the_first_measurement(tmp_path: Path) -> None:
     said: list[str] = []
     (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(InvalidInputError, match="nothing to ingest"):
+    with pytest.raises(InvalidInputError, match="must have a call with a response"):
         run_index_bench(
             dataclasses.replace(SMALL, log=tmp_path / "empty.jsonl"), lambda what, share: said.append(what)
         )
@@ -211,4 +211,4 @@ def test_what_cannot_work_is_refused_before_anything_is_measured(tmp_path: Path)
     for folder in (tmp_path / "empty.jsonl", tmp_path / "nothing"):
         error = CliRunner().invoke(app, ["--sizes", "50k", "--folder", str(folder)]).exception
         assert isinstance(error, InvalidInputError)
-        assert "cannot work in" in str(error)
+        assert "--folder must be a writable folder" in str(error)

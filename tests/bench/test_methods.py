@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from suffixsvc.types import Draft, TokenArray
 from suffixsvc_bench.methods import Method, Settings, known_methods, missing_methods
 from suffixsvc_bench.methods.arctic import Arctic, find_python
 from suffixsvc_bench.methods.compat import KEY as DROP_IN
 from suffixsvc_bench.methods.compat import DropIn
 from suffixsvc_bench.methods.ngram_cache import NgramCache
 from suffixsvc_bench.methods.ngram_mod import NgramMod
+from suffixsvc_bench.methods.peer_process import PeerFailedError
 from suffixsvc_bench.methods.prompt_lookup import PromptLookup
-from suffixsvc_bench.peer_process import PeerFailedError
-
-from suffixsvc.types import Draft, TokenArray
 
 small_texts = st.lists(st.integers(0, 3), max_size=40)
 
@@ -48,7 +48,7 @@ def write(method: Method, prompt: Sequence[int], response: Sequence[int]) -> Non
 
 
 @pytest.mark.parametrize("key", list(known_methods()))
-def test_every_method_lives_through_calls_of_every_length(key: str) -> None:
+def test_every_method_handles_calls_of_every_length(key: str) -> None:
     spec = known_methods()[key]
     method = spec.make(Settings(min(spec.default_k, 7), 0.05))
     try:
@@ -119,7 +119,7 @@ def test_prompt_lookup_against_a_scan(text: list[int], longest: int, shortest: i
 # Its rules: tests/caches/test_lookup_algorithm.py.
 
 
-def test_ngram_cache_remembers_calls_and_studies_texts() -> None:
+def test_ngram_cache_stores_calls_and_trains_on_texts() -> None:
     method = NgramCache(wide(2))
     write(method, [6, 1, 2, 3, 9], [1, 2, 3, 9])
     method.begin(ids([8, 1, 2, 3]), "")
@@ -127,13 +127,13 @@ def test_ngram_cache_remembers_calls_and_studies_texts() -> None:
     method.end()
 
     method = NgramCache(wide(1))
-    method.study([ids([1, 2, 30, 4]), ids([1, 2, 30, 5])])
+    method.train([ids([1, 2, 30, 4]), ids([1, 2, 30, 5])])
     method.begin(ids([1, 2]), "")
     assert drafted(method) == [30]  # only the static cache knows it
     # as llama.cpp's file: (1 2) -> 30, (2 30) -> 4 or 5
     assert method.memory_bytes() == (20 + 8) + (20 + 16)
     spec = known_methods()["ngram-cache-static"]
-    assert spec.studies
+    assert spec.trains_offline
     assert not spec.swept
 
 
@@ -263,7 +263,7 @@ def test_the_drop_in_class_is_called_as_arctics_is() -> None:
     finally:
         method.close()
     assert spec.instead_of == "arctic-24-1-chain"
-    assert not spec.priced
+    assert not spec.cost_aware
 
 
 def test_a_missing_peer_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +323,7 @@ def test_a_python_without_the_peer_says_what_is_wrong() -> None:
 
 
 @needs_arctic
-def test_a_peer_that_dies_is_an_error_and_no_hang() -> None:
+def test_a_killed_peer_is_an_error() -> None:
     python = find_python()
     assert python is not None
     method = Arctic(wide(4), python, depth=24, factor=1, tree=False)

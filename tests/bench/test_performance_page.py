@@ -1,4 +1,4 @@
-"""The page about performance: written from the JSON of the verbs, complete, without paths of the machine."""
+"""The page about performance: complete, written from the JSON of the verbs, without paths of the machine."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from suffixsvc_bench.decode.charts import decode_charts
-from suffixsvc_bench.decode.figures import Pair, row_of
-from suffixsvc_bench.decode.measured import Measured
-from suffixsvc_bench.decode.options import DecodeOptions
-from suffixsvc_bench.decode.outcome import Outcome
-from suffixsvc_bench.decode.priced import PricedRow
-from suffixsvc_bench.decode.rig import RigOptions
-from suffixsvc_bench.index_bench import IndexBenchOptions, run_index_bench
-from suffixsvc_bench.page import publish
-from suffixsvc_bench.page.commands import index_command, replay_command, rpc_command, segment_command
-from suffixsvc_bench.provenance import provenance
-from suffixsvc_bench.replay.document import read_comparison
-from suffixsvc_bench.replay.grids import headline_grids, summary_grids
-from suffixsvc_bench.segment_bench import run_segment_bench
-from suffixsvc_bench.tables import Grid, markdown_grid
 from typer.testing import CliRunner
 
-from suffixsvc.cli.bench import app
 from suffixsvc.errors import InvalidInputError
+from suffixsvc_bench.decode.charts import decode_charts
+from suffixsvc_bench.decode.figures import Pair, row_of
+from suffixsvc_bench.decode.options import DecodeOptions
+from suffixsvc_bench.decode.pricing.measured import Measured
+from suffixsvc_bench.decode.pricing.supplied_costs import SuppliedCostRow
+from suffixsvc_bench.decode.workload.outcome import Outcome
+from suffixsvc_bench.index import IndexBenchOptions, run_index_bench
+from suffixsvc_bench.index.segment import run_segment_bench
+from suffixsvc_bench.page import publish
+from suffixsvc_bench.page.commands import index_command, replay_command, rpc_command, segment_command
+from suffixsvc_bench.replay.document import read_comparison
+from suffixsvc_bench.replay.grids import headline_grids, summary_grids
+from suffixsvc_bench.report.provenance import provenance
+from suffixsvc_bench.report.tables import Grid, markdown_grid
+from suffixsvc_bench.speculation.model_fixture import FixtureOptions
+from suffixsvc_cli.bench import app
 
 
 def decoded() -> dict[str, Any]:
@@ -41,7 +41,7 @@ def decoded() -> dict[str, Any]:
     return as_read
 
 
-OPTIONS = DecodeOptions(RigOptions(Path("m.gguf"), None, 2, 2048, 16), ["sql"], 3, 1).as_dict()
+OPTIONS = DecodeOptions(FixtureOptions(Path("m.gguf"), None, 2, 2048, 16), ["sql"], 3, 1).as_dict()
 
 
 def invoke(*args: object) -> str:
@@ -99,9 +99,7 @@ def test_a_page_of_everything(measured: Path, tmp_path: Path) -> None:
     assert min(widths) > 2
 
 
-def test_plots_of_an_earlier_page_go_and_missing_sections_are_left_out(
-    measured: Path, tmp_path: Path
-) -> None:
+def test_old_plots_are_removed_and_missing_sections_omitted(measured: Path, tmp_path: Path) -> None:
     only = tmp_path / "only"
     only.mkdir()
     (only / "segment.json").write_bytes((measured / "segment.json").read_bytes())
@@ -113,7 +111,7 @@ def test_plots_of_an_earlier_page_go_and_missing_sections_are_left_out(
     assert "## Drafting" not in (tmp_path / "page.md").read_text(encoding="utf-8")
 
 
-def test_sections_that_were_not_measured_again_can_stay(measured: Path, tmp_path: Path) -> None:
+def test_sections_without_new_results_can_be_kept(measured: Path, tmp_path: Path) -> None:
     page, only, data = tmp_path / "page.md", tmp_path / "only", decoded()
     publish(measured, page)
     before = page.read_text(encoding="utf-8")
@@ -132,7 +130,7 @@ def test_sections_that_were_not_measured_again_can_stay(measured: Path, tmp_path
 
 def test_further_runs_go_below_the_first(tmp_path: Path) -> None:
     page, data = tmp_path / "page.md", decoded()
-    priced = [asdict(PricedRow("sql", "expected-gain", 2.5, 3.0, 8, 6, {"draft-model": 6}))]
+    priced = [asdict(SuppliedCostRow("sql", "expected-gain", 2.5, 3.0, 8, 6, {"draft-model": 6}))]
     with_draft = data | {
         "draft": "d.gguf",
         "prices": {"gpu": "assumed, not measured: a", "mine": "measured"},
@@ -156,7 +154,7 @@ def test_further_runs_go_below_the_first(tmp_path: Path) -> None:
     second, rest = rest.split("### Speed against temperature\n")
     warmer, third = rest.split("### With a draft model\n")
     for text, name in zip((first, alone, second, warmer, third), runs, strict=True):
-        assert f"Every pair stands in {name}.json" in text
+        assert f"Every pair is in {name}.json" in text
         assert json.loads((tmp_path / "page" / f"{name}.json").read_text(encoding="utf-8")) == runs[name]
     assert "![What a draft of K tokens can bring]" in first
     assert "![Speed against K](page/speed-against-k.svg)" in second
@@ -171,7 +169,10 @@ def test_further_runs_go_below_the_first(tmp_path: Path) -> None:
 
 def test_every_call_is_drawn_from_the_worst_to_the_best() -> None:
     ratios = {"sql": {"a": [1.5, 0.5], "b": [1.0]}, "chat": {"a": [1.0]}}
-    pairs = {w: {n: [{"ratio": r} for r in found] for n, found in ways.items()} for w, ways in ratios.items()}
+    pairs = {
+        w: {n: [{"ratio": r} for r in found] for n, found in variants.items()}
+        for w, variants in ratios.items()
+    }
     chart = next(c for c in decode_charts(decoded() | {"pairs": pairs}) if c.title.startswith("Every call"))
     assert [(s.name, [y for _, y in s.points]) for s in chart.series] == [
         ("a", [0.5, 1.0, 1.5]),
@@ -179,13 +180,13 @@ def test_every_call_is_drawn_from_the_worst_to_the_best() -> None:
     ]
 
 
-def test_what_can_be_gained_follows_from_the_costs() -> None:
+def test_the_possible_gain_follows_from_the_costs() -> None:
     chart = decode_charts(decoded())[0]
     assert {s.name: s.points for s in chart.series}["80% accepted"] == [(0, 1.0), (1, 1.2)]
     assert [y for _, y in chart.series[-1].points] == [1.0, pytest.approx(2 / 1.5)]
 
 
-def test_the_figures_are_those_of_the_run(measured: Path) -> None:
+def test_the_values_are_those_of_the_run(measured: Path) -> None:
     found = read_comparison(measured / "replay.json")
     data = json.loads((measured / "replay.json").read_text(encoding="utf-8"))
     assert [r.as_dict() for r in found.results] == _untyped(data["traces"])
@@ -207,16 +208,16 @@ def _untyped(traces: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return traces
 
 
-def test_the_commands_ask_for_the_same_again(measured: Path) -> None:
+def test_the_commands_reproduce_the_runs(measured: Path) -> None:
     def data(name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((measured / f"{name}.json").read_text(encoding="utf-8"))
         return found
 
-    asked = replay_command(data("replay")["request"])
-    assert asked.startswith("suffixsvc bench replay one.jsonl two.jsonl --method ours-linear ")
-    assert "--agent one=a" in asked
-    assert "--seed 3" in asked
-    assert "--no-sweep" in asked
+    command = replay_command(data("replay")["request"])
+    assert command.startswith("suffixsvc bench replay one.jsonl two.jsonl --method ours-linear ")
+    assert "--agent one=a" in command
+    assert "--seed 3" in command
+    assert "--no-sweep" in command
     again = replay_command(
         data("replay")["request"] | {"warm": True, "shuffle": True, "starting_weights": "/x/w"}
     )
@@ -232,7 +233,7 @@ def test_the_commands_ask_for_the_same_again(measured: Path) -> None:
 
 def test_what_cannot_be_read_is_named(measured: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    with pytest.raises(InvalidInputError, match="holds no results"):
+    with pytest.raises(InvalidInputError, match="must contain results"):
         publish(tmp_path, page)
     for name, content in (
         ("index.json", "{"),
@@ -249,10 +250,10 @@ def test_what_cannot_be_read_is_named(measured: Path, tmp_path: Path) -> None:
         with pytest.raises(InvalidInputError, match=name):
             publish(folder, page)
         assert not page.exists()
-    with pytest.raises(InvalidInputError, match="cannot write the page"):
+    with pytest.raises(InvalidInputError, match=r"the page .* must be writable"):
         publish(measured, tmp_path / "bad" / "replay.json" / "page.md")
     for place in (tmp_path, tmp_path / "page"):
-        with pytest.raises(InvalidInputError, match="cannot write the page"):
+        with pytest.raises(InvalidInputError, match="--page must be a file"):
             publish(measured, place)
 
 

@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
-from suffixsvc_bench.preload_bench import held_out_calls, run_live
-from suffixsvc_caches.recipes import READY_MADE, find_recipe, make_recipe
-from suffixsvc_driver.curve import CostCurve
-from suffixsvc_driver.targets.llama import LlamaTarget
-from suffixsvc_driver.targets.llama_context import ContextSettings
 
-from suffixsvc.cli import main
+from suffixsvc_bench.preload import held_out_calls, run_live
+from suffixsvc_caches.recipes import READY_MADE, find_recipe, make_recipe
+from suffixsvc_cli import main
+from suffixsvc_driver.cost.curve import CostCurve
+from suffixsvc_driver.targets.llama.context import ContextSettings
+from suffixsvc_driver.targets.single import LlamaTarget
 
 
 @pytest.mark.parametrize("name", READY_MADE)
@@ -40,7 +40,7 @@ def test_the_verb_compares(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.model
-def test_the_model_is_asked_three_times(real_model: Path, tmp_path: Path) -> None:
+def test_the_model_answers_three_times(real_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
     with LlamaTarget(real_model, ContextSettings(threads=1)) as target:
@@ -53,8 +53,8 @@ def test_the_model_is_asked_three_times(real_model: Path, tmp_path: Path) -> Non
         )
         recipe = find_recipe(str(folder))
         make_recipe(recipe)
-        [asked] = held_out_calls(recipe)  # no filter: all of the log
-        row = run_live(recipe, target, CostCurve.linear(0.5, 32), [asked, asked], 8)
+        [call] = held_out_calls(recipe)  # no filter: all of the log
+        row = run_live(recipe, target, CostCurve.linear(0.5, 32), [call, call], 8)
     assert len(row.plain) == len(row.cold) == len(row.preloaded) == len(row.tokens) == 2
     assert all(each > 0 for each in row.speedups())
     assert sum(row.tokens) <= 16

@@ -11,21 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from suffixsvc_bench.recorded_call import RecordedCall
-from suffixsvc_bench.recording.answers import AnswerFile
-from suffixsvc_bench.recording.run import RecordingOptions, open_recording
-from suffixsvc_bench.recording.side_by_side import BEGINNINGS, SideBySide
-from suffixsvc_bench.replay.logs import read_calls
-from suffixsvc_bench.workloads import Split, Task, load_workload
-from suffixsvc_driver.loop import generate
-from suffixsvc_driver.targets.llama import LlamaTarget
-from suffixsvc_driver.targets.llama_context import LlamaContext
-from support.targets import WIDTH_INDEPENDENT
-from support.tiny_gguf import write_tiny_llama
 from typer.testing import CliRunner
 
-from suffixsvc.cli.bench import app
 from suffixsvc.errors import InvalidInputError
+from suffixsvc_bench.recording.answers import AnswerFile
+from suffixsvc_bench.recording.batch_generator import PREFIX_SLOTS, BatchGenerator
+from suffixsvc_bench.recording.run import RecordingOptions, open_recording
+from suffixsvc_bench.replay.logs import read_calls
+from suffixsvc_bench.speculation.recorded_call import RecordedCall
+from suffixsvc_bench.workloads import Split, Task, load_workload
+from suffixsvc_cli.bench import app
+from suffixsvc_driver.decode.loop import generate
+from suffixsvc_driver.targets.llama.context import LlamaContext
+from suffixsvc_driver.targets.single import LlamaTarget
+from support.targets import WIDTH_INDEPENDENT
+from support.tiny_gguf import write_tiny_llama
 
 
 def task(number: int, system: str = "s", *, max_tokens: int = 20) -> Task:
@@ -49,11 +49,11 @@ def filled(path: Path, count: int) -> None:
 
 
 class TestFile:
-    def test_what_was_added_is_there_again(self, tmp_path: Path) -> None:
+    def test_added_answers_are_read_again(self, tmp_path: Path) -> None:
         path = tmp_path / "sql.jsonl"
         filled(path, 2)
         with opened(path) as file:
-            assert [(held.task, held.tokens) for held in file.held] == [
+            assert [(held.task, held.tokens) for held in file.recorded] == [
                 ("sql-shop-00000000", 3),
                 ("sql-shop-00000001", 3),
             ]
@@ -85,7 +85,7 @@ class TestFile:
         lines = whole.splitlines(keepends=True)
         path.write_bytes(b"".join(lines[:2]) + lines[2][:kept])
         with opened(path) as file:
-            assert len(file.held) == 2
+            assert len(file.recorded) == 2
             file.add(task(2), call(2))
         assert path.read_bytes() == whole
 
@@ -96,7 +96,7 @@ class TestFile:
         with path.open("ab") as stream:
             stream.write(b'{"torn')
         before = path.read_bytes()
-        with pytest.raises(InvalidInputError, match="line 1 was recorded with another") as error:
+        with pytest.raises(InvalidInputError, match="line 1 must be of the same") as error:
             opened(path, model, tokenizer)
         assert "--out-dir" in str(error.value)
         assert path.read_bytes() == before
@@ -105,18 +105,18 @@ class TestFile:
         path = tmp_path / "sql.jsonl"
         for content in (b"name,price\n", b'{"meta": 3}\n', b"\xff\xfe\n", b"\n", b"[" * 100_000 + b"\n"):
             path.write_bytes(content)
-            with pytest.raises(InvalidInputError, match="line 1 is not a recorded answer"):
+            with pytest.raises(InvalidInputError, match="line 1 must be an answer of bench record"):
                 opened(path)
             assert path.read_bytes() == content
 
-    def test_only_one_process_adds_to_it(self, tmp_path: Path) -> None:
+    def test_only_one_process_appends_to_it(self, tmp_path: Path) -> None:
         path = tmp_path / "sql.jsonl"
-        with opened(path), pytest.raises(InvalidInputError, match="another process records"):
+        with opened(path), pytest.raises(InvalidInputError, match="must not be in use by another process"):
             opened(path)
         opened(path).__exit__(None, None, None)
 
     @pytest.mark.crash
-    def test_a_killed_process_loses_nothing_that_it_had_added(self, tmp_path: Path) -> None:
+    def test_a_killed_process_loses_no_added_answer(self, tmp_path: Path) -> None:
         path = tmp_path / "sql.jsonl"
         program = (
             "import itertools, sys\n"
@@ -133,14 +133,16 @@ class TestFile:
             for _ in range(20):
                 assert victim.stdout.readline()
             os.kill(victim.pid, signal.SIGKILL)
-            told = 20 + len([line for line in victim.stdout.read().splitlines(keepends=True) if "\n" in line])
+            printed = 20 + len(
+                [line for line in victim.stdout.read().splitlines(keepends=True) if "\n" in line]
+            )
         assert victim.returncode == -signal.SIGKILL
         with opened(path) as file:
-            assert len(file.held) >= told
-            assert [held.task for held in file.held] == [task(n).id for n in range(len(file.held))]
-            file.add(task(len(file.held)), call(0))
+            assert len(file.recorded) >= printed
+            assert [each.task for each in file.recorded] == [task(n).id for n in range(len(file.recorded))]
+            file.add(task(len(file.recorded)), call(0))
         with opened(path) as file:
-            assert len(file.held) > told
+            assert len(file.recorded) > printed
 
 
 @pytest.fixture(scope="module")
@@ -148,17 +150,17 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf", seed=7)
 
 
-class TestSideBySide:
+class TestBatchGenerator:
     #: arithmetic that does not depend on how many tokens are computed at once
-    EXACT = replace(WIDTH_INDEPENDENT, context_size=512, slots=BEGINNINGS + 3, max_width=3)
+    EXACT = replace(WIDTH_INDEPENDENT, context_size=512, slots=PREFIX_SLOTS + 3, max_width=3)
 
     def answers(self, model: Path, tasks: list[Task], context: int = 512) -> dict[str, RecordedCall]:
-        with SideBySide(model, replace(self.EXACT, context_size=context)) as side_by_side:
-            return {each.id: answer for each, answer in side_by_side.answers(iter(tasks))}
+        with BatchGenerator(model, replace(self.EXACT, context_size=context)) as generator:
+            return {each.id: answer for each, answer in generator.answers(iter(tasks))}
 
     def test_each_answer_is_the_one_that_the_model_gives_alone(self, tiny_model: Path) -> None:
-        # more tasks than may be under way, more system messages than are kept, answers of different lengths
-        tasks = [task(i, f"system {i * 7 % (BEGINNINGS + 3)}", max_tokens=5 + i % 9) for i in range(80)]
+        # more tasks than answer slots, more system messages than prefix slots, answers of different lengths
+        tasks = [task(i, f"system {i * 7 % (PREFIX_SLOTS + 3)}", max_tokens=5 + i % 9) for i in range(80)]
         answers = self.answers(tiny_model, tasks)
         assert set(answers) == {each.id for each in tasks}
         with LlamaTarget(tiny_model, replace(WIDTH_INDEPENDENT, context_size=512)) as target:
@@ -184,10 +186,10 @@ class TestSideBySide:
 
         monkeypatch.setattr(LlamaContext, "decode_each", watch)
         waiting = iter([task(i, max_tokens=3 + i % 5) for i in range(20)])
-        with SideBySide(tiny_model, self.EXACT) as model:
+        with BatchGenerator(tiny_model, self.EXACT) as model:
             for _ in model.answers(waiting):
                 pass
-        full = [BEGINNINGS, BEGINNINGS + 1, BEGINNINGS + 2]
+        full = [PREFIX_SLOTS, PREFIX_SLOTS + 1, PREFIX_SLOTS + 2]
         assert steps.count(full) > 10
         assert all(slots == sorted(slots) for slots in steps)
         assert full not in steps[steps.index(next(slots for slots in steps if slots != full)) :]
@@ -204,11 +206,11 @@ class TestSideBySide:
         for answer in full:
             assert len(answer.prompt_ids) + len(answer.token_ids) == 256 + 1
 
-    def test_what_is_told_after_a_step_can_end_it(self, tiny_model: Path) -> None:
+    def test_the_step_callback_can_end_it(self, tiny_model: Path) -> None:
         def stop() -> None:
             raise KeyboardInterrupt
 
-        with SideBySide(tiny_model, self.EXACT, stop) as model, pytest.raises(KeyboardInterrupt):
+        with BatchGenerator(tiny_model, self.EXACT, stop) as model, pytest.raises(KeyboardInterrupt):
             next(model.answers(iter([task(1)])))
 
 
@@ -223,30 +225,33 @@ class TestRecording:
 
         monkeypatch.setattr(run, "load_workload", load)
 
-    def test_workloads_take_turns_and_a_second_run_goes_on(
+    def test_workloads_alternate_and_a_second_run_continues(
         self, tmp_path: Path, tiny_model: Path, short: None
     ) -> None:
         order: list[str] = []
         options = RecordingOptions(("sql", "code"), tmp_path / "new", tiny_model, threads=1, width=2, limit=3)
         with open_recording(options, lambda: None) as recording:
             recording.run(lambda each: order.append(each.workload))
-            assert {name: tally.left for name, tally in recording.tallies.items()} == {"sql": 0, "code": 0}
+            assert {name: progress.left for name, progress in recording.workload_progress.items()} == {
+                "sql": 0,
+                "code": 0,
+            }
         assert sorted(order) == ["code"] * 3 + ["sql"] * 3
         assert set(order[:2]) == {"sql", "code"}
         first = (tmp_path / "new" / "sql.jsonl").read_bytes()
 
         seen: list[str] = []
         with open_recording(replace(options, limit=5), lambda: None) as recording:
-            assert recording.tallies["sql"].recorded == 3
+            assert recording.workload_progress["sql"].recorded == 3
             recording.run(lambda each: seen.append(each.id))
-            assert recording.tallies["sql"].recorded_now == 2
+            assert recording.workload_progress["sql"].recorded_now == 2
         assert len(seen) == len(set(seen)) == 4
         lines = (tmp_path / "new" / "sql.jsonl").read_bytes()
         assert lines.startswith(first)
         tasks = [json.loads(line)["meta"]["task"] for line in lines.splitlines()]
         assert sorted(tasks) == sorted(each.id for each in load_workload("sql")[:5])
 
-    def test_nonsense_is_refused(self, tmp_path: Path, tiny_model: Path) -> None:
+    def test_invalid_options_are_refused(self, tmp_path: Path, tiny_model: Path) -> None:
         options = RecordingOptions((), tmp_path, tiny_model, threads=1)
         for names in ((), ("sql", "sql"), ("prose",)):
             with (
@@ -257,7 +262,7 @@ class TestRecording:
         file = tmp_path / "file"
         file.touch()
         with (
-            pytest.raises(InvalidInputError, match="cannot make the folder"),
+            pytest.raises(InvalidInputError, match="--out-dir must be a folder"),
             open_recording(replace(options, workloads=("sql",), out_dir=file / "x"), lambda: None),
         ):
             pass

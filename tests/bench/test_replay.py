@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from suffixsvc_bench.replay import Call, ReplayOptions, logs, read_calls, replay
-from suffixsvc_bench.replay.run import accepted_path
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.types import Draft, DraftSource
+from suffixsvc_bench.replay import Call, ReplayOptions, logs, read_calls, replay
+from suffixsvc_bench.replay.run import accepted_path
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSWER = list(range(500, 560))
@@ -52,7 +52,7 @@ def test_the_counts_add_up() -> None:
     rng = np.random.default_rng(2)
     calls = [call([1], [int(x) for x in rng.integers(0, 4, 50)]) for _ in range(20)]
     replayed = replay(calls, ReplayOptions(verify_cost=0.1))
-    result = replayed.tally
+    result = replayed.stats
     assert result.tokens == 20 * 50
     assert result.accepted == sum(layer.num_accepted for layer in result.layers.values())
     assert result.drafted == sum(layer.num_drafted for layer in result.layers.values())
@@ -95,11 +95,11 @@ def test_logs_with_token_ids_and_with_texts_are_read(tmp_path: Path) -> None:
     [
         (b"not json\n", "line 1"),
         (b"[1, 2]\n", "JSON object"),
-        (b'{"prompt_token_ids": [1]}\n', "no response"),
+        (b'{"prompt_token_ids": [1]}\n', "must have a field response_token_ids"),
         (b'{"response_token_ids": [-4]}\n', "-4"),
         (b'{"response_token_ids": "abc"}\n', "response_token_ids"),
         (b"\xff\xfe\n", "UTF-8"),
-        (b"[" * 100_000, "not JSON"),
+        (b"[" * 100_000, "must be JSON"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, content: bytes, says: str) -> None:
@@ -111,7 +111,7 @@ def test_a_bad_line_is_named(tmp_path: Path, content: bytes, says: str) -> None:
     assert str(log) in str(caught.value)
 
 
-def test_the_projects_own_recording_shows_what_memory_is_worth() -> None:
+def test_the_projects_own_recording_has_hits_in_every_layer() -> None:
     """Recorded by the demo from a real pair of models: later calls are drafted from earlier ones."""
     calls = list(read_calls(ROOT / "tests/data/recorded_demo.jsonl.gz", None))
     assert len(calls) >= 40
@@ -123,7 +123,7 @@ def test_the_projects_own_recording_shows_what_memory_is_worth() -> None:
     assert rates["priced_speedup"] > 1.5
 
 
-def test_a_line_without_end_is_refused_before_it_is_held(
+def test_an_endless_line_is_refused_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A few kilobytes of gzip were read as one line of any length."""
@@ -134,12 +134,12 @@ def test_a_line_without_end_is_refused_before_it_is_held(
         file.write(call + '{"response": "' + "x" * 1_000_000)
     calls = read_calls(path, None)
     assert next(calls).response.tolist() == [1]
-    with pytest.raises(InvalidInputError, match=r"long\.jsonl\.gz, line 2: the line is too long.*1,000"):
+    with pytest.raises(InvalidInputError, match=r"long\.jsonl\.gz, line 2: the line must have at most 1,000"):
         next(calls)
 
 
 def test_a_missing_or_torn_log_is_named(tmp_path: Path) -> None:
-    # "(line 0)" and "[Errno 2]" told where nothing is
+    # the message was "(line 0)" and "[Errno 2]"
     with pytest.raises(InvalidInputError, match=r"gone\.jsonl must exist; .*; got no such file$"):
         list(read_calls(tmp_path / "gone.jsonl", None))
     whole = write_log(tmp_path / "whole.jsonl.gz", [{"response_token_ids": list(range(500))}]).read_bytes()
@@ -155,7 +155,7 @@ def test_a_missing_or_torn_log_is_named(tmp_path: Path) -> None:
 
 def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "suffixsvc.cli", "replay", *arguments],
+        [sys.executable, "-m", "suffixsvc_cli", "replay", *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -172,7 +172,7 @@ def test_the_verb_prints_rates_for_people_and_machines(tmp_path: Path) -> None:
     report = json.loads(machine.stdout)
     assert report["provenance"]["cores"] >= 1
     assert report["logs"][str(log)]["tokens"] == 5 * len(ANSWER)
-    unknown = run_cli(str(log), "--agent", "nobody")
+    unknown = run_cli(str(log), "--agent", "absent")
     assert unknown.returncode == 2
     assert "sql (5 calls)" in unknown.stderr
     curve = tmp_path / "curve.json"

@@ -1,20 +1,25 @@
-"""The benchmark of the wire: it measures what it says, on real servers. No figure is judged."""
+"""The benchmark of the wire on real servers: configurations, output, table widths. Times are not asserted."""
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import typer
-from suffixsvc_bench.rpc_bench import RpcOptions, run_rpc_bench
-from suffixsvc_bench.rpc_bench.echo import _answer, ask_for
-from suffixsvc_bench.rpc_bench.workload import Workload
+from rich.console import Console
 from typer.testing import CliRunner
 
-from suffixsvc.cli.bench_rpc import rpc
 from suffixsvc.errors import InvalidConfigError
+from suffixsvc_bench.report.tables import Grid, print_grid
+from suffixsvc_bench.rpc import RpcOptions, run_rpc_bench
+from suffixsvc_bench.rpc.echo import _answer, echo_request
+from suffixsvc_bench.rpc.report import rpc_grid
+from suffixsvc_bench.rpc.workload import Workload
+from suffixsvc_cli.bench.rpc import rpc
 
 SMALL = RpcOptions(batches=(1, 3), calls=12, rounds=2, pause_ms=0.1, outputs=20)
 
@@ -35,7 +40,7 @@ def test_every_configuration_is_measured() -> None:
         assert timing.calls == 12
         for found in (timing.step, timing.echo, timing.engine):
             assert 0 < found.p50 <= found.p90 <= found.p99
-        assert timing.drafted > 0  # the steps were answered with drafts, not with nothing
+        assert timing.drafted > 0  # the answers contain drafts
         assert timing.reply_bytes > 36 * timing.batch  # a session id at least
     written = json.loads(json.dumps(report.as_dict()))
     assert written["options"]["seed"] == 0
@@ -65,9 +70,33 @@ def test_the_command_prints_json() -> None:
     assert report["provenance"]["suffixsvc"]
 
 
-def test_the_echo_answers_with_the_size_it_is_asked_for() -> None:
-    assert len(_answer(ask_for(100, 250))) == 250
-    assert len(ask_for(100, 250)) == 100
+def test_the_table_is_split_at_80_columns() -> None:
+    """Its headings were broken into single letters there."""
+    us = {"p50": 1234.0, "p90": 12345.0, "p99": 23456.0}
+    timing = {"transport": "unix", "kind": "stream", "batch": 64, "mode": "cold", "ratio": 12.34}
+    timing |= {"beyond_us_per_session": 123.4, "sessions_per_second": 123456.0}
+    grid = rpc_grid({"timings": [timing | {"step": us, "echo": us, "engine": us}]})
+    console = Console(width=80, record=True, file=io.StringIO())
+    print_grid(console, grid)
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= 80
+    words = {word for line in lines for word in re.findall(r"[^\s│┃]+", line)}
+    assert {word for heading in grid.headings for word in heading.split()} <= words
+    assert set(grid.rows[0][1:]) <= words
+    assert sum("unix stream x64 cold" in line for line in lines) == 2, (
+        "two tables, each with the first column"
+    )
+
+
+def test_a_table_that_fits_is_not_split() -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    print_grid(console, Grid(["what it is", "some figures"], [["a", "1"]], [["mean", ""]]))
+    assert console.export_text().count("what it is") == 1
+
+
+def test_the_echo_replies_with_the_requested_size() -> None:
+    assert len(_answer(echo_request(100, 250))) == 250
+    assert len(echo_request(100, 250)) == 100
 
 
 def test_texts_are_reproducible_and_repeat_themselves() -> None:
@@ -90,6 +119,6 @@ def test_texts_are_reproducible_and_repeat_themselves() -> None:
         {"pause_ms": -1.0},
     ],
 )
-def test_options_that_make_no_sense(wrong: dict[str, object]) -> None:
+def test_invalid_options(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidConfigError):
         replace(SMALL, **wrong)  # type: ignore[arg-type] # on purpose

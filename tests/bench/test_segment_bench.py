@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from suffixsvc_bench.segment_bench import SegmentFigures, TextMaker, measure_segment, parse_size
+
+from suffixsvc_bench.index.segment import SegmentFigures, TextMaker, measure_segment, parse_size
 
 
 def test_sizes() -> None:
@@ -36,7 +37,7 @@ def test_figures(tmp_path: Path) -> None:
 
 def test_json() -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "suffixsvc.cli", "bench", "segment", "--sizes", "50K", "--json"],
+        [sys.executable, "-m", "suffixsvc_cli", "bench", "segment", "--sizes", "50K", "--json"],
         check=True,
         capture_output=True,
         text=True,

@@ -11,40 +11,40 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from suffixsvc.errors import InvalidInputError
 from suffixsvc_bench import workloads
 from suffixsvc_bench.workloads import WORKLOADS, Split, Task, load_workload
 from suffixsvc_bench.workloads.files import read_themes
 from suffixsvc_bench.workloads.task import make_task
 
-from suffixsvc.errors import InvalidInputError
-
 #: at least so many tasks, and kinds of answers
 SIZES = {"sql": (800, 4), "json": (400, 6), "code": (200, 4)}
 
 
-def asked(task: Task) -> str:
+def question(task: Task) -> str:
     return "\n".join(message["content"] for message in task.messages)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_every_task_is_another(name: str) -> None:
+def test_tasks_are_distinct(name: str) -> None:
     tasks = load_workload(name)
     least, kinds = SIZES[name]
     assert len(tasks) >= least
     assert len({task.kind for task in tasks}) >= kinds
     assert len({task.id for task in tasks}) == len(tasks)
-    assert len({asked(task) for task in tasks}) == len(tasks)
+    assert len({question(task) for task in tasks}) == len(tasks)
     assert {task.workload for task in tasks} == {name}
     assert all(task.messages[-1]["role"] == "user" and 0 < task.max_tokens <= 512 for task in tasks)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_training_never_sees_what_is_held_out(name: str) -> None:
+def test_held_out_tasks_are_not_in_training(name: str) -> None:
     tasks = load_workload(name)
     held_out = [task for task in tasks if task.split is Split.HELD_OUT]
     training = [task for task in tasks if task.split is Split.TRAIN]
     assert 0.1 < len(held_out) / len(tasks) < 0.2
-    assert not {asked(task) for task in held_out} & {asked(task) for task in training}
+    assert not {question(task) for task in held_out} & {question(task) for task in training}
     # themes it never saw, and other questions on those it did
     unseen = {task.theme for task in held_out} - {task.theme for task in training}
     assert unseen
@@ -52,7 +52,7 @@ def test_training_never_sees_what_is_held_out(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_any_beginning_is_a_fair_sample(name: str) -> None:
+def test_any_prefix_is_a_fair_sample(name: str) -> None:
     tasks = load_workload(name)
     beginning = tasks[: len(tasks) // 4]
     themes = Counter(task.theme for task in beginning)
@@ -85,7 +85,7 @@ def test_no_blank_was_left_unfilled() -> None:
             assert not re.search(r"\{\w+\}", task.messages[-1]["content"]), task.id
 
 
-def test_the_schemas_are_sql_and_the_broken_statements_fail_as_told() -> None:
+def test_the_schemas_are_sql_and_the_broken_statements_fail() -> None:
     schemas = read_themes("sql")
     assert len(schemas) >= 10
     for name, schema in schemas.items():
@@ -99,7 +99,7 @@ def test_the_schemas_are_sql_and_the_broken_statements_fail_as_told() -> None:
         db.close()
 
 
-def test_code_that_is_asked_about_is_python() -> None:
+def test_code_in_questions_is_python() -> None:
     for code in read_themes("code")["tests"]["tasks"]:
         ast.parse(code)
 

@@ -1,6 +1,6 @@
-"""The victim: a real ``suffixsvc build``, in batches so small that there is always something half done.
+"""Child process that runs ``suffixsvc build`` with small batches, to be killed at any time.
 
-An order (``support.victims``): {"arguments": [...]}; it says ``code N`` when it came to its end.
+An order (``support.child_runner``): {"arguments": [...]}; it says ``code N`` when it came to its end.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import Any
 import suffixsvc_caches.building.corpus as corpus
 import suffixsvc_caches.counting.batches as batches
 import suffixsvc_caches.counting.merging as merging
-from support.victims import say
-
-from suffixsvc import cli
-from suffixsvc.cli import build, build_show
+import suffixsvc_cli as cli
+from suffixsvc_cli.corpus import build, build_show
+from support.child_runner import report
 
 #: loaded before the fork, so that a victim's time goes into building
 LOADED = (build, build_show)
@@ -25,7 +24,7 @@ def live(order: dict[str, Any]) -> None:
     batches._CALLS = 40  # type: ignore[misc] # a constant elsewhere
     merging.FAN_IN = 4  # type: ignore[misc]
     corpus._OUTPUTS = 50  # type: ignore[misc]
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         code = cli.main(["build", *order["arguments"]])
-    say(f"code {code} {' '.join(told.getvalue().split())[:900]}")
+    report(f"code {code} {' '.join(output.getvalue().split())[:900]}")

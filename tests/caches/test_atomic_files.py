@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and what they may take the place of."""
+"""Atomic creation of files, and the paths that it refuses."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import os
 from pathlib import Path
 
 import pytest
-from suffixsvc_caches.atomic import new_file, remove_leftovers, require_new
-from support.durable_names import DurableNames
-from support.small_disk import files_up_to
 
 from suffixsvc.errors import InvalidInputError, StoreError, StoreFullError
+from suffixsvc_caches.atomic import new_file, remove_stale_temporaries, require_new
+from support.durable_names import DurableNames
+from support.small_disk import files_up_to
 
 
 def test_files_appear_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -33,26 +33,26 @@ def test_files_appear_whole_or_not_at_all(tmp_path: Path) -> None:
     assert path.read_bytes() == b"other"
 
 
-def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
-    """--force made a file of a pipe, and as root of /dev/null."""
+def test_devices_pipes_and_folders_are_not_replaced(tmp_path: Path) -> None:
+    """--force replaced a pipe, and as root /dev/null, by a file."""
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InvalidInputError, match="no ordinary file"):
+    with pytest.raises(InvalidInputError, match="must be a regular file"):
         require_new(tmp_path / "pipe", force=True)
     with pytest.raises(InvalidInputError), new_file(tmp_path / "pipe", force=True):
         pass
     assert (tmp_path / "pipe").is_fifo()
 
 
-def test_what_a_killed_process_left_is_no_obstacle(tmp_path: Path) -> None:
-    """A process of the same number, as every build in a container has, could not write the file again."""
+def test_temporary_files_of_killed_processes_are_replaced(tmp_path: Path) -> None:
+    """A process with the same pid, which is usual in containers, could not write the file again."""
     path = tmp_path / "s[1].bin"
     mine = tmp_path / f".{path.name}.{os.getpid()}.tmp"
-    mine.write_bytes(b"left behind")
+    mine.write_bytes(b"stale")
     with new_file(path) as file:
         file.write(b"whole")
     assert path.read_bytes() == b"whole"
     for name in (f".{path.name}.999999999.tmp", f".{path.name}.99999999999999999999.tmp"):
-        (tmp_path / name).write_bytes(b"left behind")
+        (tmp_path / name).write_bytes(b"stale")
     others = [
         f".{path.name}.{os.getpid()}.tmp",
         f".{path.name}.1.tmp",
@@ -60,14 +60,12 @@ def test_what_a_killed_process_left_is_no_obstacle(tmp_path: Path) -> None:
         ".s.bin.7.tmp",
     ]
     for name in others:
-        (tmp_path / name).write_bytes(b"of somebody")
-    remove_leftovers(path)
+        (tmp_path / name).write_bytes(b"other")
+    remove_stale_temporaries(path)
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted([*others, path.name])
 
 
-def test_a_file_that_was_written_is_there_after_a_loss_of_power(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_written_file_survives_a_power_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     durable = DurableNames(monkeypatch)
     with new_file(tmp_path / "s.bin") as file:
         file.write(b"whole")
@@ -75,13 +73,13 @@ def test_a_file_that_was_written_is_there_after_a_loss_of_power(
 
 
 def test_a_file_in_a_folder_that_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some file systems do not do it; others fail, and that is told."""
+    """Some file systems do not support it; other errors are raised."""
     for number, refused in ((errno.EINVAL, False), (errno.EIO, True)):
 
         def fail(path: str, number: int = number) -> None:
             raise OSError(number, os.strerror(number), path)
 
-        monkeypatch.setattr("suffixsvc.store.folder.sync_folder", fail)
+        monkeypatch.setattr("suffixsvc.store.files.folder.sync_folder", fail)
         with (
             pytest.raises(StoreError) if refused else contextlib.nullcontext(),
             new_file(tmp_path / f"{number}.bin") as file,

@@ -1,16 +1,10 @@
-"""Corpora: into a data folder that opens at once, and into a running service."""
+"""Loading of corpora into a data folder and into a running service."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from suffixsvc_caches.building import BuildSpec, CorpusTarget, LookupSpec, build
-from suffixsvc_caches.counting import Journal
-from suffixsvc_client import SuffixClient
-from support.build_logs import FINGERPRINT, Call, made_up_calls, write_log
-from support.serving import serving, socket_dir
-from support.small_disk import files_up_to
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import (
@@ -22,14 +16,20 @@ from suffixsvc.errors import (
     TokenizerMismatchError,
 )
 from suffixsvc.types import StoredOutput
+from suffixsvc_caches.building import BuildObserver, BuildSpec, CorpusTarget, LookupSpec, build
+from suffixsvc_caches.counting import Journal
+from suffixsvc_client import SuffixClient
+from support.build_logs import FINGERPRINT, Call, synthetic_calls, write_log
+from support.serving import serving, socket_dir
+from support.small_disk import files_up_to
 
 NS = "acme/logs"
 
 
 @pytest.fixture
 def calls() -> list[Call]:
-    """With equal responses, which are outputs each, and one that is longer than what a batch may hold."""
-    return [*made_up_calls(5, 120), Call(list(range(50)) * 40, [9] * 100, "a" * 300), Call([7, 8])]
+    """Calls with equal responses, each of which is an output, and one longer than a batch."""
+    return [*synthetic_calls(5, 120), Call(list(range(50)) * 40, [9] * 100, "a" * 300), Call([7, 8])]
 
 
 @pytest.fixture
@@ -96,11 +96,11 @@ def test_a_very_long_text_becomes_outputs_that_follow_each_other(
     )
 
 
-def test_a_namespace_that_holds_something_is_left_alone(log: Path, calls: list[Call], tmp_path: Path) -> None:
+def test_a_namespace_with_outputs_is_refused(log: Path, calls: list[Call], tmp_path: Path) -> None:
     with SuffixCache(tmp_path / "data") as cache:
         cache.namespace(NS).add_output([1, 2, 3])
     target = CorpusTarget(NS, tmp_path / "data")
-    with pytest.raises(InvalidInputError, match="holds outputs already") as caught:
+    with pytest.raises(InvalidInputError, match="must be empty") as caught:
         build(spec_of(log, tmp_path, target))
     assert caught.value.got == "1 outputs"
     with SuffixCache(tmp_path / "data") as cache:
@@ -111,15 +111,17 @@ def test_a_namespace_that_holds_something_is_left_alone(log: Path, calls: list[C
         assert as_calls(held(cache))[1:] == expected(calls)
 
 
-def test_a_namespace_of_another_tokenizer_is_left_alone(log: Path, tmp_path: Path) -> None:
+def test_a_namespace_of_another_tokenizer_is_refused(log: Path, tmp_path: Path) -> None:
     with SuffixCache(tmp_path / "data") as cache:
         cache.namespace(NS, tokenizer="xxh3:fedcba9876543210").add_output([1, 2, 3])
     with pytest.raises(TokenizerMismatchError):
         build(spec_of(log, tmp_path, CorpusTarget(NS, tmp_path / "data", add=True)))
 
 
-def test_a_folder_in_use_and_a_full_disk_cost_no_count(log: Path, calls: list[Call], tmp_path: Path) -> None:
-    """Nor is the lookup cache, written before the corpus was loaded, an obstacle the next time."""
+def test_counts_are_kept_after_a_locked_folder_and_a_full_disk(
+    log: Path, calls: list[Call], tmp_path: Path
+) -> None:
+    """The lookup cache, written before the corpus was loaded, is replaced by the next run."""
     spec = spec_of(log, tmp_path, CorpusTarget(NS, tmp_path / "data"), static=LookupSpec(tmp_path / "s.bin"))
     with SuffixCache(tmp_path / "data"), pytest.raises(StoreLockedError):
         build(spec)
@@ -134,7 +136,7 @@ def test_a_folder_in_use_and_a_full_disk_cost_no_count(log: Path, calls: list[Ca
         assert as_calls(held(cache)) == expected(calls)
 
 
-def test_outputs_that_went_missing_in_between_are_noticed(
+def test_outputs_removed_during_a_load_are_detected(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with SuffixCache(tmp_path / "data") as cache:
@@ -155,17 +157,19 @@ def test_into_a_running_service(log: Path, calls: list[Call], tmp_path: Path) ->
         with serving(cache, f"unix:{folder / 's.sock'}") as (_, address):
             target = CorpusTarget(NS, server=address)
             assert build(spec_of(log, tmp_path, target)).corpus_outputs == len(calls)
-            with pytest.raises(InvalidInputError, match="holds outputs already"):
+            with pytest.raises(InvalidInputError, match="must be empty"):
                 build(spec_of(log, tmp_path, target))
             with SuffixClient(address) as client:
                 draft = client.namespace(NS).open_session([1]).step([40, 41, 42, 43], max_draft_tokens=6)
                 assert draft.token_ids.tolist() == [(44 + i) % 50 for i in range(len(draft))]
                 assert len(draft) >= 3
-        corpus = [each for each in held(cache) if each.output.corpus]  # the session wrote something as well
+        corpus = [
+            each for each in held(cache) if each.output.corpus
+        ]  # the session has written an output, too
         assert as_calls(corpus) == expected(calls)
 
 
-def test_a_service_that_goes_away_is_loaded_from_where_it_stopped(
+def test_a_load_resumes_after_the_service_restarts(
     log: Path, calls: list[Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("suffixsvc_caches.building.corpus._OUTPUTS", 25)
@@ -176,14 +180,8 @@ def test_a_service_that_goes_away_is_loaded_from_where_it_stopped(
             build(spec)
         with serving(cache, address) as (server, _):
 
-            class Watch:
-                def working_in(self, folder: Path) -> None: ...
-
-                def counting(self, progress: object) -> None: ...
-
-                def merging(self, share: float) -> None: ...
-
-                def loading(self, outputs: int) -> None:
+            class Watch(BuildObserver):
+                def on_load_progress(self, outputs: int) -> None:
                     if outputs >= 50:
                         server.drain()
 
@@ -195,11 +193,11 @@ def test_a_service_that_goes_away_is_loaded_from_where_it_stopped(
         assert as_calls(held(cache)) == expected(calls)
 
 
-def test_a_load_that_ended_before_its_batch_was_noted_keeps_it_once(
+def test_a_batch_that_is_sent_twice_is_stored_once(
     log: Path, calls: list[Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The service had kept a batch and the build ended before its journal said so, or before it had the
-    answer: the build that went on sent the batch again, and it was in the corpus twice."""
+    """The service stored a batch, and the build was killed before it recorded that, or before the reply: the
+    resumed build sent the batch again, and the corpus had it twice."""
     monkeypatch.setattr("suffixsvc_caches.building.corpus._OUTPUTS", 25)
     with socket_dir() as folder, SuffixCache(tmp_path / "data") as cache:
         address = f"unix:{folder / 's.sock'}"
@@ -219,7 +217,7 @@ def test_a_load_that_ended_before_its_batch_was_noted_keeps_it_once(
         cache.check()
 
 
-def test_a_corpus_goes_to_one_place(tmp_path: Path) -> None:
+def test_a_corpus_has_one_destination(tmp_path: Path) -> None:
     for data, server in ((tmp_path, "unix:/s"), (None, "")):
-        with pytest.raises(InvalidConfigError, match="one place"):
+        with pytest.raises(InvalidConfigError, match="either a data folder or a server"):
             CorpusTarget(NS, data, server)

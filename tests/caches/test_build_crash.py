@@ -1,4 +1,4 @@
-"""A build that is killed, again and again, and started again: as if nothing had been."""
+"""Builds that are killed repeatedly and resumed give the files of an undisturbed build."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from support.build_logs import Call, made_up_calls, write_log
-from support.forking import ForkServer
 
 from suffixsvc import SuffixCache
+from support.build_logs import Call, synthetic_calls, write_log
+from support.forking import ForkServer
 
 pytestmark = pytest.mark.crash
 
-CALLS = made_up_calls(11, 3000)
-#: kills in all, and of one build at most: then it may come to its end
+CALLS = synthetic_calls(11, 3000)
+#: kills in total, and at most for one build, which then completes
 KILLS = 6
 
-#: in the folder of a build that is done, and nothing else
+#: all files in the folder of a finished build
 MADE = ["d.bin", "d.bin.manifest.json", "data", "s.bin", "s.bin.manifest.json"]
 
 
@@ -48,12 +48,12 @@ def arguments(log: Path, folder: Path, workers: int) -> list[str]:
 
 
 def outcome(server: ForkServer, args: list[str], kill_after: float | None) -> str:
-    """What the build said at its end; "" where it was killed."""
+    """Output of a build; "" if it was killed."""
     said: list[str] = []
     status = server.run({"arguments": args}, said.append, kill_after)
     assert status in (1, -signal.SIGKILL)
     ends = [line for line in said if line.startswith("code ")]
-    # killed after it was done, and before it could say so
+    # killed after the end of the build, before it printed the result
     assert all(line.startswith("code 0 ") or "s.bin exists" in line for line in ends), said
     return ends[0] if ends else ""
 
@@ -63,7 +63,7 @@ def caches(folder: Path) -> dict[str, bytes]:
 
 
 def corpus(folder: Path) -> list[Call]:
-    """The outputs of the namespace, in their order; the folder is checked as well."""
+    """Outputs of the namespace in order; also checks the folder."""
     with SuffixCache(folder / "data") as cache:
         cache.check()
         held = list(cache._store.scan("acme/logs"))
@@ -81,7 +81,7 @@ def corpus(folder: Path) -> list[Call]:
 def undisturbed(
     server: ForkServer, log: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, bytes], float]:
-    """The files of a build that nobody disturbs, and its seconds."""
+    """Files of an undisturbed build, and its duration in seconds."""
     folder = tmp_path_factory.mktemp("undisturbed")
     began = time.monotonic()
     assert outcome(server, arguments(log, folder, 1), None)
@@ -91,7 +91,7 @@ def undisturbed(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_build_that_is_killed_at_any_time_goes_on(
+def test_a_build_that_is_killed_at_any_time_is_resumed(
     workers: int, server: ForkServer, log: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path
 ) -> None:
     files, longest = undisturbed
@@ -106,7 +106,7 @@ def test_a_build_that_is_killed_at_any_time_goes_on(
             said = outcome(server, args, random.uniform(0.02, longest) if lives < KILLS else None)
             lives += 1
         kills += lives - 1
-        longest = longest if lives > 2 else longest * 0.7  # the machine is faster than it was
+        longest = longest if lives > 2 else longest * 0.7  # the machine is faster than before
         assert caches(folder) == files
         assert corpus(folder) == [call for call in CALLS if call.response]
         assert sorted(path.name for path in folder.iterdir()) == MADE
@@ -115,7 +115,7 @@ def test_a_build_that_is_killed_at_any_time_goes_on(
 def test_a_build_that_was_killed_while_it_loaded_the_corpus_needs_no_force(
     server: ForkServer, log: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path
 ) -> None:
-    """The lookup caches were there by then, and it refused to replace its own work."""
+    """The build refused to replace the lookup caches that it had written before."""
     args = arguments(log, tmp_path, 1)
     said = ""
     for _ in range(100):
@@ -130,29 +130,29 @@ def test_a_build_that_was_killed_while_it_loaded_the_corpus_needs_no_force(
 
 @pytest.mark.parametrize("hits", [1, 2])
 def test_ctrl_c_keeps_what_was_counted(hits: int, log: Path, tmp_path: Path) -> None:
-    """Exit code 130, one line, and the next start goes on.
+    """Exit code 130, one line, and the next run resumes.
 
     A build that was done before the signal reached it is started again, with a larger log."""
     for copies in (80, 320, 1280):
         folder = tmp_path / str(copies)
         big = write_log(folder / "big.jsonl", CALLS * copies)
-        command = [sys.executable, "-m", "suffixsvc.cli", "build", str(big), "--workers", "2", "--json"]
+        command = [sys.executable, "-m", "suffixsvc_cli", "build", str(big), "--workers", "2", "--json"]
         command += ["--lookup-static", str(folder / "s.bin"), "--work", str(folder / "work")]
         command += ["--checkpoint", "0.1"]
-        code, told = interrupted(command, folder / "work" / "journal.jsonl", hits)
+        code, output = interrupted(command, folder / "work" / "journal.jsonl", hits)
         if code and not (folder / "s.bin").exists():
             break
-    assert code == 130, told
-    assert told.splitlines()[-1:] == ["interrupted"]
-    assert f"what was counted is kept in {folder / 'work'}" in told
+    assert code == 130, output
+    assert output.splitlines()[-1:] == ["interrupted"]
+    assert f"progress is stored in {folder / 'work'}" in output
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["tokens"] == copies * sum(len(call.response) for call in CALLS)
     assert not (folder / "work").exists()
 
 
 def interrupted(command: list[str], journal: Path, hits: int) -> tuple[int, str]:
-    """Start a build, interrupt it once its journal names a run; its exit code and what it wrote to stderr."""
-    # A shell without job control has its background processes ignore SIGINT, and they pass that on.
+    """Interrupt a build after its journal names a run; return its exit code and stderr."""
+    # Background processes of a shell without job control ignore SIGINT, which child processes inherit.
     heard = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -162,12 +162,12 @@ def interrupted(command: list[str], journal: Path, hits: int) -> tuple[int, str]
         time.sleep(0.01)
     for _ in range(hits):
         process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=300)
-    return process.returncode, told
+    _, output = process.communicate(timeout=300)
+    return process.returncode, output
 
 
 def names_a_run(journal: Path) -> bool:
     try:
         return '"runs"' in journal.read_text()
-    except FileNotFoundError:  # the build has not begun, or is done
+    except FileNotFoundError:  # the build has not begun, or has ended
         return False

@@ -1,4 +1,4 @@
-"""What a build takes of memory: what it was given."""
+"""Memory limit of builds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from suffixsvc_caches.counting.memory import peak_bytes
 from support.build_logs import FINGERPRINT
 
-#: builds, and prints the most that was ever resident and how many runs there were
+#: builds, and prints the peak resident memory and the number of runs
 CHILD = """
 import sys
 from pathlib import Path
@@ -33,7 +34,7 @@ print(build(spec).counted.tokens, peak_bytes(), len(runs))
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five million ids that hardly ever follow each other twice: nothing makes the counts small."""
+    """Five million ids with hardly any repeated n-gram, so that the counts are large."""
     path = tmp_path_factory.mktemp("log") / "ids.jsonl"
     state = 1
     with path.open("w") as file:
@@ -48,8 +49,8 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_peak_is_the_process_s_own() -> None:
-    """A program started by a large one was said to have been as large."""
+def test_the_peak_excludes_the_parent_process() -> None:
+    """A process started by a large one was reported to be as large."""
     ballast = np.ones(300 << 20, np.uint8)
     code = "from suffixsvc_caches.counting.memory import peak_bytes; print(peak_bytes())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -59,7 +60,7 @@ def test_the_peak_is_the_process_s_own() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_build_keeps_to_its_memory(workers: int, log: Path) -> None:
-    """All windows together take three times what is left to count in."""
+    """The windows of all tokens take three times the memory of the counters."""
     memory = 112 << 20
     command = [sys.executable, "-c", CHILD, str(log), str(memory), str(workers)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

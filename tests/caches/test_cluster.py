@@ -1,4 +1,4 @@
-"""Counting on Ray, started on this machine: the bytes of one process, and going on with what it left."""
+"""Counting on a local Ray cluster: the same bytes as local counting, and resumption of its builds."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from suffixsvc_caches.building import BuildSpec, CorpusTarget, LookupSpec, build
-from suffixsvc_caches.counting import Journal, count_logs
-from suffixsvc_caches.counting.cluster import count_on_cluster, merge_on_cluster
-from suffixsvc_caches.tokenizers import TokenizerSource
-from support.build_logs import Call, count_all, made_up_calls, plan_of, write_log
-from support.tiny_tokenizer import write_tokenizer
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import InvalidTokensError, TokenizerMismatchError
 from suffixsvc.lookup_records import RecordFile
+from suffixsvc_caches.building import BuildSpec, CorpusTarget, LookupSpec, build
+from suffixsvc_caches.counting import Journal, count_logs
+from suffixsvc_caches.counting.cluster import count_on_cluster, merge_on_cluster
+from suffixsvc_caches.tokenizers import TokenizerSource
+from support.build_logs import Call, count_all, plan_of, synthetic_calls, write_log
+from support.tiny_tokenizer import write_tokenizer
 
-ray = pytest.importorskip("ray", reason="Ray is an extra of its own: pip install 'suffixsvc[cluster]'")
+ray = pytest.importorskip("ray", reason="Ray is optional: pip install 'suffixsvc[cluster]'")
 
-#: in the folder of a build that is done, and nothing else
+#: all files in the folder of a finished build
 MADE = ["d.bin", "d.bin.manifest.json", "data", "s.bin", "s.bin.manifest.json"]
 
 _ATTEMPTS = 10
@@ -28,12 +28,12 @@ _ATTEMPTS = 10
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    """One for all tests: starting it takes seconds. A busy machine takes more than the 30 s of Ray."""
+    """A cluster for all tests, since its start takes seconds; on a busy machine more than Ray's 30 s."""
     for attempt in range(_ATTEMPTS):
         try:
             ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 << 20)
             break
-        except Exception as error:  # Ray raises nothing more particular
+        except Exception as error:  # Ray raises no more specific exception
             ray.shutdown()
             if "timed out" not in str(error) or attempt == _ATTEMPTS - 1:
                 raise
@@ -43,7 +43,7 @@ def cluster() -> Iterator[None]:
 
 @pytest.fixture
 def calls() -> list[Call]:
-    return made_up_calls(3, 1500)
+    return synthetic_calls(3, 1500)
 
 
 @pytest.fixture
@@ -72,16 +72,16 @@ def test_the_same_bytes_and_the_same_corpus(dedupe: bool, logs: list[Path], tmp_
         made[engine] = (
             (folder / "s.bin").read_bytes(), (folder / "d.bin").read_bytes(), held,
             done.counted.tokens, done.counted.calls, done.counted.duplicates, done.counted.fingerprint,
-            done.counted.tally.as_dict(),
+            done.counted.report.as_dict(),
         )  # fmt: skip
         assert sorted(path.name for path in folder.iterdir()) == MADE
     assert made["ray"] == made["local"]
 
 
-def test_either_goes_on_with_what_the_other_left(
+def test_each_engine_resumes_the_other_s_build(
     logs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half a log counted here, the rest there, and merged here again."""
+    """Half a log is counted locally, the rest on the cluster, and merged locally."""
     plan = plan_of(logs, highest=2, workers=2, checkpoint_seconds=0.0, dedupe=True)
     counted, expected = count_all(plan, tmp_path / "undisturbed")
     journal = Journal(tmp_path / "work", plan.key())
@@ -91,7 +91,7 @@ def test_either_goes_on_with_what_the_other_left(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("suffixsvc_caches.counting.local._Feed.count", lambda *_: stop(None))
+        patch.setattr("suffixsvc_caches.counting.local._BatchQueue.record", lambda *_: stop(None))
         with pytest.raises(KeyboardInterrupt):
             count_logs(plan, journal)
     journal.close()
@@ -111,7 +111,9 @@ def test_either_goes_on_with_what_the_other_left(
     assert (again.tokens, again.resumed_tokens, here) == (counted.tokens, counted.tokens, expected)
 
 
-def test_runs_are_combined_there(logs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_combined_on_the_cluster(
+    logs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("suffixsvc_caches.counting.cluster.FAN_IN", 2)
     plan = plan_of(logs, highest=2, workers=2)
     _, expected = count_all(plan, tmp_path / "undisturbed")
@@ -125,7 +127,7 @@ def test_runs_are_combined_there(logs: list[Path], tmp_path: Path, monkeypatch: 
 
 
 def test_ids_of_two_tokenizers_do_not_mix(tmp_path: Path) -> None:
-    """Each task sees one log, and found nothing wrong with it."""
+    """Each task sees one log only, so that the check must compare the tasks' results."""
     logs = [write_log(tmp_path / f"{name}.jsonl", [Call([1, 2])], f"xxh3:{name * 16}") for name in "ab"]
     plan = plan_of(logs)
     for _ in range(2):
@@ -135,12 +137,12 @@ def test_ids_of_two_tokenizers_do_not_mix(tmp_path: Path) -> None:
         journal.close()
 
 
-def test_errors_of_a_task_are_the_build_s_own(tmp_path: Path) -> None:
+def test_errors_of_a_task_are_raised_unwrapped(tmp_path: Path) -> None:
     source = TokenizerSource(write_tokenizer(tmp_path / "t.json"))
     tokenizer = source.load()
     log = write_log(tmp_path / "a.jsonl", [Call([1, 2]), Call([259])], tokenizer.fingerprint)
     plan = plan_of([log], tokenizer=tokenizer)
     journal = Journal(tmp_path / "work", plan.key())
-    with pytest.raises(InvalidTokensError, match="beyond the vocabulary"):
+    with pytest.raises(InvalidTokensError, match="must be in the vocabulary"):
         count_on_cluster(plan, source, journal)
     journal.close()

@@ -1,4 +1,4 @@
-"""The work folder of a build: what it refuses, what it mends, what it never forgets."""
+"""Journal of a work folder: recovery, refusals, durability and removal."""
 
 from __future__ import annotations
 
@@ -10,12 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from suffixsvc_caches.counting import Journal, TokenSpool, count_logs
-from suffixsvc_caches.counting.batches import Batch
-from suffixsvc_caches.logs import LogCall
-from support.build_logs import made_up_calls, plan_of, records_of, write_log
-from support.durable_names import DurableNames
-from support.small_disk import files_up_to
 
 from suffixsvc.core.ngram_count import NgramCounter
 from suffixsvc.errors import (
@@ -25,6 +19,12 @@ from suffixsvc.errors import (
     StoreFullError,
     StoreLockedError,
 )
+from suffixsvc_caches.counting import Journal, TokenSpool, count_logs
+from suffixsvc_caches.counting.batches import Batch
+from suffixsvc_caches.logs import LogCall
+from support.build_logs import plan_of, records_of, synthetic_calls, write_log
+from support.durable_names import DurableNames
+from support.small_disk import files_up_to
 
 NAME = "journal.jsonl"
 
@@ -37,7 +37,7 @@ def a_run(journal: Journal) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Left by a build that counted batches 0, 1 and 3 of the log 0, and loaded 5 outputs."""
+    """Work folder of a build that counted batches 0, 1 and 3 of log 0, and loaded 5 outputs."""
     journal = Journal(tmp_path / "work", "key")
     journal.add_runs([a_run(journal)], [(0, 1), (0, 0)], 10, 2)
     journal.add_runs([a_run(journal)], [(0, 3)], 5, 1)
@@ -49,20 +49,20 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
-def test_a_journal_knows_what_was_done(folder: Path) -> None:
+def test_a_journal_restores_the_progress(folder: Path) -> None:
     journal = Journal(folder, "key")
     assert [run.name for run in journal.runs()] == ["000001.run", "000002.run"]
     assert journal.batches_of(0) == {0, 1, 3}
-    assert not journal.is_whole(0)
+    assert not journal.is_complete(0)
     assert (journal.tokens, journal.calls, journal.fingerprint) == (15, 3, "xxh3:1")
     assert (journal.base, journal.loaded) == (3, 5)
-    assert journal.has_made(folder.parent / "s.bin")
-    assert not journal.has_made(folder.parent / "d.bin")
+    assert journal.is_own_output(folder.parent / "s.bin")
+    assert not journal.is_own_output(folder.parent / "d.bin")
     merged = a_run(journal)
     assert merged.name == "000003.run"
     journal.replace_runs(merged, journal.runs())
     journal.add_runs([], [(0, 2)], 0, 0)
-    assert journal.is_whole(0)
+    assert journal.is_complete(0)
     journal.close()
     journal = Journal(folder, "key")
     assert journal.runs() == [merged]
@@ -70,8 +70,8 @@ def test_a_journal_knows_what_was_done(folder: Path) -> None:
     journal.close()
 
 
-def test_a_journal_cut_off_anywhere_is_one_of_fewer_lines(folder: Path) -> None:
-    """Runs that a lost line named are counted again."""
+def test_a_truncated_journal_is_one_of_fewer_lines(folder: Path) -> None:
+    """Runs of a lost line are counted again."""
     raw = (folder / NAME).read_bytes()
     runs = {path.name: path.read_bytes() for path in folder.glob("*.run")}
     for size in range(len(raw) + 1):
@@ -95,7 +95,7 @@ def test_a_journal_cut_off_anywhere_is_one_of_fewer_lines(folder: Path) -> None:
      b'{"runs": 5, "batches": 5, "tokens": 1, "calls": 1}', b"[" * 100_000],
 )  # fmt: skip
 @pytest.mark.parametrize("first", [True, False])
-def test_a_journal_that_makes_no_sense(line: bytes, first: bool, folder: Path) -> None:
+def test_a_malformed_journal(line: bytes, first: bool, folder: Path) -> None:
     raw = (folder / NAME).read_bytes()
     (folder / NAME).write_bytes(line + b"\n" + raw if first else raw + line + b"\n")
     with pytest.raises((StoreCorruptError, InvalidInputError)) as caught:
@@ -104,12 +104,12 @@ def test_a_journal_that_makes_no_sense(line: bytes, first: bool, folder: Path) -
     assert len(list(folder.glob("*.run"))) == 2
 
 
-def test_what_is_no_work_folder(tmp_path: Path) -> None:
+def test_other_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("mine")
     for name in ("file", "full"):
-        with pytest.raises(InvalidInputError, match="no work folder"):
+        with pytest.raises(InvalidInputError, match="must be a work folder"):
             Journal(tmp_path / name, "key")
     assert (tmp_path / "full" / "thesis.txt").read_text() == "mine"
     with pytest.raises(StoreError, match="cannot use"):
@@ -117,31 +117,31 @@ def test_what_is_no_work_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mark", ["finished", NAME])
-def test_a_folder_of_somebody_is_not_taken_for_a_work_folder(mark: str, tmp_path: Path) -> None:
-    """One that happened to have a file of that name was emptied, its folders too, when the build was done."""
+def test_a_folder_with_other_files_is_refused(mark: str, tmp_path: Path) -> None:
+    """A folder with a file of that name was emptied, with its subfolders, at the end of the build."""
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "1.txt").write_text("mine")
     (tmp_path / mark).write_text("")
-    with pytest.raises(InvalidInputError, match=r"no work folder.*thesis"):
+    with pytest.raises(InvalidInputError, match=r"must be a work folder.*thesis"):
         Journal(tmp_path, "key")
     assert (tmp_path / "thesis" / "1.txt").read_text() == "mine"
 
 
 def test_a_file_called_finished_is_not_a_finished_build(tmp_path: Path) -> None:
     (tmp_path / "finished").write_text("the third chapter")
-    with pytest.raises(InvalidInputError, match="no work folder"):
+    with pytest.raises(InvalidInputError, match="must be a work folder"):
         Journal(tmp_path, "key")
     assert (tmp_path / "finished").exists()
 
 
-def test_what_somebody_put_into_a_work_folder_stays_there(folder: Path) -> None:
+def test_other_files_in_a_work_folder_are_kept(folder: Path) -> None:
     journal = Journal(folder, "key")
     (folder / "notes.txt").write_text("mine")
     journal.remove()
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
 
 
-def test_another_build_is_not_gone_on_with(folder: Path) -> None:
+def test_another_build_is_not_resumed(folder: Path) -> None:
     with pytest.raises(InvalidInputError, match="another build") as caught:
         Journal(folder, "another")
     assert "--work" in str(caught.value.remedy)
@@ -149,13 +149,13 @@ def test_another_build_is_not_gone_on_with(folder: Path) -> None:
 
 
 def test_a_plan_is_its_logs_and_options(tmp_path: Path) -> None:
-    """What decides the counts changes the key, and what does not leaves it."""
-    log = write_log(tmp_path / "a.jsonl", made_up_calls(1, 3))
+    """The key depends on all that the counts depend on, and on nothing else."""
+    log = write_log(tmp_path / "a.jsonl", synthetic_calls(1, 3))
     key = plan_of([log]).key()
     assert plan_of([log], workers=5, memory_bytes=1 << 30, checkpoint_seconds=1.0).key() == key
     others = [plan_of([log], dedupe=True), plan_of([log], highest=3), plan_of([log], context_tokens=1)]
     others.append(plan_of([log], keep_tokens=True))
-    write_log(log, made_up_calls(1, 4))
+    write_log(log, synthetic_calls(1, 4))
     others.append(plan_of([log]))
     assert len({key, *(other.key() for other in others)}) == 6
 
@@ -187,8 +187,8 @@ def test_runs_that_are_damaged_or_missing(folder: Path) -> None:
 
 
 def test_a_line_that_did_not_fit_is_not_written_later(tmp_path: Path) -> None:
-    """It used to wait in a buffer: the next line, or closing the file, wrote it as well, and what it spoke of
-    counted twice."""
+    """It stayed in a buffer: the next line, or closing the file, wrote it, too, and its batches were counted
+    twice."""
     journal = Journal(tmp_path / "work", "key")
     run = a_run(journal)
     size = (tmp_path / "work" / NAME).stat().st_size
@@ -205,9 +205,9 @@ def test_a_line_that_did_not_fit_is_not_written_later(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_counting_goes_on_from_any_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_resumes_from_any_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("suffixsvc_caches.counting.batches._CALLS", 20)
-    log = write_log(tmp_path / "a.jsonl", made_up_calls(2, 100))
+    log = write_log(tmp_path / "a.jsonl", synthetic_calls(2, 100))
     plan = plan_of([log], highest=2, checkpoint_seconds=0.0, dedupe=True)
     work = tmp_path / "work"
     journal = Journal(work, plan.key())
@@ -228,17 +228,17 @@ def test_counting_goes_on_from_any_line(tmp_path: Path, monkeypatch: pytest.Monk
             counted.calls,
             counted.duplicates,
         )
-        assert again.tally.as_dict() == counted.tally.as_dict()
+        assert again.report.as_dict() == counted.report.as_dict()
         done = sum(json.loads(line).get("tokens", 0) for line in lines[:number])
         assert again.resumed_tokens == done
         assert records_of(plan, journal) == expected
         journal.close()
 
 
-def test_what_the_journal_says_is_true_after_a_loss_of_power(
+def test_the_journal_is_consistent_after_a_power_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs were synced and their names were not: a journal could name runs that were not there."""
+    """Runs were synced, their names were not: a journal could name runs that did not exist."""
     monkeypatch.setattr("suffixsvc_caches.counting.batches._CALLS", 20)
     monkeypatch.setattr("suffixsvc_caches.counting.merging.FAN_IN", 3)
     durable = DurableNames(monkeypatch)
@@ -258,7 +258,7 @@ def test_what_the_journal_says_is_true_after_a_loss_of_power(
         write(journal, line)
 
     monkeypatch.setattr(Journal, "_write", look_and_write)
-    plan = plan_of([write_log(tmp_path / "a.jsonl", made_up_calls(2, 100))], checkpoint_seconds=0.0)
+    plan = plan_of([write_log(tmp_path / "a.jsonl", synthetic_calls(2, 100))], checkpoint_seconds=0.0)
     journal = Journal(work, plan.key())
     count_logs(replace(plan, keep_tokens=True), journal)
     runs = journal.runs()
@@ -283,8 +283,8 @@ def test_a_folder_without_counts_is_not_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "work").exists()
 
 
-def test_a_build_that_was_killed_while_it_tidied_up_was_done(folder: Path) -> None:
-    """A folder that had lost its journal was refused as no work folder."""
+def test_a_build_killed_during_the_removal_is_finished(folder: Path) -> None:
+    """A folder without its journal was refused as not a work folder."""
     (folder / NAME).rename(folder / "finished")
     (folder / "000001.run").unlink()
     (folder / "tokens").mkdir()

@@ -1,4 +1,4 @@
-"""Counting logs: the same records whoever counts, in whatever memory, however often it is written down."""
+"""Counting of logs: the records do not depend on workers, memory or checkpoints."""
 
 from __future__ import annotations
 
@@ -11,24 +11,6 @@ from random import Random
 
 import numpy as np
 import pytest
-from suffixsvc_caches.building import BuildSpec, LookupSpec, build
-from suffixsvc_caches.counting import Journal, Progress, count_logs, merging
-from suffixsvc_caches.counting.seen import Seen
-from suffixsvc_caches.manifest import read_manifest
-from suffixsvc_client.text import TextCodec
-from support.build_logs import (
-    Call,
-    count_all,
-    made_up_calls,
-    plan_of,
-    records_by_hand,
-    records_of,
-    texts_of,
-    unique,
-    write_log,
-)
-from support.ngram_oracle import parse
-from support.small_disk import files_up_to, small_disk
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from suffixsvc.core.ngram_count import NgramCounter, SegmentJob, combine_runs
@@ -41,6 +23,24 @@ from suffixsvc.errors import (
     StoreFullError,
     TokenizerMismatchError,
 )
+from suffixsvc_caches.building import BuildObserver, BuildSpec, LookupSpec, build
+from suffixsvc_caches.counting import Journal, count_logs, merging
+from suffixsvc_caches.counting.digest_set import DigestSet
+from suffixsvc_caches.manifest import read_manifest
+from suffixsvc_client.text import TextCodec
+from support.build_logs import (
+    Call,
+    count_all,
+    plan_of,
+    records_by_hand,
+    records_of,
+    synthetic_calls,
+    texts_of,
+    unique,
+    write_log,
+)
+from support.ngram_oracle import parse
+from support.small_disk import files_up_to, small_disk
 
 OTHER = "xxh3:fedcba9876543210"
 
@@ -52,7 +52,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def little_memory(monkeypatch: pytest.MonkeyPatch, each: int = 200 << 10) -> None:
-    """So little to count in that runs are spilled all the time, and merged a few at a time."""
+    """Limit memory so that runs are spilled often and merged a few at a time."""
     monkeypatch.setattr(
         "suffixsvc_caches.counting.local.counter_bytes", lambda options, encodes: each * options.workers
     )
@@ -61,7 +61,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch, each: int = 200 << 10) -> Non
 
 @pytest.fixture
 def calls() -> list[Call]:
-    return made_up_calls(1, 400)
+    return synthetic_calls(1, 400)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def logs(calls: list[Call], tmp_path: Path) -> list[Path]:
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("dedupe", [False, True], ids=["all", "dedupe"])
-def test_the_same_bytes_whoever_counts(
+def test_the_bytes_do_not_depend_on_workers_and_memory(
     dedupe: bool, logs: list[Path], calls: list[Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = unique(calls) if dedupe else calls
@@ -95,7 +95,7 @@ def test_the_same_bytes_whoever_counts(
         assert counted.tokens == sum(len(call.response) for call in expected)
         assert counted.calls == len(expected)
         assert counted.duplicates == len(calls) - len(expected)
-        assert counted.tally.counts.calls == len(calls)
+        assert counted.report.counts.calls == len(calls)
         orders[i] = records
     assert all(records == orders[0] for records in orders.values())
     for order, raw in orders[0].items():
@@ -107,7 +107,7 @@ def test_the_same_bytes_whoever_counts(
 def test_ngrams_begin_in_the_context(
     context: int, logs: list[Path], calls: list[Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More context than an n-gram has tokens changes nothing; a very long one used to be refused."""
+    """More context than the longest n-gram changes nothing; a very long one was refused."""
     little_memory(monkeypatch)
     counted, records = count_all(plan_of(logs, highest=3, context_tokens=context), tmp_path / "work")
     assert counted.tokens == sum(len(call.response) for call in calls)
@@ -116,7 +116,7 @@ def test_ngrams_begin_in_the_context(
 
 
 @pytest.mark.parametrize("context", [0, 2, 50])
-def test_a_long_text_is_cut_where_no_ngram_notices(
+def test_a_long_text_is_divided_without_loss_of_ngrams(
     context: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("suffixsvc_caches.counting.worker._PIECE", 20)
@@ -132,7 +132,7 @@ def test_a_long_text_is_cut_where_no_ngram_notices(
 
 
 def test_a_batch_larger_than_all_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is spilled in several runs, which count together or not at all."""
+    """It is spilled to several runs, which the journal records together."""
     little_memory(monkeypatch, 90 << 10)
     calls = [Call([Random(i).randrange(9) for _ in range(9000)]) for i in range(8)]
     plan = plan_of([write_log(tmp_path / "a.jsonl", calls)], highest=2)
@@ -143,8 +143,8 @@ def test_a_batch_larger_than_all_memory(tmp_path: Path, monkeypatch: pytest.Monk
     journal.close()
 
 
-def test_responses_that_were_seen_are_known_in_little_memory(tmp_path: Path) -> None:
-    seen, known = Seen(tmp_path / "seen", 0), set[bytes]()
+def test_the_digest_set_spills_to_a_file(tmp_path: Path) -> None:
+    seen, known = DigestSet(tmp_path / "seen", 0), set[bytes]()
     random = Random(3)
     for _ in range(9000):
         digest = random.randrange(5000).to_bytes(16, "big")
@@ -152,24 +152,24 @@ def test_responses_that_were_seen_are_known_in_little_memory(tmp_path: Path) -> 
         known.add(digest)
     assert (tmp_path / "seen").is_dir()
     seen.close()
-    again = Seen(tmp_path / "seen", 0)  # of a build that was killed: begins anew
+    again = DigestSet(tmp_path / "seen", 0)  # a new run of a killed build starts empty
     assert all(again.add(digest) for digest in sorted(known))
     again.close()
 
 
-def test_no_room_to_remember_responses(tmp_path: Path) -> None:
+def test_a_full_disk_in_the_digest_set(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 100 << 10) as disk:
-        seen = Seen(disk / "seen", 0)
+        seen = DigestSet(disk / "seen", 0)
         with contextlib.closing(seen), pytest.raises(StoreFullError):
             list(map(seen.add, (i.to_bytes(16, "big") for i in range(20_000))))
 
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_full_disk_keeps_what_was_counted(
+def test_counts_are_kept_on_a_full_disk(
     workers: int, logs: list[Path], calls: list[Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The build stops; started again with room it goes on, and makes the same bytes."""
+    """The build stops; after space is freed it resumes and writes the same bytes."""
     little_memory(monkeypatch)
     plan = plan_of(logs, highest=3, workers=workers, checkpoint_seconds=0.0)
     _, undisturbed = count_all(plan, tmp_path / "undisturbed")
@@ -197,7 +197,7 @@ def word_level() -> TextCodec:
 
 @pytest.mark.usefixtures("small_batches")
 def test_texts_count_as_their_ids(calls: list[Call], tmp_path: Path) -> None:
-    """Texts, ids, and both in one log."""
+    """Logs of texts, of ids, and of both."""
     codec = word_level()
     mixed = tmp_path / "mixed.jsonl"
     lines = []
@@ -217,7 +217,7 @@ def test_texts_count_as_their_ids(calls: list[Call], tmp_path: Path) -> None:
 
 def test_texts_need_a_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"prompt": "a", "response": "b"}\n')
-    with pytest.raises(InvalidInputError, match="holds texts"):
+    with pytest.raises(InvalidInputError, match="must have token ids"):
         count_all(plan_of([tmp_path / "a.jsonl"]), tmp_path / "work")
 
 
@@ -229,12 +229,12 @@ def test_ids_of_two_tokenizers_do_not_mix(inside: bool, tmp_path: Path) -> None:
     )
     if inside:
         a.write_text(a.read_text() + b.read_text())
-    with pytest.raises(TokenizerMismatchError, match="another tokenizer"):
+    with pytest.raises(TokenizerMismatchError, match="ids of the same tokenizer"):
         count_all(plan_of([a] if inside else [a, b]), tmp_path / "work")
 
 
 def test_the_tokenizer_of_a_resumed_build_is_known(tmp_path: Path) -> None:
-    """The log that says which one it is has been counted, and is not read again."""
+    """The log that names the tokenizer has been counted and is not read again."""
     a, b = (
         write_log(tmp_path / "a.jsonl", [Call([1, 2])]),
         write_log(tmp_path / "b.jsonl", [Call([1])], OTHER),
@@ -252,32 +252,26 @@ def test_the_tokenizer_of_a_resumed_build_is_known(tmp_path: Path) -> None:
 )
 def test_ids_beyond_the_vocabulary(call: Call, what: str, tmp_path: Path) -> None:
     log = write_log(tmp_path / "a.jsonl", [Call([1, 2]), call], word_level().fingerprint)
-    with pytest.raises(
-        InvalidTokensError, match=rf"a\.jsonl has ids beyond the vocabulary \({what}"
-    ) as caught:
+    with pytest.raises(InvalidTokensError, match=rf"a\.jsonl must be in the vocabulary \({what}") as caught:
         count_all(plan_of([log], tokenizer=word_level(), context_tokens=1), tmp_path / "work")
     assert caught.value.expected == "0 .. 12"
 
 
-def test_too_little_memory_is_said_before_anything_is_read(tmp_path: Path) -> None:
+def test_too_little_memory_is_refused_before_reading(tmp_path: Path) -> None:
     log = write_log(tmp_path / "a.jsonl", [Call([1, 2])])
-    with pytest.raises(InvalidConfigError, match="too little memory"):
+    with pytest.raises(InvalidConfigError, match="memory must be"):
         plan_of([log], memory_bytes=1 << 20)
-    with pytest.raises(InvalidConfigError, match="too little memory") as caught:
+    with pytest.raises(InvalidConfigError, match="memory must be") as caught:
         count_all(plan_of([log], memory_bytes=64 << 20, workers=30), tmp_path / "work")
     assert "30 workers" in str(caught.value)
 
 
 def test_a_log_that_is_still_written_is_named_in_the_manifest(tmp_path: Path) -> None:
-    """What is hashed at the end is then not what was counted, and nobody could tell."""
+    """The bytes hashed at the end are not the counted ones."""
     growing, still = (write_log(tmp_path / f"{name}.jsonl", [Call([1, 2, 3, 4])]) for name in ("a", "b"))
 
-    class Writer:
-        def working_in(self, folder: Path) -> None: ...
-        def counting(self, progress: Progress) -> None: ...
-        def loading(self, outputs: int) -> None: ...
-
-        def merging(self, share: float) -> None:
+    class Writer(BuildObserver):
+        def on_merge_progress(self, share: float) -> None:
             with growing.open("a") as log:
                 log.write(json.dumps(Call([5, 6]).record()) + "\n")
 
@@ -293,7 +287,7 @@ def test_a_log_that_is_still_written_is_named_in_the_manifest(tmp_path: Path) ->
 
 
 def test_a_merge_that_fails_ends_the_others(tmp_path: Path) -> None:
-    """They would go on for hours, beside an error that nobody sees yet."""
+    """They could run for hours before the error is raised."""
     run = tmp_path / "a.run"
     counter = NgramCounter(2, 2, memory_bytes=1 << 20)
     counter.add(np.arange(9, dtype=np.int32), np.array([9], np.int64), np.array([0], np.int64))
@@ -311,5 +305,5 @@ def test_a_merge_that_fails_ends_the_others(tmp_path: Path) -> None:
         combine_runs([tmp_path / "none.run"], tmp_path / "c.run", job=job)
 
     with pytest.raises(StoreError, match=r"none\.run"), ThreadPoolExecutor(2) as pool:
-        merging._work(pool, [goes_on, fails], None)
+        merging._run_tasks(pool, [goes_on, fails], None)
     assert ended.is_set()

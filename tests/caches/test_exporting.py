@@ -1,4 +1,4 @@
-"""``suffixsvc export`` where there is no room for what a service sends."""
+"""``suffixsvc export``: interrupts and a full disk."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from suffixsvc import SuffixCache
+from suffixsvc.core.ngram_count import tally_files
+from suffixsvc.errors import StoreError, StoreFullError
 from suffixsvc_caches.building import LookupSpec
 from suffixsvc_caches.exporting import ExportSource, export_lookup
 from support.serving import PATIENCE_S, serving, socket_dir
 from support.small_disk import small_disk
 
-from suffixsvc import SuffixCache
-from suffixsvc.core.ngram_count import tally_files
-from suffixsvc.errors import StoreError, StoreFullError
-
 
 def test_an_interrupt_ends_an_export_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waited for the end of the merge."""
+    """The interrupt was handled only after the merge."""
     main = threading.main_thread().ident
     assert main is not None
     uncancelled = []
@@ -33,7 +33,7 @@ def test_an_interrupt_ends_an_export_from_a_folder(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
 
     def merge_without_end(*args: Any, **more: Any) -> None:
-        assert threading.get_ident() != main  # nothing interrupts the core
+        assert threading.get_ident() != main  # calls of the core cannot be interrupted
         assert list(scratch.iterdir())
         signal.pthread_kill(main, signal.SIGINT)
         deadline = time.monotonic() + PATIENCE_S
@@ -49,8 +49,8 @@ def test_an_interrupt_ends_an_export_from_a_folder(tmp_path: Path, monkeypatch: 
     assert list(scratch.iterdir()) == []
 
 
-def test_no_room_for_what_a_service_sends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ended with a traceback."""
+def test_a_full_disk_during_an_export_from_a_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both cases ended with a traceback."""
     rng = np.random.default_rng(7)
     with (
         SuffixCache() as cache,
@@ -62,7 +62,7 @@ def test_no_room_for_what_a_service_sends(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
         with pytest.raises(StoreError, match="TMPDIR"):
             export_lookup(source, wanted, None)
-        # The service of this test has the same folder, and keeps twice as much there.
+        # The service of this test uses the same folder for twice as many bytes.
         with small_disk(tmp_path / "disk", 100_000) as disk:
             monkeypatch.setattr(tempfile, "tempdir", str(disk))
             with pytest.raises(StoreFullError):

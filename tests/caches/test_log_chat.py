@@ -1,4 +1,4 @@
-"""Logs of chat APIs: what was asked and what the model really wrote, tool calls included."""
+"""Logs of chat APIs: prompts and generated texts, with tool calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from suffixsvc_caches.logs import LogCall, LogTally
+
+from suffixsvc_caches.logs import ReadReport
 from support.log_files import read_all, read_one, write_lines
 
 SYSTEM = {"role": "system", "content": "Be terse."}
@@ -23,7 +24,7 @@ PROMPT = (
     "<|im_start|>assistant\n"
 )
 WRITTEN = '<tool_call>\n{"name": "weather", "arguments": {"city":"Ulm",  "unit": "°C"}}\n</tool_call>'
-#: as the chat template of Qwen2.5 renders it, byte for byte
+#: output of Qwen2.5's chat template
 LATER = (
     PROMPT
     + WRITTEN
@@ -80,7 +81,7 @@ def batch(body: Any, status: int = 200) -> dict[str, Any]:
     ],
     ids=["proxy", "http", "flat", "mixed", "text", "message", "packed", "tuning", "batch", "ollama"],
 )
-def test_the_shapes_people_keep(tmp_path: Path, record: dict[str, Any]) -> None:
+def test_common_record_formats(tmp_path: Path, record: dict[str, Any]) -> None:
     call = read_one(tmp_path, record)
     assert (call.prompt, call.response) == (PROMPT, "21 degrees.")
     assert (call.model, call.time) == ("m", 1751284800)
@@ -94,7 +95,7 @@ def test_every_assistant_turn_of_a_tuning_file_is_a_call(tmp_path: Path) -> None
     assert [call.session for call in calls] == ["a.jsonl:1", "a.jsonl:1", "a.jsonl:2", "a.jsonl:2"]
 
 
-def test_what_a_request_tells_of_earlier_turns_is_no_call_again(tmp_path: Path) -> None:
+def test_assistant_turns_of_a_request_are_not_calls(tmp_path: Path) -> None:
     messages = [SYSTEM, USER, CALLING, RESULT]
     call = read_one(tmp_path, {"request": {"messages": messages}, "response": completion(ANSWER)})
     assert (call.prompt, call.response) == (LATER, "21 degrees.")
@@ -134,43 +135,43 @@ def test_plain_completions(tmp_path: Path) -> None:
         {"input": "q", "output": [], "error": None, "status": "failed"},
     ],
 )
-def test_a_request_that_got_nothing_has_no_response(tmp_path: Path, record: dict[str, Any]) -> None:
-    tally = LogTally()
-    assert read_all(write_lines(tmp_path / "a.jsonl", [record]), tally, format="openai-chat") == []
-    assert tally.counts.malformed == 0
-    assert tally.counts.without_response == 1
+def test_failed_requests_have_no_response(tmp_path: Path, record: dict[str, Any]) -> None:
+    report = ReadReport()
+    assert read_all(write_lines(tmp_path / "a.jsonl", [record]), report, format="openai-chat") == []
+    assert report.counts.malformed == 0
+    assert report.counts.without_response == 1
 
 
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
         ({"model": "m"}, "no field response or output or completion; got the fields model"),
-        ({"messages": [USER], "choices": [{"index": 0, "delta": {"content": "2"}}]}, "piece of a streamed"),
-        ({"messages": "hello"}, "messages is no list of messages; expected objects with a role; got str"),
-        ({"messages": 5}, "messages is no list of messages; expected objects with a role; got int"),
-        ({"messages": [{"from": "human"}]}, "messages is no list of messages"),
+        ({"messages": [USER], "choices": [{"index": 0, "delta": {"content": "2"}}]}, "chunk of a streamed"),
+        ({"messages": "hello"}, "messages must be a list of objects with a role; got str"),
+        ({"messages": 5}, "messages must be a list of objects with a role; got int"),
+        ({"messages": [{"from": "human"}]}, "messages must be a list"),
         ({"messages": None}, "no field response"),
-        ({"messages": [USER, 7, ANSWER]}, "a message is no object; got int"),
-        ({"messages": [{"role": "user", "content": 3}, ANSWER]}, "content of a message is no text"),
-        ({"messages": [USER], "response": 42}, "the response is no text"),
-        ({"messages": [USER], "response": {"colour": "red"}}, "no answer of a known API"),
+        ({"messages": [USER, 7, ANSWER]}, "a message must be an object; got int"),
+        ({"messages": [{"role": "user", "content": 3}, ANSWER]}, "content of a message must be a string"),
+        ({"messages": [USER], "response": 42}, "the response must be a string"),
+        ({"messages": [USER], "response": {"colour": "red"}}, "must be an answer of a known API"),
         (
             {"messages": [USER], "response": {"code": 429, "message": "Slow down."}},
-            "no answer of a known API",
+            "must be an answer of a known API",
         ),
         (
             {"messages": [USER], **completion({"tool_calls": [{"function": {"arguments": "{}"}}]})},
-            "without a name",
+            "must have a name",
         ),
-        ({"messages": [USER], **completion({"tool_calls": {"name": "f"}})}, "tool_calls is no list"),
-        ({"messages": [USER], **completion({"content": None, "refusal": 3})}, "refusal is no text"),
+        ({"messages": [USER], **completion({"tool_calls": {"name": "f"}})}, "tool_calls must be a list"),
+        ({"messages": [USER], **completion({"content": None, "refusal": 3})}, "refusal must be a string"),
     ],
 )
-def test_what_is_no_call_is_malformed(tmp_path: Path, record: dict[str, Any], reason: str) -> None:
-    tally = LogTally()
-    assert read_all(write_lines(tmp_path / "a.jsonl", [record]), tally, format="openai-chat") == []
-    assert tally.counts.malformed == 1, tally.describe()
-    assert reason in tally.describe()
+def test_malformed_records_are_counted(tmp_path: Path, record: dict[str, Any], reason: str) -> None:
+    report = ReadReport()
+    assert read_all(write_lines(tmp_path / "a.jsonl", [record]), report, format="openai-chat") == []
+    assert report.counts.malformed == 1, report.describe()
+    assert reason in report.describe()
 
 
 # ------------------------------------------------------------------------------------- contents, templates
@@ -205,7 +206,7 @@ def test_contents(tmp_path: Path, message: dict[str, Any], expected: str) -> Non
     assert read_one(tmp_path, record).response == expected
 
 
-def test_reasoning_can_be_left_out_and_is_never_part_of_a_prompt(tmp_path: Path) -> None:
+def test_reasoning_is_optional_and_never_part_of_a_prompt(tmp_path: Path) -> None:
     thinking = {**ANSWER, "reasoning_content": "Hm."}
     assert read_one(tmp_path, {"messages": [USER, thinking]}, reasoning=False).response == "21 degrees."
     calls = read_all(
@@ -258,143 +259,3 @@ def test_items_as_input(tmp_path: Path) -> None:
     answer = {"output": [{**SAID, "content": [{"type": "output_text", "text": "21 degrees."}]}]}
     call = read_one(tmp_path, {"request": {"input": items}, "response": answer})
     assert (call.prompt, call.response) == (LATER, "21 degrees.")
-
-
-# -------------------------------------------------------------------------------------------------- LiteLLM
-
-
-PAYLOAD = {
-    "id": "1",
-    "trace_id": "t9",
-    "call_type": "acompletion",
-    "status": "success",
-    "startTime": 1751284800.5,
-    "endTime": 1751284801.5,
-    "model": "gpt",
-    "model_group": "mid",
-    "metadata": {"user_api_key_alias": "planner"},
-    "messages": [SYSTEM, USER],
-    "response": completion(ANSWER),
-}
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        PAYLOAD,
-        {"standard_logging_object": PAYLOAD},
-        {**PAYLOAD, "messages": json.dumps([SYSTEM, USER]), "response": json.dumps(completion(ANSWER))},
-        {**PAYLOAD, "response": "21 degrees."},
-    ],
-    ids=["payload", "nested", "packed", "text"],
-)
-def test_litellm(tmp_path: Path, record: dict[str, Any]) -> None:
-    call = read_one(tmp_path, record)
-    assert call == LogCall(
-        "21 degrees.",
-        PROMPT,
-        agent="planner",
-        session="t9",
-        model="mid",
-        kind="acompletion",
-        time=1751284800.5,
-    )
-
-
-def test_a_failed_call_of_litellm_has_no_response(tmp_path: Path) -> None:
-    tally = LogTally()
-    record = {**PAYLOAD, "status": "failure", "response": "litellm.RateLimitError"}
-    assert read_all(write_lines(tmp_path / "a.jsonl", [record, {**PAYLOAD, "response": {}}]), tally) == []
-    assert tally.counts.without_response == 2
-
-
-# ------------------------------------------------------------------------------------------------- Langfuse
-
-
-GENERATION = {
-    "id": "o2",
-    "type": "GENERATION",
-    "traceId": "t1",
-    "name": "planner",
-    "startTime": "2025-06-30T12:00:01.000Z",
-    "model": "gpt",
-    "input": [SYSTEM, USER],
-    "output": ANSWER,
-}
-SPAN = {"id": "o1", "type": "SPAN", "traceId": "t1", "name": "root", "input": "x", "output": "y"}
-EARLIER = {**GENERATION, "id": "o0", "startTime": "2025-06-30T12:00:00.000Z", "output": "Hm."}
-TRACE = {
-    "id": "t1",
-    "sessionId": "s1",
-    "input": "x",
-    "output": "y",
-    "observations": [GENERATION, SPAN, EARLIER],
-}
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"input": {"messages": [SYSTEM, USER]}, "output": completion(ANSWER)},
-        {"input": json.dumps([SYSTEM, USER]), "output": json.dumps(ANSWER)},
-        {"output": "21 degrees."},
-        {"output": [ANSWER]},
-    ],
-)
-def test_generations(tmp_path: Path, changes: dict[str, Any]) -> None:
-    call = read_one(tmp_path, {**GENERATION, **changes})
-    assert call == LogCall(
-        "21 degrees.", PROMPT, agent="planner", session="t1", model="gpt", time=1751284801.0
-    )
-
-
-def test_an_answer_that_merely_is_json_stays_a_text(tmp_path: Path) -> None:
-    text = '{"content":  "a structured answer"}'
-    assert read_one(tmp_path, {**GENERATION, "output": text}).response == text
-
-
-def test_snake_case_as_in_blob_storage(tmp_path: Path) -> None:
-    record = {
-        "id": "1",
-        "type": "GENERATION",
-        "trace_id": "t1",
-        "start_time": "2025-06-30 12:00:01.000000",
-        "provided_model_name": "gpt",
-        "name": "planner",
-        "input": json.dumps([SYSTEM, USER]),
-        "output": "21 degrees.",
-    }
-    assert read_one(tmp_path, record) == read_one(tmp_path, GENERATION)
-
-
-@pytest.mark.parametrize(
-    "document",
-    [TRACE, [TRACE], {"data": [TRACE], "meta": {}}, {"id": "s1", "traces": [TRACE]}],
-    ids=["trace", "array", "page", "session"],
-)
-def test_traces_hold_generations_in_the_order_of_time(tmp_path: Path, document: Any) -> None:
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps(document, indent=2))
-    calls = read_all(path)
-    assert [(call.response, call.session) for call in calls] == [("Hm.", "s1"), ("21 degrees.", "s1")]
-
-
-def test_spans_are_no_calls(tmp_path: Path) -> None:
-    tally = LogTally()
-    path = write_lines(tmp_path / "a.jsonl", [SPAN, GENERATION, {**SPAN, "type": "EVENT", "output": None}])
-    assert [call.response for call in read_all(path, tally)] == ["21 degrees."]
-    assert tally.counts.malformed == tally.counts.without_response == 0
-
-
-def test_a_table_of_traces_counts_by_its_own_output(tmp_path: Path) -> None:
-    record = {
-        "id": "t1",
-        "name": "chat",
-        "timestamp": "2025-06-30T12:00:00Z",
-        "sessionId": "s1",
-        "input": "q",
-        "output": "a",
-    }
-    call = read_one(tmp_path, record)
-    assert (call.prompt, call.response, call.session) == ("q", "a", "s1")

@@ -1,4 +1,4 @@
-"""CSV and TSV: rows as records, whatever is in their quotes."""
+"""CSV and TSV readers: rows as records, quoting, limits and damage."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from suffixsvc_caches.logs import LogFormat, LogTally, ReadOptions, Storage, find_logs
-from suffixsvc_caches.logs.csv_rows import read_csv, split_rows
-from suffixsvc_caches.logs.sources import Damaged
-from support.log_files import read_all, write_lines, write_packed
 
 from suffixsvc.errors import InvalidInputError
+from suffixsvc_caches.logs import LogFormat, ReadOptions, ReadReport, Storage, find_logs
+from suffixsvc_caches.logs.base.sources import DamagedFile
+from suffixsvc_caches.logs.formats.csv_rows import read_csv, split_rows
+from support.log_files import read_all, write_lines, write_packed
 
 SAID = 'He said "no",\nthen left; 1\t2'
 
@@ -52,15 +52,15 @@ def write(path: Path, *rows: bytes) -> Path:
 def test_columns_are_fields(tmp_path: Path, name: str, delimiter: str, ends: str) -> None:
     data = table(HEADER, *ROWS, delimiter=delimiter, lineterminator=ends)
     path = write_packed(tmp_path / name, b"\n" + data)
-    tally = LogTally()
-    calls = read_all(path, tally)
+    report = ReadReport()
+    calls = read_all(path, report)
     assert [(call.prompt, call.response, call.agent, call.session) for call in calls] == [
         ("q1", "a1", "x", "s1"),
         ("q2", SAID, "y", "s2"),
         ("", "süß", "", ""),
     ]
     assert [call.time for call in calls] == [1751284800.0, None, 7.0]
-    assert (tally.counts.calls, tally.counts.malformed, tally.counts.bytes) == (3, 0, path.stat().st_size)
+    assert (report.counts.calls, report.counts.malformed, report.counts.bytes) == (3, 0, path.stat().st_size)
     (file,) = find_logs([path], ReadOptions())
     assert (file.storage, file.format) == (Storage.CSV, LogFormat.JSONL)
 
@@ -81,10 +81,10 @@ def test_fields_that_are_named(tmp_path: Path) -> None:
 
 
 def test_an_empty_cell_is_no_response(tmp_path: Path) -> None:
-    tally = LogTally()
+    report = ReadReport()
     path = write(tmp_path / "a.csv", b"prompt,response,output", b"q,,", b'q,"",', b"q,,o", b"", b"q,a,o")
-    assert [call.response for call in read_all(path, tally)] == ["o", "a"]
-    assert (tally.counts.without_response, tally.counts.malformed) == (2, 0)
+    assert [call.response for call in read_all(path, report)] == ["o", "a"]
+    assert (report.counts.without_response, report.counts.malformed) == (2, 0)
 
 
 def test_columns_that_hold_json(tmp_path: Path) -> None:
@@ -97,23 +97,21 @@ def test_columns_that_hold_json(tmp_path: Path) -> None:
     (call,) = read_all(write_packed(tmp_path / "b.csv", data))
     assert call.prompt == "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
     data = table(["response_token_ids", "tokenizer"], ["[1, 2]", "f"], ["1 2", "f"], ["[3]", "f"])
-    tally = LogTally()
-    calls = read_all(write_packed(tmp_path / "c.csv", data), tally)
+    report = ReadReport()
+    calls = read_all(write_packed(tmp_path / "c.csv", data), report)
     assert [np.asarray(call.response).tolist() for call in calls] == [[1, 2], [3]]
-    assert "line 3: column response_token_ids: not JSON" in str(tally.faults[0])
+    assert "line 3: column response_token_ids: not JSON" in str(report.faults[0])
     data = table(["messages", "model"], ["Hello there", "m"], [json.dumps(messages), "m"])
-    tally = LogTally()
-    assert len(read_all(write_packed(tmp_path / "e.csv", data), tally)) == 1
-    assert "line 2: messages is no list of messages; expected objects with a role; got str" in str(
-        tally.faults[0]
-    )
+    report = ReadReport()
+    assert len(read_all(write_packed(tmp_path / "e.csv", data), report)) == 1
+    assert "line 2: messages must be a list of objects with a role; got str" in str(report.faults[0])
     turns = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
     path = write_packed(tmp_path / "d.tsv", table(["id", "conversations"], ["1", json.dumps(turns)]))
     assert [call.response for call in read_all(path)] == ["a"]
     assert find_logs([path], ReadOptions())[0].format is LogFormat.SHAREGPT
 
 
-def test_what_is_a_table_is_told_by_name_or_by_the_user(tmp_path: Path) -> None:
+def test_tables_are_detected_by_name_or_option(tmp_path: Path) -> None:
     rows = (b"prompt,response", b"q,a")
     for name in ("a.csv", "b.txt", "c.jsonl"):
         write(tmp_path / name, *rows)
@@ -133,7 +131,9 @@ def test_what_is_a_table_is_told_by_name_or_by_the_user(tmp_path: Path) -> None:
         Storage.DOCUMENT,
         Storage.CSV,
     ]
-    assert [file.name for file in find_logs([tmp_path], options)] == ["c.jsonl"], "as before there was CSV"
+    assert [file.name for file in find_logs([tmp_path], options)] == ["c.jsonl"], (
+        "without CSV files by default"
+    )
     named = ReadOptions.parse(format="csv")
     assert [file.name for file in find_logs([tmp_path], named)] == ["a.csv", "d.csv", "e.csv", "f.csv"]
     assert [call.response for call in read_all(tmp_path / "b.txt", format="csv")] == ["a"]
@@ -148,34 +148,34 @@ def test_what_is_a_table_is_told_by_name_or_by_the_user(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        (b"q", "the row does not fit the header; expected 2 cells; got 1"),
-        (b"q,a,b", "the row does not fit the header; expected 2 cells; got 3"),
+        (b"q", "the row must have 2 cells, as the header; got 1"),
+        (b"q,a,b", "the row must have 2 cells, as the header; got 3"),
         (b"q,\xff", "not UTF-8; got invalid start byte at byte 2"),
         (b'q,"a"b', "not CSV; got ',' expected after '\"'"),
         (b'"5" pipe",a', "not CSV"),
         (b"q\rx,a", "not CSV; got new-line character"),
-        (b"q," + b"x" * 5000, "the row is too long; expected at most 1,000 bytes"),
-        (b'"' + b'""\n,' * 2000 + b'",a', "the row is too long"),
+        (b"q," + b"x" * 5000, "the row must have at most 1,000 bytes"),
+        (b'"' + b'""\n,' * 2000 + b'",a', "the row must have at most"),
     ],
 )
-def test_a_bad_row_is_counted_and_told_with_its_place(tmp_path: Path, row: bytes, reason: str) -> None:
+def test_a_malformed_row_is_counted_and_reported(tmp_path: Path, row: bytes, reason: str) -> None:
     path = write(tmp_path / "a.csv", b"prompt,response", b'"q\n1",a1', row, b"q2,a2")
-    tally = LogTally()
-    assert [call.response for call in read_all(path, tally, max_line_bytes=1000)] == ["a1", "a2"]
-    assert (tally.counts.malformed, tally.counts.damaged) == (1, 0)
-    (fault,) = tally.faults
+    report = ReadReport()
+    assert [call.response for call in read_all(path, report, max_line_bytes=1000)] == ["a1", "a2"]
+    assert (report.counts.malformed, report.counts.damaged) == (1, 0)
+    (fault,) = report.faults
     assert (fault.path, fault.place) == (path, "line 4")
     assert reason in fault.reason
     with pytest.raises(InvalidInputError, match=r"a\.csv:4: "):
         read_all(path, max_line_bytes=1000, strict=True)
 
 
-def test_a_quote_that_is_never_closed_ends_the_table(tmp_path: Path) -> None:
+def test_an_unterminated_quote_ends_the_table(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", b"prompt,response", b"q1,a1", b'q2,"a2', b"q3,a3")
-    tally = LogTally()
-    assert [call.response for call in read_all(path, tally)] == ["a1"]
-    assert tally.counts.damaged == 1
-    assert "the row that begins in line 3 has a quote that is never closed" in tally.describe()
+    report = ReadReport()
+    assert [call.response for call in read_all(path, report)] == ["a1"]
+    assert report.counts.damaged == 1
+    assert "the row that begins in line 3 has a quote that is not closed" in report.describe()
     with pytest.raises(InvalidInputError, match=r"a\.csv:2: cannot be read from here on: the row"):
         read_all(path, strict=True)
 
@@ -184,57 +184,57 @@ def test_a_quote_that_is_never_closed_ends_the_table(tmp_path: Path) -> None:
     "header", [b"prompt,\xff", b'prompt,"response"x', b"\r\x00", b"p" * 2000 + b",response"]
 )
 def test_a_header_that_cannot_be_read(tmp_path: Path, header: bytes) -> None:
-    tally = LogTally()
-    assert read_all(write(tmp_path / "a.csv", header, b"q,a"), tally, max_line_bytes=1000) == []
-    assert (tally.counts.damaged, tally.counts.malformed) == (1, 0)
-    assert "the header cannot be read" in tally.describe()
+    report = ReadReport()
+    assert read_all(write(tmp_path / "a.csv", header, b"q,a"), report, max_line_bytes=1000) == []
+    assert (report.counts.damaged, report.counts.malformed) == (1, 0)
+    assert "the header cannot be read" in report.describe()
 
 
-def test_columns_that_nobody_knows(tmp_path: Path) -> None:
-    tally = LogTally()
-    assert read_all(write(tmp_path / "a.csv", b"foo,bar", b"1,2"), tally) == []
-    assert "line 2: no field" in tally.describe()
-    assert "got the fields foo, bar" in tally.describe()
+def test_unknown_columns(tmp_path: Path) -> None:
+    report = ReadReport()
+    assert read_all(write(tmp_path / "a.csv", b"foo,bar", b"1,2"), report) == []
+    assert "line 2: no field" in report.describe()
+    assert "got the fields foo, bar" in report.describe()
 
 
 def test_a_truncated_file_gives_what_it_has(tmp_path: Path) -> None:
     rows = [[str(n), f'{n} "quoted"\n' + str(n * n) * 20] for n in range(20_000)]
     path = write_packed(tmp_path / "a.csv.gz", table(["prompt", "response"], *rows))
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    tally = LogTally()
-    calls = read_all(path, tally)
+    report = ReadReport()
+    calls = read_all(path, report)
     assert [call.response for call in calls] == [row[1] for row in rows[: len(calls)]]
     assert 8_000 < len(calls) < 12_000
-    assert (tally.counts.damaged, tally.counts.malformed) == (1, 0)
+    assert (report.counts.damaged, report.counts.malformed) == (1, 0)
 
 
 MEASURE = """
 import sys
 from pathlib import Path
 from suffixsvc_caches.counting.memory import peak_bytes
-from suffixsvc_caches.logs import LogTally, ReadOptions, find_logs, read_calls
+from suffixsvc_caches.logs import ReadReport, ReadOptions, find_logs, read_calls
 options = ReadOptions.parse(max_line_bytes=4 << 20)
-tally = LogTally()
+report = ReadReport()
 (file,) = find_logs([Path(sys.argv[1])], options)
 before = peak_bytes()
-responses = [len(call.response) for call in read_calls(file, options, tally)]
-print(*responses, tally.counts.malformed, (peak_bytes() - before) >> 20)
+responses = [len(call.response) for call in read_calls(file, options, report)]
+print(*responses, report.counts.malformed, (peak_bytes() - before) >> 20)
 """
 
 
 @pytest.mark.parametrize("piece", [b"x" * 1_000_000, b'""' * 500_000, b"x,\n" * 333_333])
-def test_a_cell_of_200_mb_is_never_held(tmp_path: Path, piece: bytes) -> None:
-    """Nor is one of 300 kB too long for the csv module, whose own limit is less."""
+def test_a_cell_of_200_mb_is_not_held_in_memory(tmp_path: Path, piece: bytes) -> None:
+    """A cell of 300 kB, more than the csv module's default limit, is read."""
     path = tmp_path / "a.csv.gz"
     with gzip.open(path, "wb", compresslevel=1) as file:
         file.write(b'prompt,response\nq,"' + b"a" * 300_000 + b'"\nq,"')
         for _ in range(200):
             file.write(piece)
         file.write(b'"\nq,last\n')
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", MEASURE, str(path)], check=True, capture_output=True, text=True
     ).stdout
-    first, last, malformed, grown = map(int, told.split())
+    first, last, malformed, grown = map(int, output.split())
     assert (first, last, malformed) == (300_000, 4, 1)
     assert grown < 40, "MiB"
 
@@ -253,7 +253,7 @@ def cut(data: st.DataObject, text: bytes) -> list[bytes]:
 
 @given(st.lists(st.lists(CELLS, min_size=2, max_size=2), max_size=6), st.sampled_from(",\t;"), st.data())
 def test_tables_are_those_of_the_whole(rows: list[list[str]], delimiter: str, data: st.DataObject) -> None:
-    """What the csv module writes comes back, however it is cut into pieces."""
+    """Rows written by the csv module are read back with any division into pieces."""
     text = table(
         ["x", "y"], *rows, delimiter=delimiter, lineterminator=data.draw(st.sampled_from(["\n", "\r\n"]))
     )
@@ -266,7 +266,7 @@ PARTS = st.sampled_from(["a", '"', '""', ",", ',"', '",', "\n", '"\n'])
 
 @given(st.lists(PARTS, max_size=24).map("".join), st.data())
 def test_rows_end_where_the_csv_module_ends_them(text: str, data: st.DataObject) -> None:
-    """Whatever the quotes are; numbers of lines too."""
+    """With any quotes; line numbers are compared, too."""
     reader = csv.reader(io.StringIO(text, newline=""))
     begins, expected = [], []
     line = 1
@@ -279,7 +279,7 @@ def test_rows_end_where_the_csv_module_ends_them(text: str, data: st.DataObject)
     try:
         for each in split_rows(cut(data, text.encode()), 1 << 20, b","):
             found.append(each)
-    except Damaged:
+    except DamagedFile:
         unclosed = True
     kept = expected[: len(found)] if unclosed else expected
     assert [next(csv.reader([(row or b"").decode()])) for _, row in found] == kept

@@ -1,4 +1,4 @@
-"""Logs that are cut off, corrupt, or anything at all: what can be read is read, the rest is told."""
+"""Truncated, corrupt and random logs: everything before the damage is read, the rest is reported."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from suffixsvc_caches.logs import LogCounts, LogFormat, LogTally, ReadOptions, find_logs, read_calls
-from suffixsvc_caches.logs.documents import read_documents
-from suffixsvc_caches.logs.shapes import open_shape
-from support.log_files import read_all, reasons, write_lines, write_packed
 
 from suffixsvc.errors import InvalidInputError
+from suffixsvc_caches.logs import LogCounts, LogFormat, ReadOptions, ReadReport, find_logs, read_calls
+from suffixsvc_caches.logs.formats.documents import read_documents
+from suffixsvc_caches.logs.parsers import open_parser
+from support.log_files import read_all, reasons, write_lines, write_packed
 
 GOOD = {"response": "good"}
 
@@ -34,53 +34,53 @@ def records(count: int) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst"])
 @pytest.mark.parametrize("kept", [0.1, 0.5, 0.99])
-def test_a_truncated_file_gives_what_it_has(tmp_path: Path, name: str, kept: float) -> None:
+def test_a_truncated_file_is_read_up_to_its_end(tmp_path: Path, name: str, kept: float) -> None:
     path = write_lines(tmp_path / name, records(20_000))
     whole = [call.response for call in read_all(path)]
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * kept)])
-    responses, tally = reasons(path)
+    responses, report = reasons(path)
     assert responses == whole[: len(responses)]
-    # gzip and zstd hand out whole blocks
+    # gzip and zstd return whole blocks
     assert len(responses) > (kept - 0.08) * len(whole)
-    assert (tally.counts.damaged, tally.counts.malformed) == (1, 0)
-    assert "cannot be read from here on" in tally.faults[0].reason
+    assert (report.counts.damaged, report.counts.malformed) == (1, 0)
+    assert "cannot be read from here on" in report.faults[0].reason
     with pytest.raises(InvalidInputError, match=r"a\.jsonl"):
         read_all(path, strict=True)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst"])
-def test_a_corrupt_file_gives_what_stands_before(tmp_path: Path, name: str) -> None:
+def test_a_corrupt_file_is_read_up_to_the_damage(tmp_path: Path, name: str) -> None:
     path = write_lines(tmp_path / name, records(20_000))
     whole = [call.response for call in read_all(path)]
     data = bytearray(path.read_bytes())
     middle = len(data) // 2
     data[middle : middle + 2000] = random.Random(6).randbytes(2000)
     path.write_bytes(data)
-    responses, tally = reasons(path)
-    # deflate has no checks inside: some lines behind the fault may come out as junk
+    responses, report = reasons(path)
+    # deflate has no inner checksums: some lines after the fault may be garbage
     right = sum(1 for mine, theirs in zip(responses, whole, strict=False) if mine == theirs)
     assert right > 0.3 * len(whole)
-    assert tally.counts.damaged == 1
+    assert report.counts.damaged == 1
 
 
-def test_members_and_frames_behind_each_other_are_one_file(tmp_path: Path) -> None:
+def test_concatenated_members_and_frames_are_one_file(tmp_path: Path) -> None:
     line = json.dumps(GOOD).encode() + b"\n"
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(line) * 3)
     (tmp_path / "b.jsonl.zst").write_bytes(zstandard.ZstdCompressor().compress(line) * 3)
-    responses, tally = reasons(tmp_path)
-    assert (len(responses), tally.counts.damaged) == (6, 0)
+    responses, report = reasons(tmp_path)
+    assert (len(responses), report.counts.damaged) == (6, 0)
 
 
 def test_empty_files(tmp_path: Path) -> None:
     for name in ("a.jsonl", "b.json", "c.jsonl.gz", "d.jsonl.zst", "e.txt"):
         write_packed(tmp_path / name, b"")
         assert read_all(tmp_path / name) == []
-    tally = LogTally()
-    assert read_all(tmp_path, tally) == []
-    assert tally.counts.files == 4
-    assert tally.counts.malformed == tally.counts.damaged == 0
-    # no bytes at all is no gzip file, but no damage either: nothing was lost
+    report = ReadReport()
+    assert read_all(tmp_path, report) == []
+    assert report.counts.files == 4
+    assert report.counts.malformed == report.counts.damaged == 0
+    # an empty file is not a gzip file, but it is not damaged either
     (tmp_path / "c.jsonl.gz").write_bytes(b"")
     assert reasons(tmp_path / "c.jsonl.gz")[1].counts.damaged == 0
 
@@ -90,12 +90,12 @@ def test_a_file_that_disappears(tmp_path: Path) -> None:
     options = ReadOptions()
     (file,) = find_logs([path], options)
     path.unlink()
-    tally = LogTally()
-    assert list(read_calls(file, options, tally)) == []
-    assert tally.counts == LogCounts(files=1, damaged=1)
-    assert "No such file" in tally.faults[0].reason
+    report = ReadReport()
+    assert list(read_calls(file, options, report)) == []
+    assert report.counts == LogCounts(files=1, damaged=1)
+    assert "No such file" in report.faults[0].reason
     with pytest.raises(InvalidInputError, match="No such file"):
-        list(read_calls(file, ReadOptions(strict=True), LogTally()))
+        list(read_calls(file, ReadOptions(strict=True), ReadReport()))
 
 
 @pytest.mark.parametrize(
@@ -109,23 +109,23 @@ def test_a_file_that_disappears(tmp_path: Path) -> None:
         ("[]", 0),
     ],
 )
-def test_an_array_that_breaks_gives_what_stands_before(tmp_path: Path, text: str, count: int) -> None:
+def test_a_damaged_array_is_read_up_to_the_damage(tmp_path: Path, text: str, count: int) -> None:
     path = tmp_path / "a.json"
     path.write_text(text)
-    responses, tally = reasons(path)
+    responses, report = reasons(path)
     assert len(responses) == count
-    assert tally.counts.damaged == (0 if text == "[]" else 1)
+    assert report.counts.damaged == (0 if text == "[]" else 1)
 
 
-def test_an_array_may_hold_what_lines_may(tmp_path: Path) -> None:
+def test_an_array_can_have_the_same_values_as_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(
         b'[{"response": "a", "score": NaN}, 3, {"response": "\xff"}, {"response": "cut \\ud83d"}, null,'
         b' {"response": "\xe6\xbc\xa2"}]\n'
     )
-    responses, tally = reasons(path)
+    responses, report = reasons(path)
     assert responses == ["a", "cut \ufffd", "漢"]
-    assert [fault.place for fault in tally.faults] == ["record 2", "record 3", "record 5"]
+    assert [fault.place for fault in report.faults] == ["record 2", "record 3", "record 5"]
 
 
 @given(
@@ -133,7 +133,7 @@ def test_an_array_may_hold_what_lines_may(tmp_path: Path) -> None:
     data=st.data(),
 )
 def test_documents_are_those_of_the_whole(values: list[Any], data: st.DataObject) -> None:
-    """However an array is cut into pieces and laid out."""
+    """With any whitespace and any division into pieces."""
     indent = data.draw(st.sampled_from([None, 1]))
     text = json.dumps([{"x": value} for value in values], indent=indent, ensure_ascii=False).encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
@@ -169,12 +169,12 @@ VALUES = st.recursive(
 @settings(deadline=None)
 @given(record=st.dictionaries(NAMES, VALUES, max_size=6))
 def test_no_record_breaks_a_reader(record: dict[str, Any]) -> None:
-    """Whatever stands where: a call, or the one error that is counted."""
+    """Any record gives calls, or one error that is counted."""
     for form in LogFormat:
         if form in (LogFormat.AUTO, LogFormat.TEXT):
             continue
         try:
-            for raw in open_shape(form, ReadOptions()).calls(record):
+            for raw in open_parser(form, ReadOptions()).calls(record):
                 len(raw.response())
                 len(raw.prompt())
         except InvalidInputError:

@@ -1,4 +1,4 @@
-"""Fields of records: named by paths, missed with those that exist."""
+"""Field lookup: dotted paths, and errors that list existing fields."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from suffixsvc_caches.logs import LogTally, ReadOptions, find_logs, read_calls
-from support.log_files import read_all, read_one, write_lines
 
 from suffixsvc.errors import InvalidInputError
+from suffixsvc_caches.logs import ReadOptions, ReadReport, find_logs, read_calls
+from support.log_files import read_all, read_one, write_lines
 
 NOON = datetime(2025, 6, 30, 12, tzinfo=UTC).timestamp()
 
@@ -46,7 +46,7 @@ def test_a_field_that_does_not_exist_is_named_with_those_that_do(tmp_path: Path)
 
 
 def test_a_list_of_fields_says_where_it_leaves_some_out(tmp_path: Path) -> None:
-    """Fields far inside were left out without a word, the one that was meant among them."""
+    """Deeply nested fields were omitted without notice, including the nearest name."""
     answer = {
         "id": "x",
         "model": "m",
@@ -64,24 +64,24 @@ def test_a_list_of_fields_says_where_it_leaves_some_out(tmp_path: Path) -> None:
         assert str(caught.value.got).endswith(f", f39{more}")
 
 
-def test_a_misnamed_field_is_noticed_before_the_whole_log_is_read(tmp_path: Path) -> None:
+def test_a_misnamed_field_is_detected_early(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", [{"answer": "x"}] * 5000)
     options = ReadOptions(response_field="anwser")
-    tally = LogTally()
+    report = ReadReport()
     with pytest.raises(InvalidInputError, match="anwser"):
-        list(read_calls(find_logs([path], options)[0], options, tally))
-    assert tally.counts.malformed == 1000
+        list(read_calls(find_logs([path], options)[0], options, report))
+    assert report.counts.malformed == 1000
 
 
-def test_a_field_that_only_some_records_have_is_no_mistake(tmp_path: Path) -> None:
-    tally = LogTally()
+def test_a_field_of_some_records_is_accepted(tmp_path: Path) -> None:
+    report = ReadReport()
     path = write_lines(tmp_path / "a.jsonl", [{"r": None}, {"r": "x"}, {"q": "y"}])
-    assert [call.response for call in read_all(path, tally, response_field="r")] == ["x"]
-    assert (tally.counts.without_response, tally.counts.malformed) == (1, 1)
+    assert [call.response for call in read_all(path, report, response_field="r")] == ["x"]
+    assert (report.counts.without_response, report.counts.malformed) == (1, 1)
 
 
 def test_a_log_of_unknown_fields_says_which_it_has(tmp_path: Path) -> None:
-    tally = LogTally()
-    assert read_all(write_lines(tmp_path / "a.jsonl", [{"foo": 1, "bar": {"baz": 2}}]), tally) == []
-    assert "foo, bar, bar.baz" in tally.describe()
-    assert "response_field" in tally.describe()
+    report = ReadReport()
+    assert read_all(write_lines(tmp_path / "a.jsonl", [{"foo": 1, "bar": {"baz": 2}}]), report) == []
+    assert "foo, bar, bar.baz" in report.describe()
+    assert "response_field" in report.describe()

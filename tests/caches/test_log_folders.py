@@ -1,4 +1,4 @@
-"""Folders of logs, of text and of source code; Parquet."""
+"""Folders of logs, texts and source code; Parquet columns and damage."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from suffixsvc_caches.logs import LogFormat, LogTally, ReadOptions, Storage, find_logs
-from suffixsvc_caches.logs.shapes import open_shape
-from suffixsvc_caches.logs.tables import read_rows
-from support.log_files import read_all, write_lines
 
 from suffixsvc.errors import InvalidInputError, MissingExtraError
+from suffixsvc_caches.logs import LogFormat, ReadOptions, ReadReport, Storage, find_logs
+from suffixsvc_caches.logs.parquet.tables import read_rows
+from suffixsvc_caches.logs.parsers import open_parser
+from support.log_files import read_all, write_lines
 
 
 def fill(root: Path, files: dict[str, bytes]) -> Path:
@@ -75,7 +75,7 @@ def test_a_file_is_read_once_however_often_it_is_named(tmp_path: Path) -> None:
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="no such file"):
         find_logs([tmp_path / "missing"], ReadOptions())
-    with pytest.raises(InvalidInputError, match=r"no log in the folder .* use the format text"):
+    with pytest.raises(InvalidInputError, match=r"the folder .* must have logs.* Use the format text"):
         find_logs([fill(tmp_path, {"main.py": b""})], ReadOptions())
     with pytest.raises(InvalidInputError, match=r"expected files \*\.log"):
         find_logs([tmp_path], ReadOptions(include=("*.log",)))
@@ -83,7 +83,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 def test_a_malformed_pattern(tmp_path: Path) -> None:
     fill(tmp_path, TREE)
-    with pytest.raises(InvalidInputError, match="pattern is malformed"):
+    with pytest.raises(InvalidInputError, match="must be patterns as in"):
         find_logs([tmp_path], ReadOptions(include=("!",)))
 
 
@@ -99,14 +99,14 @@ def test_each_file_of_a_folder_of_code_is_a_response(tmp_path: Path) -> None:
             "README": "süß".encode(),
         },
     )
-    tally = LogTally()
-    calls = read_all(tmp_path, tally, format="text")
+    report = ReadReport()
+    calls = read_all(tmp_path, report, format="text")
     assert [(call.session, call.response, call.kind) for call in calls] == [
         ("README", "süß", ""),
         ("src/a.py", "x = 1\n", "py"),
         ("utf16.txt", "süß", "txt"),
     ]
-    counts = tally.counts
+    counts = report.counts
     assert (counts.files, counts.calls, counts.binary, counts.malformed, counts.without_response) == (
         6,
         3,
@@ -115,14 +115,14 @@ def test_each_file_of_a_folder_of_code_is_a_response(tmp_path: Path) -> None:
         1,
     )
     assert counts.bytes == sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
-    assert "latin.txt: no text in this encoding" in tally.describe()
+    assert "latin.txt: the file must be text in the given encoding" in report.describe()
     assert len(read_all(tmp_path, format="text", encoding="latin-1")) == 4
 
 
 def test_a_text_that_is_too_long_is_left_out(tmp_path: Path) -> None:
-    tally = LogTally()
-    assert read_all(fill(tmp_path, {"a.txt": b"x" * 101}), tally, format="text", max_line_bytes=100) == []
-    assert "the file is too long" in tally.describe()
+    report = ReadReport()
+    assert read_all(fill(tmp_path, {"a.txt": b"x" * 101}), report, format="text", max_line_bytes=100) == []
+    assert "the file must have at most" in report.describe()
 
 
 def test_a_named_file_is_what_it_looks_like(tmp_path: Path) -> None:
@@ -136,20 +136,20 @@ def test_a_named_file_is_what_it_looks_like(tmp_path: Path) -> None:
             "no.jsonl": b"hm",
         },
     )
-    told = {
+    detected = {
         file.name: file
         for file in find_logs(
             [tmp_path / name for name in sorted(path.name for path in tmp_path.iterdir())], ReadOptions()
         )
     }
-    assert {name: file.storage for name, file in told.items()} == {
+    assert {name: file.storage for name, file in detected.items()} == {
         "calls.log": Storage.LINES,
         "notes.md": Storage.TEXT,
         "set.txt": Storage.TEXT,
         "odd.gz": Storage.LINES,
         "no.jsonl": Storage.LINES,
     }
-    assert told["notes.md"].found == "text"
+    assert detected["notes.md"].found == "text"
     assert read_all(tmp_path / "notes.md")[0].response == "[a link](x)\n"
 
 
@@ -187,19 +187,19 @@ def test_columns_are_fields(tmp_path: Path) -> None:
             "at": pa.array(range(count), pa.timestamp("s")),
         },
     )
-    tally = LogTally()
+    report = ReadReport()
     options = {
         "response_field": "answer",
         "prompt_field": "question",
         "agent_field": "who",
         "time_field": "at",
     }
-    calls = read_all(path, tally, agents=["y"], **options)
+    calls = read_all(path, report, agents=["y"], **options)
     assert [(call.prompt, call.response, call.time) for call in calls] == [
         (f"q{n}", f"a{n}", n) for n in range(1, count, 2)
     ]
-    assert (tally.counts.calls, tally.counts.filtered, tally.counts.without_response) == (500, 500, 0)
-    assert tally.counts.bytes == path.stat().st_size
+    assert (report.counts.calls, report.counts.filtered, report.counts.without_response) == (500, 500, 0)
+    assert report.counts.bytes == path.stat().st_size
     assert read_all(path, want_prompt=False, **options)[0].prompt == ""
     with pytest.raises(
         InvalidInputError, match=r"no field answers; got the fields question, answer, who, at"
@@ -207,9 +207,9 @@ def test_columns_are_fields(tmp_path: Path) -> None:
         read_all(path, response_field="answers")
 
 
-def test_columns_of_prompts_that_nobody_wants_are_not_read(tmp_path: Path) -> None:
+def test_prompt_columns_are_not_read_without_want_prompt(tmp_path: Path) -> None:
     path = write_table(tmp_path / "a.parquet", {"prompt": ["q"], "response": ["r"], "agent": ["a"]})
-    unneeded = open_shape(LogFormat.PARQUET, ReadOptions()).unneeded
+    unneeded = open_parser(LogFormat.PARQUET, ReadOptions()).unneeded
     assert "prompt" in unneeded
     assert list(read_rows(path, without=unneeded)) == [(1, {"response": "r", "agent": "a"})]
 
@@ -220,20 +220,20 @@ def test_lists_of_integers_are_token_ids(tmp_path: Path, kind: pa.DataType) -> N
     path = write_table(
         tmp_path / "a.parquet", {"response_token_ids": pa.array(ids, kind), "tokenizer": ["f"] * 4}
     )
-    tally = LogTally()
-    calls = read_all(path, tally)
+    report = ReadReport()
+    calls = read_all(path, report)
     assert [np.asarray(call.response).tolist() for call in calls] == [[1, 2, 3], [65535]]
     assert all(np.asarray(call.response).dtype == np.int32 and call.tokenizer == "f" for call in calls)
-    assert tally.counts.without_response == 2
+    assert report.counts.without_response == 2
     assert find_logs([path], ReadOptions())[0].found == "Parquet: recordings"
 
 
-def test_ids_that_are_none(tmp_path: Path) -> None:
+def test_invalid_ids(tmp_path: Path) -> None:
     ids = pa.array([[1, None], [-1], [2**40], [5]], pa.list_(pa.int64()))
-    tally = LogTally()
-    calls = read_all(write_table(tmp_path / "a.parquet", {"response_token_ids": ids}), tally)
+    report = ReadReport()
+    calls = read_all(write_table(tmp_path / "a.parquet", {"response_token_ids": ids}), report)
     assert [np.asarray(call.response).tolist() for call in calls] == [[5]]
-    assert [fault.place for fault in tally.faults] == ["row 1", "row 2", "row 3"]
+    assert [fault.place for fault in report.faults] == ["row 1", "row 2", "row 3"]
 
 
 def test_messages_in_columns(tmp_path: Path) -> None:
@@ -245,12 +245,12 @@ def test_messages_in_columns(tmp_path: Path) -> None:
     assert find_logs([path], ReadOptions())[0].format is LogFormat.OPENAI_CHAT
 
 
-def test_a_text_column_with_bytes_that_are_no_text(tmp_path: Path) -> None:
+def test_a_text_column_with_invalid_utf_8(tmp_path: Path) -> None:
     column = pa.array([b"a", b"\xff", b"c"]).view(pa.utf8())
-    tally = LogTally()
-    calls = read_all(write_table(tmp_path / "a.parquet", {"response": column}), tally)
+    report = ReadReport()
+    calls = read_all(write_table(tmp_path / "a.parquet", {"response": column}), report)
     assert [call.response for call in calls] == ["a", "c"]
-    assert tally.faults[0].place == "row 2"
+    assert report.faults[0].place == "row 2"
 
 
 SECOND = 1_700_000_000
@@ -264,20 +264,20 @@ TIMES = {
 
 @pytest.mark.parametrize("case", TIMES)
 def test_timestamps_that_no_datetime_holds_are_times(tmp_path: Path, case: str) -> None:
-    """Some timestamps of Parquet have no Python datetime. One such cell used to make the rest of a healthy
-    file count as damaged; they are seconds since the epoch, and a time that no log can have is none."""
+    """Some Parquet timestamps exceed datetime. Such a cell made the rest of the file damaged;
+    they are converted to seconds, and to None outside the range of times in logs."""
     column, first = TIMES[case]
     path = write_table(tmp_path / "a.parquet", {"response": ["a", "b", "c"], "timestamp": column})
-    tally = LogTally()
-    calls = read_all(path, tally)
-    assert [call.response for call in calls] == ["a", "b", "c"], tally.describe()
+    report = ReadReport()
+    calls = read_all(path, report)
+    assert [call.response for call in calls] == ["a", "b", "c"], report.describe()
     assert calls[0].time == pytest.approx(first, abs=1e-6)
-    assert (tally.counts.damaged, tally.counts.malformed) == (0, 0)
+    assert (report.counts.damaged, report.counts.malformed) == (0, 0)
     assert calls[2].time == (None if case == "year 10000" else calls[0].time)
 
 
 UNUSED = {
-    "duration": pa.array([1, 2, 3], pa.duration("ns")),
+    "a number with s, m, h or d": pa.array([1, 2, 3], pa.duration("ns")),
     "time of day": pa.array([1, 2, 3], pa.time64("ns")),
     "date": pa.array([1, 2, 2**31 - 1], pa.date32()),
     "structure": pa.array([{"at": FINE}] * 3, pa.struct([("at", pa.timestamp("ns"))])),
@@ -287,35 +287,33 @@ UNUSED = {
 
 
 @pytest.mark.parametrize("case", UNUSED)
-def test_cells_without_a_python_value_cost_nothing_where_nothing_reads_them(
-    tmp_path: Path, case: str
-) -> None:
-    """A column that no field is read from, with a cell that Python cannot hold, used to end the file."""
+def test_unconvertible_cells_of_unused_columns_are_ignored(tmp_path: Path, case: str) -> None:
+    """A cell without a Python value in an unused column ended the file."""
     path = write_table(tmp_path / "a.parquet", {"response": ["a", "b", "c"], "other": UNUSED[case]})
-    tally = LogTally()
-    assert [call.response for call in read_all(path, tally)] == ["a", "b", "c"], tally.describe()
-    assert (tally.counts.damaged, tally.counts.malformed) == (0, 0)
+    report = ReadReport()
+    assert [call.response for call in read_all(path, report)] == ["a", "b", "c"], report.describe()
+    assert (report.counts.damaged, report.counts.malformed) == (0, 0)
 
 
-def test_a_response_without_a_python_value_costs_its_row(tmp_path: Path) -> None:
-    """A field that is read loses the row of such a cell and no other row."""
+def test_an_unconvertible_response_is_one_malformed_row(tmp_path: Path) -> None:
+    """Only the row of the cell is lost."""
     kind = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string()), ("day", pa.date32())]))
     turns = [[{"role": "assistant", "content": "a", "day": day}] for day in (1, 2**31 - 1)]
     path = write_table(tmp_path / "a.parquet", {"messages": pa.array(turns, kind)})
     assert [call.response for call in read_all(path)] == ["a", "a"]
     path = write_table(tmp_path / "b.parquet", {"response": pa.array([1, 2**31 - 1], pa.date32())})
-    tally = LogTally()
-    assert read_all(path, tally) == []
-    assert (tally.counts.damaged, tally.counts.malformed) == (0, 2)
+    report = ReadReport()
+    assert read_all(path, report) == []
+    assert (report.counts.damaged, report.counts.malformed) == (0, 2)
 
 
 @pytest.mark.parametrize("keep", [4, 100, -100, -1])
-def test_a_torn_table(tmp_path: Path, keep: int) -> None:
+def test_a_truncated_table(tmp_path: Path, keep: int) -> None:
     path = write_table(tmp_path / "a.parquet", {"response": [f"a{n}" for n in range(5000)]})
     path.write_bytes(path.read_bytes()[:keep])
-    tally = LogTally()
-    assert read_all(path, tally) == []
-    assert tally.counts.damaged == 1
+    report = ReadReport()
+    assert read_all(path, report) == []
+    assert report.counts.damaged == 1
     with pytest.raises(InvalidInputError, match=r"a\.parquet"):
         read_all(path, strict=True)
 
@@ -326,15 +324,15 @@ def test_a_page_that_is_corrupt_ends_the_table(tmp_path: Path) -> None:
     at = pq.ParquetFile(path).metadata.row_group(5).column(0).dictionary_page_offset
     data[at : at + 200] = b"\xff" * 200
     path.write_bytes(data)
-    tally = LogTally()
-    calls = read_all(path, tally)
+    report = ReadReport()
+    calls = read_all(path, report)
     assert [call.response for call in calls] == [f"answer {n}" for n in range(len(calls))]
     assert 2000 <= len(calls) <= 2500
-    assert tally.counts.damaged == 1
+    assert report.counts.damaged == 1
 
 
-def test_a_file_that_is_no_table(tmp_path: Path) -> None:
+def test_a_file_that_is_not_parquet(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.parquet", [{"response": "r"}])
-    tally = LogTally()
-    assert read_all(path, tally) == []
-    assert tally.counts.damaged == 1
+    report = ReadReport()
+    assert read_all(path, report) == []
+    assert report.counts.damaged == 1

@@ -1,4 +1,4 @@
-"""Lines and records that are broken, hostile or merely odd: what can be read is read, the rest is told."""
+"""Malformed lines, encodings and long lines: valid records are read, others are reported."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from suffixsvc_caches.logs.lines import split_lines
-from support.log_files import read_all, read_one, reasons, write_lines, write_packed
 
 from suffixsvc.errors import InvalidInputError
+from suffixsvc_caches.logs.base.lines import split_lines
+from support.log_files import read_all, read_one, reasons, write_lines, write_packed
 
 GOOD = {"response": "good"}
 
@@ -30,12 +30,12 @@ BAD_LINES = [
     (b"   \t\r", None),
     (b"\x00\x01\x02\xff", "not"),
     (b'{"response": "\xff"}', "not UTF-8; got invalid start byte at byte 14"),
-    (b"[1, 2]", "no record; expected an object; got list"),
-    (b"3", "no record"),
-    (b"null", "no record"),
-    (b'{"response": 7}', "the response is no text"),
-    (b'{"response": true}', "the response is no text"),
-    (b'{"response": {"a": {"b": null}}}', "no answer of a known API"),
+    (b"[1, 2]", "a record must be an object; got list"),
+    (b"3", "a record must be an object"),
+    (b"null", "a record must be an object"),
+    (b'{"response": 7}', "the response must be a string"),
+    (b'{"response": true}', "the response must be a string"),
+    (b'{"response": {"a": {"b": null}}}', "must be an answer of a known API"),
     (
         b'{"response_token_ids": [1, -1]}',
         "response_token_ids must be token ids; expected ids in 0 .. 2147483647; got -1",
@@ -43,35 +43,33 @@ BAD_LINES = [
     (b'{"response_token_ids": [1, 2147483648]}', "response_token_ids must be token ids"),
     (b'{"response_token_ids": [1, "2"]}', "response_token_ids must be token ids"),
     (b'{"response_token_ids": [1, 2.5]}', "response_token_ids must be token ids"),
-    (b'{"response_token_ids": [[1], [2]]}', "neither text nor token ids; expected ids, or"),
-    (b'{"response_token_ids": [1.5, 2]}', "neither text nor token ids"),
+    (b'{"response_token_ids": [[1], [2]]}', "a list must have token ids or parts of a message; got list"),
+    (b'{"response_token_ids": [1.5, 2]}', "must have token ids or parts of a message"),
     (b'{"response_token_ids": [true]}', "response_token_ids must be token ids"),
     (
         b'{"response_token_ids": [1, true]}',
-        "response_token_ids must be token ids; expected numbers; got true or false",
+        "response_token_ids must be token ids; got true or false",
     ),
     (b'{"response_token_ids": [false, 7, 8]}', "response_token_ids must be token ids"),
     (b'{"response": "x", "prompt_token_ids": [5, false]}', "prompt_token_ids must be token ids"),
     (b'{"other": 1}', "no field"),
-    (b"[" * 100_000, "nests too deeply"),
-    (b'{"response": ' * 100_000, "nests too deeply"),
-    (b'{"response": ' * 600 + b"null" + b"}" * 600, "nests too deeply"),
+    (b"[" * 100_000, "levels of lists and objects"),
+    (b'{"response": ' * 100_000, "levels of lists and objects"),
+    (b'{"response": ' * 600 + b"null" + b"}" * 600, "levels of lists and objects"),
 ]
 
 
 @pytest.mark.parametrize(("line", "reason"), BAD_LINES, ids=range(len(BAD_LINES)))
-def test_a_bad_line_is_counted_and_told_with_its_place(
-    tmp_path: Path, line: bytes, reason: str | None
-) -> None:
+def test_a_malformed_line_is_counted_and_reported(tmp_path: Path, line: bytes, reason: str | None) -> None:
     path = write_lines(tmp_path / "a.jsonl", [GOOD, line, GOOD])
-    responses, tally = reasons(path)
+    responses, report = reasons(path)
     assert responses == ["good", "good"]
-    counts = tally.counts
-    if reason is None:  # blank, or nothing was answered
+    counts = report.counts
+    if reason is None:  # blank, or without a response
         assert counts.malformed == 0
         return
     assert (counts.malformed, counts.damaged) == (1, 0)
-    (fault,) = tally.faults
+    (fault,) = report.faults
     assert (fault.path, fault.place) == (path, "line 2")
     assert reason in fault.reason
     with pytest.raises(InvalidInputError, match=r"a\.jsonl:2: "):
@@ -79,10 +77,10 @@ def test_a_bad_line_is_counted_and_told_with_its_place(
 
 
 def test_the_first_twenty_faults_are_kept_and_the_rest_counted(tmp_path: Path) -> None:
-    _, tally = reasons(write_lines(tmp_path / "a.jsonl", [b"x"] * 1234))
-    assert tally.counts.malformed == 1234
-    assert [fault.place for fault in tally.faults] == [f"line {n}" for n in range(1, 21)]
-    assert tally.describe().endswith("and 1,214 more")
+    _, report = reasons(write_lines(tmp_path / "a.jsonl", [b"x"] * 1234))
+    assert report.counts.malformed == 1234
+    assert [fault.place for fault in report.faults] == [f"line {n}" for n in range(1, 21)]
+    assert report.describe().endswith("and 1,214 more")
 
 
 def test_what_strict_json_forbids_and_logs_contain(tmp_path: Path) -> None:
@@ -104,15 +102,15 @@ def test_what_strict_json_forbids_and_logs_contain(tmp_path: Path) -> None:
 def test_a_document_nested_without_end(tmp_path: Path, key: str) -> None:
     path = tmp_path / "a.json"
     path.write_text(f'[{{"{key}": ' * 50_000 + "1" + "}]" * 50_000)
-    responses, tally = reasons(path)
+    responses, report = reasons(path)
     assert responses == []
-    assert tally.counts.malformed == 1
-    assert "nests too deeply" in tally.faults[0].reason
+    assert report.counts.malformed == 1
+    assert "levels of lists and objects" in report.faults[0].reason
     path.write_text(f'[{{"{key}": ' * 50_000)
-    assert "nested too deeply behind record 0" in reasons(path)[1].faults[0].reason
+    assert "nested too deeply after record 0" in reasons(path)[1].faults[0].reason
 
 
-def test_labels_that_are_no_names_are_none(tmp_path: Path) -> None:
+def test_labels_of_other_types_are_empty(tmp_path: Path) -> None:
     call = read_one(
         tmp_path, {"response": "r", "agent": ["x"], "model": None, "session_id": 1.5, "kind": True}
     )
@@ -136,29 +134,29 @@ def test_one_line_in_another_encoding_is_one_malformed_line(tmp_path: Path) -> N
         for word, encoding in [("süß", "utf-8"), ("süß", "latin-1"), ("süß", "utf-8")]
     ]
     path = write_lines(tmp_path / "a.jsonl", lines)
-    responses, tally = reasons(path)
-    assert (responses, tally.counts.malformed) == (["süß", "süß"], 1)
-    assert "UTF-8" in tally.faults[0].reason
+    responses, report = reasons(path)
+    assert (responses, report.counts.malformed) == (["süß", "süß"], 1)
+    assert "UTF-8" in report.faults[0].reason
     assert reasons(path, encoding="latin-1")[0][1] == "süß"
 
 
-def test_what_is_no_text_in_the_encoding_named_is_malformed(tmp_path: Path) -> None:
+def test_bytes_that_are_invalid_in_the_encoding_are_malformed(tmp_path: Path) -> None:
     lines = [json.dumps({"response": "漢字"}, ensure_ascii=False).encode("gbk"), b'{"response": "\xff\xff"}']
-    responses, tally = reasons(write_lines(tmp_path / "a.jsonl", [*lines, GOOD]), encoding="gbk")
-    assert (responses, tally.counts.malformed) == (["漢字", "good"], 1)
+    responses, report = reasons(write_lines(tmp_path / "a.jsonl", [*lines, GOOD]), encoding="gbk")
+    assert (responses, report.counts.malformed) == (["漢字", "good"], 1)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
 def test_a_log_without_the_byte_order_mark_it_needs_is_damaged(tmp_path: Path, encoding: str) -> None:
-    """UTF-16 and UTF-32 without a byte order need a mark. One file without it used to end the reading of all
-    files with a traceback; it is damaged, and the others are read."""
+    """UTF-16 and UTF-32 require a byte order mark. A file without it ended the reading of all files with a
+    traceback; it is damaged, and the others are read."""
     text = json.dumps(GOOD) + "\n"
     (tmp_path / "a.jsonl").write_bytes(text.encode(encoding))
     (tmp_path / "b.jsonl").write_bytes(text.encode(f"{encoding}-le"))
-    responses, tally = reasons(tmp_path, encoding=encoding)
+    responses, report = reasons(tmp_path, encoding=encoding)
     assert responses == ["good"]
-    assert (tally.counts.calls, tally.counts.damaged, tally.counts.malformed) == (1, 1, 0)
-    assert f"{encoding}-le" in tally.faults[0].reason
+    assert (report.counts.calls, report.counts.damaged, report.counts.malformed) == (1, 1, 0)
+    assert f"{encoding}-le" in report.faults[0].reason
     with pytest.raises(InvalidInputError, match=r"b\.jsonl"):
         read_all(tmp_path, encoding=encoding, strict=True)
 
@@ -166,8 +164,8 @@ def test_a_log_without_the_byte_order_mark_it_needs_is_damaged(tmp_path: Path, e
 def test_utf_16_that_ends_in_half_a_character(tmp_path: Path) -> None:
     data = ("\ufeff" + json.dumps(GOOD) + "\n" + json.dumps(GOOD)).encode("utf-16-le")
     (tmp_path / "a.jsonl").write_bytes(data[:-1])
-    responses, tally = reasons(tmp_path)
-    assert (responses, tally.counts.malformed) == (["good"], 1)
+    responses, report = reasons(tmp_path)
+    assert (responses, report.counts.malformed) == (["good"], 1)
 
 
 # ---------------------------------------------------------------------------------------------- long lines
@@ -188,40 +186,40 @@ def test_lines_are_those_of_the_whole(pieces: list[bytes], limit: int) -> None:
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
 def test_a_line_beyond_the_limit_is_skipped(tmp_path: Path, name: str) -> None:
     path = write_lines(tmp_path / name, [GOOD, {"response": "x" * 500_000}, GOOD])
-    responses, tally = reasons(path, max_line_bytes=1000)
-    assert (responses, tally.counts.malformed) == (["good", "good"], 1)
-    assert "line 2: the line is too long; expected at most 1,000 bytes" in str(tally.faults[0])
+    responses, report = reasons(path, max_line_bytes=1000)
+    assert (responses, report.counts.malformed) == (["good", "good"], 1)
+    assert "line 2: the line must have at most 1,000 bytes" in str(report.faults[0])
     assert len(reasons(path)[0]) == 3
 
 
 def test_a_record_of_an_array_beyond_the_limit_ends_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps([*[GOOD] * 3_000, {"response": "x" * 9_000_000}, GOOD]))
-    responses, tally = reasons(path, max_line_bytes=4_000_000)
+    responses, report = reasons(path, max_line_bytes=4_000_000)
     assert len(responses) == 3_000
-    assert tally.counts.damaged == 1
-    assert "a record of more than 4,000,000 bytes" in tally.faults[0].reason
+    assert report.counts.damaged == 1
+    assert "a record of more than 4,000,000 bytes" in report.faults[0].reason
 
 
 MEASURE = """
 import sys
 from pathlib import Path
 from suffixsvc_caches.counting.memory import peak_bytes
-from suffixsvc_caches.logs import LogTally, ReadOptions, find_logs, read_calls
+from suffixsvc_caches.logs import ReadReport, ReadOptions, find_logs, read_calls
 options = ReadOptions.parse(max_line_bytes=int(sys.argv[2]))
-tally = LogTally()
+report = ReadReport()
 files = find_logs([Path(sys.argv[1])], options)
 import orjson, zstandard
 before = peak_bytes()
 for file in files:
-    for call in read_calls(file, options, tally):
+    for call in read_calls(file, options, report):
         pass
-print(tally.counts.calls, tally.counts.malformed, tally.counts.damaged, (peak_bytes() - before) >> 20)
+print(report.counts.calls, report.counts.malformed, report.counts.damaged, (peak_bytes() - before) >> 20)
 """
 
 
 def measure(path: Path, limit: int) -> list[int]:
-    """Calls, malformed, damaged files, and MiB that reading took beyond what was there."""
+    """Number of calls, malformed records, damaged files, and additional peak memory in MiB."""
     result = subprocess.run(
         [sys.executable, "-c", MEASURE, path, str(limit)], check=True, capture_output=True, text=True
     )
@@ -229,8 +227,8 @@ def measure(path: Path, limit: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
-def test_a_line_of_200_mb_is_never_held(tmp_path: Path, name: str) -> None:
-    """The compressed ones are bombs: 200 MB out of 200 kB, and of 20 kB."""
+def test_a_line_of_200_mb_is_not_held_in_memory(tmp_path: Path, name: str) -> None:
+    """The compressed files are decompression bombs: 200 MB from 200 kB, and from 20 kB."""
     path = tmp_path / name
     opening: Any = {".gz": gzip.open, ".zst": zstandard.open}.get(path.suffix, open)
     good = json.dumps(GOOD).encode() + b"\n"
@@ -244,7 +242,7 @@ def test_a_line_of_200_mb_is_never_held(tmp_path: Path, name: str) -> None:
     assert grown < 80, "MiB: a piece is up to 16 of them, and there may be three"
 
 
-def test_an_array_is_never_held_either(tmp_path: Path) -> None:
+def test_an_array_is_not_held_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.json.gz"
     with gzip.open(path, "wb") as file:
         file.write(b"[")

@@ -1,4 +1,4 @@
-"""Reading logs whose records are fields: formats, filters, sessions, options, the tally."""
+"""Log readers: formats, filters, sessions, options and the report."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from suffixsvc.errors import InvalidConfigError
 from suffixsvc_caches.logs import (
     MAX_FAULTS,
     ChatTemplate,
@@ -18,8 +20,8 @@ from suffixsvc_caches.logs import (
     LogFault,
     LogFilter,
     LogFormat,
-    LogTally,
     ReadOptions,
+    ReadReport,
     SessionSplit,
     SplitBy,
     Storage,
@@ -27,10 +29,8 @@ from suffixsvc_caches.logs import (
     find_logs,
     read_calls,
 )
-from suffixsvc_caches.logs.times import as_time
+from suffixsvc_caches.logs.base.times import as_time
 from support.log_files import read_all, read_one, write_lines
-
-from suffixsvc.errors import InvalidConfigError
 
 TRACE = {
     "dataset": "spelling",
@@ -48,16 +48,16 @@ NOON = datetime(2025, 6, 30, 12, tzinfo=UTC).timestamp()
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.ndjson", "a.json"])
-def test_lines_however_they_are_packed(tmp_path: Path, name: str) -> None:
+def test_compressed_lines(tmp_path: Path, name: str) -> None:
     records = [{**TRACE, "turn": turn, "response": f"answer {turn}"} for turn in range(700)]
-    tally = LogTally()
+    report = ReadReport()
     path = write_lines(tmp_path / name, records)
-    calls = read_all(tmp_path, tally)
+    calls = read_all(tmp_path, report)
     assert [call.response for call in calls] == [record["response"] for record in records]
     assert calls[0].prompt == "one?"
     assert (calls[0].agent, calls[0].session, calls[0].model) == ("writer", "s1", "m1")
     assert (calls[0].kind, calls[0].time) == ("spelling", NOON)
-    assert tally.counts == LogCounts(files=1, bytes=path.stat().st_size, calls=700)
+    assert report.counts == LogCounts(files=1, bytes=path.stat().st_size, calls=700)
 
 
 def test_a_recording_is_token_ids(tmp_path: Path) -> None:
@@ -101,13 +101,15 @@ def test_our_own_recordings_are_read() -> None:
         ({"id": "t", "sessionId": "s", "observations": [{"input": 1, "output": 2}]}, "langfuse"),
     ],
 )
-def test_formats_are_told_from_the_first_records(tmp_path: Path, record: dict[str, Any], form: str) -> None:
+def test_formats_are_detected_from_the_first_records(
+    tmp_path: Path, record: dict[str, Any], form: str
+) -> None:
     path = write_lines(tmp_path / "x.jsonl.gz", [b"not json", record])
     (file,) = find_logs([path], ReadOptions())
     assert (file.format, file.storage) == (form, Storage.LINES)
     assert file.found == f"JSON lines, gzip: {form}"
-    (told,) = find_logs([path], ReadOptions(format=LogFormat.LITELLM))
-    assert told.format is LogFormat.LITELLM
+    (log,) = find_logs([path], ReadOptions(format=LogFormat.LITELLM))
+    assert log.format is LogFormat.LITELLM
 
 
 def test_an_array_and_a_spread_out_object_are_logs_too(tmp_path: Path) -> None:
@@ -149,9 +151,9 @@ def test_only_the_calls_wanted_are_read(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", records)
 
     def lengths(**options: Any) -> list[int]:
-        tally = LogTally()
-        found = [len(call.response) for call in read_all(path, tally, **options)]
-        assert tally.counts.filtered == 5 - len(found)
+        report = ReadReport()
+        found = [len(call.response) for call in read_all(path, report, **options)]
+        assert report.counts.filtered == 5 - len(found)
         return found
 
     assert lengths() == [1, 2, 3, 4, 5]
@@ -175,7 +177,7 @@ def test_a_log_is_split_into_sessions(tmp_path: Path) -> None:
     assert sessions("field") == ["s0", "s0", "s1", "s1", "s2", "s2"]
     assert sessions("file") == ["a.jsonl"] * 6
     assert len(set(sessions("line"))) == 6
-    # the last one goes back in time: another run
+    # the last one is earlier: another run
     assert sessions("gap:30m") == [f"a.jsonl#{n}" for n in (1, 1, 2, 2, 2, 3)]
     assert read_one(tmp_path, {"response": "r"}).session == ""
 
@@ -185,7 +187,7 @@ def test_sessions_go_by_the_usual_names(tmp_path: Path, name: str) -> None:
     assert read_one(tmp_path, {"response": "r", name: "it"}).session == "it"
 
 
-def test_prompts_are_spared_where_nobody_wants_them(tmp_path: Path) -> None:
+def test_prompts_are_optional(tmp_path: Path) -> None:
     assert read_one(tmp_path, TRACE, want_prompt=False).prompt == ""
     record = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
     assert read_one(tmp_path, record, want_prompt=False).prompt == ""
@@ -223,12 +225,12 @@ def test_options_come_from_plain_strings() -> None:
         ({"format": "openai_chat"}, "did you mean openai-chat?"),
         ({"tool_format": "xml"}, "hermes"),
         ({"chat_template": "jinja"}, "chatml"),
-        ({"split": "gap"}, "duration"),
-        ({"split": "gap:0m"}, "duration"),
-        ({"split": "gap:soon"}, "duration"),
+        ({"split": "gap"}, "a number with s, m, h or d"),
+        ({"split": "gap:0m"}, "a number with s, m, h or d"),
+        ({"split": "gap:soon"}, "a number with s, m, h or d"),
         ({"split": "day"}, "gap:30m"),
         ({"since": "yesterday"}, "ISO 8601"),
-        ({"since": 5, "until": 5}, "since < until"),
+        ({"since": 5, "until": 5}, "since must be < until"),
         ({"min_length": -1}, "min_length"),
         ({"min_length": 9, "max_length": 8}, "max_length"),
         ({"max_line_bytes": 0}, "max_line_bytes"),
@@ -241,7 +243,7 @@ def test_options_come_from_plain_strings() -> None:
         ({"respons_field": "a"}, "did you mean response_field?"),
     ],
 )
-def test_nonsense_is_refused(wrong: dict[str, Any], words: str) -> None:
+def test_invalid_options_are_refused(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidConfigError) as caught:
         ReadOptions.parse(**wrong)
     assert words in str(caught.value)
@@ -271,15 +273,15 @@ def test_times_as_logs_write_them(value: Any) -> None:
     "value",
     [None, True, "", "soon", "2023-17-08 19:40:03", float("nan"), float("inf"), "nan", 10**400, [], {}],
 )
-def test_what_is_no_time_is_none(value: Any) -> None:
+def test_values_that_are_not_times(value: Any) -> None:
     assert as_time(value) is None
 
 
-# ------------------------------------------------------------------------------------------------ the tally
+# ------------------------------------------------------------------------------------------------ the report
 
 
-def test_tallies_add_up_and_keep_the_first_faults() -> None:
-    one, two = LogTally(), LogTally()
+def test_reports_are_merged_and_store_the_first_faults() -> None:
+    one, two = ReadReport(), ReadReport()
     for number in range(15):
         one.add(LogCounts(calls=2, malformed=1))
         one.add_fault(LogFault(Path("a"), f"line {number}", "odd"))
@@ -295,21 +297,21 @@ def test_tallies_add_up_and_keep_the_first_faults() -> None:
 
 def test_progress_ends_at_the_size_of_the_file(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl.gz", [{**TRACE, "turn": n} for n in range(20000)])
-    told: list[int] = []
+    consumed: list[int] = []
     options = ReadOptions()
-    list(read_calls(find_logs([path], options)[0], options, LogTally(), told.append))
-    assert told == sorted(told)
-    assert told[-1] == path.stat().st_size
+    list(read_calls(find_logs([path], options)[0], options, ReadReport(), consumed.append))
+    assert consumed == sorted(consumed)
+    assert consumed[-1] == path.stat().st_size
 
 
-def test_a_reader_that_is_given_up_leaves_its_counts(tmp_path: Path) -> None:
+def test_a_closed_reader_adds_its_counts(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", [TRACE] * 10)
-    tally, options = LogTally(), ReadOptions()
-    reader = read_calls(find_logs([path], options)[0], options, tally)
+    report, options = ReadReport(), ReadOptions()
+    reader = read_calls(find_logs([path], options)[0], options, report)
     next(reader)
     next(reader)
     reader.close()  # type: ignore[attr-defined] # a generator
-    assert tally.counts.calls == 2
+    assert report.counts.calls == 2
 
 
 @given(
@@ -321,7 +323,7 @@ def test_a_reader_that_is_given_up_leaves_its_counts(tmp_path: Path) -> None:
 )
 def test_paths_find_what_walking_finds(value: Any) -> None:
     """Every leaf of a record is found by the path that leads there."""
-    from suffixsvc_caches.logs.fields import Finder
+    from suffixsvc_caches.logs.calls.fields import FieldFinder
 
     def leaves(at: Any, path: list[str]) -> Any:
         if isinstance(at, dict):
@@ -336,6 +338,6 @@ def test_paths_find_what_walking_finds(value: Any) -> None:
     record = {"root": value}
     for path, leaf in leaves(value, ["root"]):
         if all(step and "." not in step for step in path):
-            finder = Finder("field", ".".join(path), ())
+            finder = FieldFinder("field", ".".join(path), ())
             assert finder.find(record) == leaf
             assert finder.has(record) or leaf is None

@@ -1,4 +1,4 @@
-"""ShareGPT conversations: each turn of the model is a call, what came before it its prompt."""
+"""ShareGPT conversations: each turn of the model is a call, the turns before it are its prompt."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from suffixsvc_caches.logs import LogFormat, LogTally, ReadOptions, find_logs
-from support.log_files import read_all, read_one, write_lines
 
 from suffixsvc.errors import InvalidInputError
+from suffixsvc_caches.logs import LogFormat, ReadOptions, ReadReport, find_logs
+from support.log_files import read_all, read_one, write_lines
 
 HUMAN = {"from": "human", "value": "How warm is it in Ulm?"}
 CALLING = {"from": "function_call", "value": '{"name": "weather", "arguments": {"city":"Ulm", "unit": "°C"}}'}
@@ -29,7 +29,7 @@ WRITTEN = '<tool_call>\n{"name": "weather", "arguments": {"city": "Ulm", "unit":
 
 
 def test_a_conversation_is_what_the_same_messages_are(tmp_path: Path) -> None:
-    """The reader of messages is the oracle."""
+    """The parser of chat messages is the oracle."""
     path = write_lines(tmp_path / "a.jsonl", [RECORD])
     function = {"name": "weather", "arguments": {"city": "Ulm", "unit": "°C"}}
     messages = [
@@ -54,7 +54,7 @@ def test_a_conversation_is_what_the_same_messages_are(tmp_path: Path) -> None:
     ("name", "role"),
     [("human", "user"), ("user", "user"), ("system", "system"), ("Human", "user")],
 )
-def test_who_is_told(tmp_path: Path, name: str, role: str) -> None:
+def test_roles_of_prompts(tmp_path: Path, name: str, role: str) -> None:
     call = read_one(tmp_path, {"conversations": [{"from": name, "value": "q"}, GPT]})
     assert call.prompt == f"<|im_start|>{role}\nq<|im_end|>\n<|im_start|>assistant\n"
 
@@ -67,7 +67,7 @@ def test_results_of_tools(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt", "assistant", "model", "chatgpt", "bing", "bard", "GPT"])
-def test_who_writes(tmp_path: Path, name: str) -> None:
+def test_roles_of_the_model(tmp_path: Path, name: str) -> None:
     assert read_one(tmp_path, {"conversations": [HUMAN, {"from": name, "value": "a"}]}).response == "a"
 
 
@@ -86,7 +86,7 @@ def test_function_calls(tmp_path: Path, value: str, written: str | None) -> None
     assert read_one(tmp_path, record, tool_format="json").response == (written or several)
 
 
-def test_what_a_gpt_says_in_json_stays_a_text(tmp_path: Path) -> None:
+def test_json_of_a_gpt_turn_stays_text(tmp_path: Path) -> None:
     said = {"from": "gpt", "value": '{"name":  "f", "arguments": {}}'}
     assert read_one(tmp_path, {"conversations": [HUMAN, said]}).response == said["value"]
 
@@ -101,8 +101,8 @@ def test_however_it_is_stored(tmp_path: Path) -> None:
     assert [len(read_all(tmp_path / name)) for name in found] == [4, 3, 2]
 
 
-def test_formats_that_have_conversations_too_are_what_they_were(tmp_path: Path) -> None:
-    """A record with a response of its own is read by that, as before there was this format."""
+def test_other_formats_with_conversations(tmp_path: Path) -> None:
+    """A record with a response field is parsed in the format of that field."""
     for record, form in [
         ({**RECORD, "response": "r"}, LogFormat.JSONL),
         ({**RECORD, "messages": []}, LogFormat.OPENAI_CHAT),
@@ -124,25 +124,25 @@ def test_fields_that_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("conversations", "reason"),
     [
-        ("hello", "no conversation; expected a list of turns; got str"),
-        (5, "no conversation; expected a list of turns; got int"),
-        (None, "no conversation; expected a list of turns; got NoneType"),
-        ([HUMAN, 7, GPT], "a turn is no object; got int"),
+        ("hello", "a conversation must be a list of turns; got str"),
+        (5, "a conversation must be a list of turns; got int"),
+        (None, "a conversation must be a list of turns; got NoneType"),
+        ([HUMAN, 7, GPT], "a turn must be an object; got int"),
         (
             [HUMAN, {"from": "narrator", "value": "x"}, GPT],
-            "a turn of nobody known; expected human, user, gpt",
+            "unknown author of a turn; expected human, user, gpt",
         ),
-        ([HUMAN, {"value": "x"}, GPT], "a turn of nobody known"),
-        ([HUMAN, {"from": "gpt", "value": ["x"]}], "the value of a turn is no text; got list"),
-        ([HUMAN, {"from": "function_call", "value": '{"name": 3}'}], "a tool call without a name"),
+        ([HUMAN, {"value": "x"}, GPT], "unknown author of a turn"),
+        ([HUMAN, {"from": "gpt", "value": ["x"]}], "the value of a turn must be a string; got list"),
+        ([HUMAN, {"from": "function_call", "value": '{"name": 3}'}], "a tool call must have a name"),
     ],
 )
-def test_what_is_no_conversation_is_malformed(tmp_path: Path, conversations: Any, reason: str) -> None:
+def test_malformed_conversations(tmp_path: Path, conversations: Any, reason: str) -> None:
     path = write_lines(tmp_path / "a.jsonl", [RECORD, {"conversations": conversations}, RECORD])
-    tally = LogTally()
-    assert len(read_all(path, tally)) == 4
-    assert (tally.counts.malformed, tally.counts.damaged) == (1, 0)
-    (fault,) = tally.faults
+    report = ReadReport()
+    assert len(read_all(path, report)) == 4
+    assert (report.counts.malformed, report.counts.damaged) == (1, 0)
+    (fault,) = report.faults
     assert (fault.path, fault.place) == (path, "line 2")
     assert reason in fault.reason
     with pytest.raises(InvalidInputError, match=r"a\.jsonl:2: "):
@@ -150,14 +150,14 @@ def test_what_is_no_conversation_is_malformed(tmp_path: Path, conversations: Any
 
 
 def test_a_record_without_a_conversation_says_which_fields_it_has(tmp_path: Path) -> None:
-    tally = LogTally()
-    assert len(read_all(write_lines(tmp_path / "a.jsonl", [RECORD, {"dialog": [HUMAN, GPT]}]), tally)) == 2
-    assert "no field conversations or conversation; got the fields dialog" in tally.faults[0].reason
+    report = ReadReport()
+    assert len(read_all(write_lines(tmp_path / "a.jsonl", [RECORD, {"dialog": [HUMAN, GPT]}]), report)) == 2
+    assert "no field conversations or conversation; got the fields dialog" in report.faults[0].reason
 
 
-def test_turns_that_say_nothing(tmp_path: Path) -> None:
+def test_empty_turns(tmp_path: Path) -> None:
     empty = [{"from": "gpt", "value": None}, {"from": "gpt", "value": ""}, {"from": "function_call"}]
-    tally = LogTally()
+    report = ReadReport()
     path = write_lines(tmp_path / "a.jsonl", [{"conversations": [HUMAN, *empty]}, {"conversations": [HUMAN]}])
-    assert read_all(path, tally, format="sharegpt") == []
-    assert (tally.counts.without_response, tally.counts.malformed) == (3, 0)
+    assert read_all(path, report, format="sharegpt") == []
+    assert (report.counts.without_response, report.counts.malformed) == (3, 0)

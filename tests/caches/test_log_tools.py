@@ -1,4 +1,4 @@
-"""Calls of tools in logs of chat APIs, as the models wrote them."""
+"""Tool calls in logs of chat APIs, in the format that the model generated."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from support.log_files import read_all, read_one, write_lines
 
 USER = {"role": "user", "content": "How warm is it in Ulm?"}
@@ -58,7 +59,7 @@ def test_tool_calls_as_models_write_them(tmp_path: Path, tool_format: str, expec
         ({"function_call": {"name": "f", "arguments": '{"a": 1}'}}, '{"name": "f", "arguments": {"a": 1}}'),
         ({"tool_calls": [{"function": {"name": "f", "arguments": ""}}]}, '{"name": "f", "arguments": {}}'),
         ({"tool_calls": [{"name": "f", "args": {"a": 1}}]}, '{"name": "f", "arguments": {"a": 1}}'),
-        # a model may write arguments that are no JSON: that is what it wrote
+        # arguments that are not JSON are copied unchanged
         (
             {"tool_calls": [{"function": {"name": "f", "arguments": '{"a": '}}]},
             '{"name": "f", "arguments": {"a": }',
@@ -87,7 +88,7 @@ def test_tool_calls_as_apis_keep_them(tmp_path: Path, message: dict[str, Any], e
 @pytest.mark.parametrize(
     ("tool_format", "written"),
     [
-        # what mistral-common 1.13.1 makes of these calls with Tekken v7 and v13, ids left out
+        # output of mistral-common 1.13.1 for these calls with Tekken v7 and v13, without ids
         (
             "mistral-tekken",
             '[TOOL_CALLS][{"name": "now", "arguments": {}}, {"name": "at", "arguments": {"x": "°"}}]',

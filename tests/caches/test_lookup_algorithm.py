@@ -1,4 +1,4 @@
-"""Drafting by llama.cpp's rules: against the rules written out the slow way, and case by case."""
+"""Lookup drafting: comparison with a reference implementation, and single cases."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from suffixsvc_caches.lookup import LookupDrafter, LookupTable, NgramCounts
-from suffixsvc_caches.lookup.hash_order import listed_order
-from support import lookup_oracle as oracle
 
 from suffixsvc.errors import InvalidInputError
+from suffixsvc_caches.lookup import LookupDrafter, LookupTable, NgramCounts
+from suffixsvc_caches.lookup.hash_order import iteration_order
+from support import lookup_oracle as oracle
 
-#: 13 and 26 share a bucket with 0; two tokens alone make ties at every turn
+#: 13 and 26 share a bucket with 0; an alphabet of two tokens has many ties
 tokens_ = st.sampled_from([0, 1, 2, 13, 26, 2**31 - 1])
 texts_ = st.lists(tokens_, max_size=40)
 counts_ = st.integers(1, 4)
@@ -62,7 +62,7 @@ def test_keys_are_listed_as_by_the_real_library(n: int) -> None:
     while len(keys) < n:
         state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
         keys[(state >> 33) % 151936] = None
-    listed = listed_order(keys)
+    listed = iteration_order(keys)
     digest = 14695981039346656037
     for key in listed:
         digest = (digest ^ key) * 1099511628211 % 2**64
@@ -74,7 +74,7 @@ def test_keys_are_listed_as_by_a_list_of_buckets(keys: list[int]) -> None:
     slow = oracle.GnuMap()
     for key in keys:
         slow.emplace(key, 1)
-    assert listed_order(keys) == [key for key, _ in slow.items]
+    assert iteration_order(keys) == [key for key, _ in slow.items]
 
 
 # ----------------------------------------------------------------------------------------------- the rules
@@ -117,7 +117,7 @@ def test_drafts_are_those_of_the_rules_written_out(
         oracle.merge(slow_dynamic, context)
 
 
-def test_lax_with_the_own_text_and_strict_with_that_of_others() -> None:
+def test_the_context_has_lax_thresholds_and_the_dynamic_cache_strict_ones() -> None:
     # 3-gram (1 2 3) was followed by 9 once: enough for the own text (lax: 1), and 4-grams never stood
     one = drafter()
     assert drafts(one, [7, 1, 2, 3, 9, 1, 2, 3]) == [9]
@@ -130,7 +130,7 @@ def test_lax_with_the_own_text_and_strict_with_that_of_others() -> None:
     assert drafts(one, [8, 1, 2, 3]) == [9]
 
 
-def test_a_majority_is_wanted() -> None:
+def test_a_draft_needs_a_majority() -> None:
     # 1-gram 5 -> 6 6 8: 66 % of 3 is 1.98, so 2 are enough; one more 8: half and half is not
     assert drafts(drafter(), [5, 6, 0, 5, 6, 1, 5, 8, 2, 5]) == [6]
     assert drafts(drafter(), [5, 6, 0, 5, 6, 1, 5, 8, 2, 5, 8, 3, 5]) == []
@@ -138,7 +138,7 @@ def test_a_majority_is_wanted() -> None:
 
 def test_the_static_cache_comes_last_and_decides_between_candidates() -> None:
     static = [1, 2, 30, 1, 2, 30]
-    assert drafts(drafter(static, 2), [1, 2]) == [30]  # behind (2 30) stood 1, but only once
+    assert drafts(drafter(static, 2), [1, 2]) == [30]  # 1 followed (2 30) only once
     # 40 stood twice behind (1 2), 30 once; the static cache knows 30, with 2 * 100: no majority, no draft
     text = [1, 2, 40, 0, 1, 2, 40, 9, 1, 2, 30, 8, 1, 2]
     assert drafts(drafter(), text) == [40]
@@ -158,7 +158,7 @@ def test_texts_too_short_for_an_ngram() -> None:
     assert drafts(one, [0, 1, 2]) == [3]
 
 
-def test_pieces_know_nothing_of_what_lies_between_them() -> None:
+def test_ngrams_do_not_span_pieces() -> None:
     whole, pieces = drafter(), LookupDrafter(NgramCounts(), NgramCounts(), draft_tokens=1, pieces=True)
     for one, expected in ((whole, [3]), (pieces, [])):
         one.begin([9])
@@ -179,8 +179,8 @@ def test_files_count_bytes_as_llama_cpp_writes_them() -> None:
 
 
 @pytest.mark.parametrize("field", ["ngrams", "tokens"])
-def test_what_is_no_ngram_is_refused(field: str) -> None:
+def test_malformed_ngrams_are_refused(field: str) -> None:
     table = LookupTable.of({(1, 2): {3: 4}})
     getattr(table, field).flat[0] = -1
-    with pytest.raises(InvalidInputError, match="are none"):
+    with pytest.raises(InvalidInputError, match="must be token ids"):
         NgramCounts(table)

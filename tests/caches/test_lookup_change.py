@@ -1,4 +1,4 @@
-"""Lookup caches made of others: pruned, and taken over from somebody who wrote no manifest."""
+"""Pruning of lookup caches, and import of files without a manifest."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
+
+from suffixsvc.errors import InvalidConfigError, InvalidInputError, StoreCorruptError, TokenizerMismatchError
 from suffixsvc_caches.changing import import_cache, prune_cache
 from suffixsvc_caches.lookup import LookupTable, read_lookup, write_lookup
 from suffixsvc_caches.lookup.algorithm import LAX, STRICT
 from suffixsvc_caches.lookup.pruning import prune_table
 from suffixsvc_caches.manifest import CacheFormat, Manifest, TokenizerNote, read_manifest, write_manifest
 from suffixsvc_caches.merging import merge_caches
+from suffixsvc_cli import main
 from suffixsvc_client.text import TextCodec
-from tokenizers import Tokenizer, models
-
-from suffixsvc.cli import main
-from suffixsvc.errors import InvalidConfigError, InvalidInputError, StoreCorruptError, TokenizerMismatchError
 
 TABLE = {
-    (1,): {9: 100},  # no 2-gram
+    (1,): {9: 100},  # not a 2-gram
     (1, 2): {3: 9, 4: 1},
     (2, 3): {4: 5, 5: 5},  # half is enough
     (3, 4): {5: 50, 6: 30, 7: 30},  # less than half
@@ -51,7 +51,7 @@ def test_a_static_cache_keeps_what_fires_most() -> None:
     assert prune_table(LookupTable.of({}), 100, static=True).as_dict() == {}
 
 
-def test_a_dynamic_cache_leaves_out_what_a_shorter_one_says() -> None:
+def test_a_dynamic_cache_drops_ngrams_that_a_shorter_one_makes_redundant() -> None:
     table = LookupTable.of(
         {(1,): {2: 10}, (5, 1): {2: 6}, (6, 1): {3: 4}, (5, 6, 1): {3: 2}, (5, 5, 1): {4: 1}}
     )
@@ -69,7 +69,7 @@ tables = st.dictionaries(
 def test_pruning_changes_no_draft(
     records: dict[tuple[int, ...], dict[int, int]], text: list[int], static: bool
 ) -> None:
-    """Ties apart: of two equal best followers llama.cpp takes one or the other."""
+    """Except for ties: of two equal best followers llama.cpp drafts either."""
     rules = {2: LAX[1]} if static else dict(enumerate(STRICT, 1))
     records = {n: f for n, f in records.items() if list(f.values()).count(max(f.values())) == 1}
     full = LookupTable.of(records)
@@ -80,7 +80,7 @@ def test_pruning_changes_no_draft(
 
 
 def _first(table: LookupTable, text: list[int], rules: dict[int, tuple[int, int]]) -> list[int]:
-    """The token drafted behind a text from one cache alone, by the rules written down again."""
+    """Token drafted after a text from one cache, by an independent implementation of the rules."""
     records = table.as_dict()
     for order in sorted(rules, reverse=True):
         followers = records.get(tuple(text[-order:]), {})
@@ -98,7 +98,7 @@ def test_pruning_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert [source.file for source in manifest.sources] == ["a.bin"]
     with pytest.raises(InvalidInputError, match="exists"):
         prune_cache(tmp_path / "a.bin", tmp_path / "b.bin", 56)
-    with pytest.raises(InvalidInputError, match="no record fits the budget"):
+    with pytest.raises(InvalidInputError, match="the budget must be 28 bytes or more"):
         prune_cache(tmp_path / "a.bin", tmp_path / "c.bin", 27)
     assert not (tmp_path / "c.bin").exists()
     assert main(["cache", "prune", str(tmp_path / "a.bin"), str(tmp_path / "c.bin"), "--budget", "1K"]) == 0
@@ -111,14 +111,14 @@ def test_importing_takes_what_llama_would_load(tmp_path: Path, codec: TextCodec)
     manifest = import_cache(tmp_path / "theirs.bin", tmp_path / "ours.bin", codec, "tokenizer.json")
     table = read_lookup(tmp_path / "ours.bin")
     assert table.as_dict() == {(5, 6): {7: 2, 8: 1}, (7, 8): {9: 3}}
-    assert len(table) == 2  # the second record of (7, 8) and the second 7 are gone
+    assert len(table) == 2  # without the second record of (7, 8) and the second 7
     assert manifest == read_manifest(tmp_path / "ours.bin")
     assert (manifest.tokenizer.fingerprint, manifest.tokenizer.vocab_size) == (codec.fingerprint, 100)
 
 
 def test_importing_refuses_another_vocabulary(tmp_path: Path, codec: TextCodec) -> None:
     write_lookup(tmp_path / "theirs.bin", LookupTable.of({(1, 2): {100: 1}}))
-    with pytest.raises(InvalidInputError, match="beyond the vocabulary"):
+    with pytest.raises(InvalidInputError, match="must be in the tokenizer's vocabulary"):
         import_cache(tmp_path / "theirs.bin", tmp_path / "ours.bin", codec, "t")
     write_lookup(tmp_path / "good.bin", LookupTable.of({(1, 2): {99: 1}}))
     import_cache(tmp_path / "good.bin", tmp_path / "ours.bin", codec, "t")
@@ -128,9 +128,7 @@ def test_importing_refuses_another_vocabulary(tmp_path: Path, codec: TextCodec) 
     assert not (tmp_path / "more.bin").exists()
 
 
-def test_importing_passes_over_the_manifest_of_what_was_there_before(
-    tmp_path: Path, codec: TextCodec
-) -> None:
+def test_importing_ignores_the_manifest_of_an_older_file(tmp_path: Path, codec: TextCodec) -> None:
     write_lookup(tmp_path / "old.bin", LookupTable.of({(1, 2): {3: 1}}))
     other = TextCodec(Tokenizer(models.WordLevel({f"v{i}": i for i in range(100)}, unk_token="v0")))
     import_cache(tmp_path / "old.bin", tmp_path / "theirs.bin", other, "another")
@@ -140,7 +138,7 @@ def test_importing_passes_over_the_manifest_of_what_was_there_before(
     assert read_lookup(tmp_path / "ours.bin").as_dict() == {(4, 5): {6: 2}}
 
 
-def test_what_is_refused_whole(tmp_path: Path, codec: TextCodec) -> None:
+def test_files_that_are_refused(tmp_path: Path, codec: TextCodec) -> None:
     words = {
         "poison": [1, 2, -1, -1, 1, -5, 9],  # llama.cpp aborts when it drafts it
         "unused": [1, -1, 2, -1, 1, 5, 9],
@@ -148,18 +146,18 @@ def test_what_is_refused_whole(tmp_path: Path, codec: TextCodec) -> None:
     }
     for name, its in words.items():
         (tmp_path / name).write_bytes(np.array(its, np.int32).tobytes())
-    with pytest.raises(StoreCorruptError, match="byte 20: -5 is no token id"):
+    with pytest.raises(StoreCorruptError, match="byte 20: -5 is not a token id"):
         merge_caches([tmp_path / "poison"], tmp_path / "out")
-    with pytest.raises(InvalidInputError, match="use nothing of"):
+    with pytest.raises(InvalidInputError, match="must have n-grams of token ids"):
         import_cache(tmp_path / "unused", tmp_path / "out", codec, "t")
     note = TokenizerNote(codec.fingerprint, 100)
     table = read_lookup(tmp_path / "beyond")
     write_manifest(
         tmp_path / "beyond", Manifest.of(tmp_path / "beyond", table, CacheFormat.STATIC, tokenizer=note)
     )
-    with pytest.raises(StoreCorruptError, match="beyond the vocabulary that its manifest names"):
+    with pytest.raises(StoreCorruptError, match="must be in the vocabulary that its manifest names"):
         merge_caches([tmp_path / "beyond"], tmp_path / "out")
-    with pytest.raises(InvalidConfigError, match="no record fits"):
+    with pytest.raises(InvalidConfigError, match="the budget must be 28 bytes or more"):
         prune_cache(tmp_path / "beyond", tmp_path / "out", 5)
     assert not (tmp_path / "out").exists()
 

@@ -1,4 +1,4 @@
-"""llama.cpp's lookup caches: byte for byte, in and out, and what is wrong with a file, by its byte."""
+"""File format of lookup caches: bytes, and faults with their offsets."""
 
 from __future__ import annotations
 
@@ -12,10 +12,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from suffixsvc_caches.lookup import Harm, LookupTable, find_faults, merge_tables, read_lookup, write_lookup
-from suffixsvc_caches.lookup.files import read_words, record_starts
 
 from suffixsvc.errors import InvalidInputError, StoreCorruptError, StoreError, StoreFullError
+from suffixsvc_caches.lookup import (
+    FaultEffect,
+    LookupTable,
+    find_faults,
+    merge_tables,
+    read_lookup,
+    write_lookup,
+)
+from suffixsvc_caches.lookup.files import read_words, record_starts
 
 #: the 2-grams of 10 11 12 10 11 13, records by n-gram; llama.cpp b11434 wrote 92 bytes, the first record so
 WRITTEN = bytes.fromhex(
@@ -34,15 +41,15 @@ tables_ = st.dictionaries(
 
 
 def record(ngram: list[int], *pairs: tuple[int, int]) -> bytes:
-    """As the struct module lays it out: our code is not asked."""
+    """A record packed by the struct module."""
     head = struct.pack("<5i", *ngram, *[-1] * (4 - len(ngram)), len(pairs))
     return head + b"".join(struct.pack("<2i", *pair) for pair in pairs)
 
 
-def faults(raw: bytes, path: Path) -> list[tuple[int, Harm]]:
+def faults(raw: bytes, path: Path) -> list[tuple[int, FaultEffect]]:
     path.write_bytes(raw)
     words, rest = read_words(path)
-    return [(fault.offset, fault.harm) for fault in find_faults(words, *record_starts(words), rest)]
+    return [(fault.offset, fault.effect) for fault in find_faults(words, *record_starts(words), rest)]
 
 
 def test_bytes_are_those_of_llama_cpp(tmp_path: Path) -> None:
@@ -98,29 +105,31 @@ GOOD = record([1, 2], (3, 4))
     [
         (b"", []),
         (GOOD, []),
-        (GOOD + bytes(15), [(28, Harm.CUT)]),
-        (GOOD + bytes(3), [(28, Harm.CUT)]),
-        (GOOD + record([5], (6, 7))[:18], [(28, Harm.ABORTS)]),
-        (GOOD + record([5], (6, 7))[:-1], [(28, Harm.ABORTS)]),
-        (GOOD + record([5]), [(28 + 16, Harm.ABORTS)]),
-        (GOOD + struct.pack("<5i", 5, -1, -1, -1, -(2**31)), [(28 + 16, Harm.ABORTS)]),
-        (GOOD + struct.pack("<5i", 5, -1, -1, -1, 2**31 - 1), [(28, Harm.ABORTS)]),
-        (GOOD + record([5], (6, 0)), [(28 + 24, Harm.ABORTS)]),
-        (GOOD + record([5], (6, -7)), [(28 + 24, Harm.ABORTS)]),
-        (GOOD + record([5], (-6, 7)), [(28 + 20, Harm.ABORTS_LATER)]),
-        (GOOD + record([5], (-1, 7)), [(28 + 20, Harm.ODD)]),
-        (GOOD + record([-1, 5], (6, 7)), [(28, Harm.ODD)]),
-        (GOOD + record([5, -1, 6], (6, 7)), [(28, Harm.ODD)]),
-        (GOOD + record([5, -2], (6, 7)), [(28, Harm.ODD)]),
-        (GOOD + GOOD, [(28, Harm.ODD)]),
-        (GOOD + record([5], (6, 7), (6, 8)), [(28 + 28, Harm.ODD)]),
-        (b"GGUF" + bytes(40), [(16, Harm.ABORTS)]),
+        (GOOD + bytes(15), [(28, FaultEffect.CUT)]),
+        (GOOD + bytes(3), [(28, FaultEffect.CUT)]),
+        (GOOD + record([5], (6, 7))[:18], [(28, FaultEffect.ABORTS)]),
+        (GOOD + record([5], (6, 7))[:-1], [(28, FaultEffect.ABORTS)]),
+        (GOOD + record([5]), [(28 + 16, FaultEffect.ABORTS)]),
+        (GOOD + struct.pack("<5i", 5, -1, -1, -1, -(2**31)), [(28 + 16, FaultEffect.ABORTS)]),
+        (GOOD + struct.pack("<5i", 5, -1, -1, -1, 2**31 - 1), [(28, FaultEffect.ABORTS)]),
+        (GOOD + record([5], (6, 0)), [(28 + 24, FaultEffect.ABORTS)]),
+        (GOOD + record([5], (6, -7)), [(28 + 24, FaultEffect.ABORTS)]),
+        (GOOD + record([5], (-6, 7)), [(28 + 20, FaultEffect.ABORTS_LATER)]),
+        (GOOD + record([5], (-1, 7)), [(28 + 20, FaultEffect.ODD)]),
+        (GOOD + record([-1, 5], (6, 7)), [(28, FaultEffect.ODD)]),
+        (GOOD + record([5, -1, 6], (6, 7)), [(28, FaultEffect.ODD)]),
+        (GOOD + record([5, -2], (6, 7)), [(28, FaultEffect.ODD)]),
+        (GOOD + GOOD, [(28, FaultEffect.ODD)]),
+        (GOOD + record([5], (6, 7), (6, 8)), [(28 + 28, FaultEffect.ODD)]),
+        (b"GGUF" + bytes(40), [(16, FaultEffect.ABORTS)]),
     ],
 )
-def test_faults_are_named_by_their_byte(tmp_path: Path, raw: bytes, found: list[tuple[int, Harm]]) -> None:
+def test_faults_are_named_by_their_byte(
+    tmp_path: Path, raw: bytes, found: list[tuple[int, FaultEffect]]
+) -> None:
     path = tmp_path / "cache.bin"
     assert faults(raw, path) == found
-    if any(harm is not Harm.ODD for _, harm in found):
+    if any(harm is not FaultEffect.ODD for _, harm in found):
         with pytest.raises(StoreCorruptError, match=f"byte {found[0][0]}:"):
             read_lookup(path)
     else:
@@ -140,7 +149,7 @@ def test_no_file_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, raw
         found = faults(raw, path)
         table = read_lookup(path)
     except StoreCorruptError:
-        assert any(harm is not Harm.ODD for _, harm in found)
+        assert any(harm is not FaultEffect.ODD for _, harm in found)
     else:
         size = write_lookup(path.with_suffix(".again"), table)
         assert path.with_suffix(".again").read_bytes() == raw[:size] == raw
@@ -157,7 +166,7 @@ def test_no_file_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, raw
         {(1,): {1: 0}},
     ],
 )
-def test_what_no_file_can_hold(table: dict) -> None:
+def test_values_out_of_range(table: dict) -> None:
     with pytest.raises(InvalidInputError):
         LookupTable.of(table)
 

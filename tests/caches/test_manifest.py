@@ -1,4 +1,4 @@
-"""Manifests beside lookup caches: the same bytes for the same cache, and nothing believed that is not so."""
+"""Manifests of lookup caches: bytes, and detection of mismatches."""
 
 from __future__ import annotations
 
@@ -11,18 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from suffixsvc_caches.lookup import LookupTable, read_lookup, write_lookup
-from suffixsvc_caches.manifest import (
-    CacheFormat,
-    Manifest,
-    SourceFile,
-    TokenizerNote,
-    find_mismatches,
-    load_cache,
-    manifest_path,
-    read_manifest,
-    write_manifest,
-)
 
 from suffixsvc.errors import (
     InvalidInputError,
@@ -31,6 +19,18 @@ from suffixsvc.errors import (
     StoreForeignError,
     SuffixError,
     TokenizerMismatchError,
+)
+from suffixsvc_caches.cache_files import load_cache
+from suffixsvc_caches.lookup import LookupTable, read_lookup, write_lookup
+from suffixsvc_caches.manifest import (
+    CacheFormat,
+    Manifest,
+    SourceFile,
+    TokenizerNote,
+    find_mismatches,
+    manifest_path,
+    read_manifest,
+    write_manifest,
 )
 
 TABLE = LookupTable.of({(10, 11): {13: 1, 12: 1}, (11, 12): {10: 1}, (7,): {8: 5}})
@@ -109,7 +109,7 @@ def test_ids_of_another_tokenizer_are_refused(cache: Path) -> None:
 
 
 def test_a_manifest_of_another_file_is_refused(cache: Path) -> None:
-    """Whoever rewrote the cache left the old manifest beside it."""
+    """The cache was replaced without its manifest."""
     write_lookup(cache, LookupTable.of({(1, 2): {3: 4}}), force=True)
     with pytest.raises(StoreForeignError, match="written for another file") as caught:
         load_cache(cache)
@@ -136,7 +136,7 @@ def test_a_manifest_is_kept_unless_forced(cache: Path) -> None:
         ({"tokenizer": {"fingerprint": "", "vocab_size": 13, "name": ""}}, "of 13, the cache has token 13"),
     ],
 )
-def test_what_does_not_fit_the_cache_is_named(cache: Path, change: dict[str, Any], said: str) -> None:
+def test_mismatches_are_reported(cache: Path, change: dict[str, Any], said: str) -> None:
     manifest = Manifest.from_json(json.dumps(json.loads(GOLDEN) | change))
     (found,) = find_mismatches(cache, manifest, read_lookup(cache))
     assert said in found
@@ -170,7 +170,7 @@ def test_a_cache_that_was_changed_is_found(cache: Path) -> None:
         (GOLDEN.replace('"sources": [', '"sources": [1,'), StoreCorruptError),
     ],
 )
-def test_what_is_no_manifest_is_refused(cache: Path, text: str, kind: type[SuffixError]) -> None:
+def test_other_files_are_refused(cache: Path, text: str, kind: type[SuffixError]) -> None:
     manifest_path(cache).write_text(text, encoding="utf-8")
     with pytest.raises(kind, match=r"sql\.bin\.manifest\.json: "):
         read_manifest(cache)

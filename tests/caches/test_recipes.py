@@ -1,4 +1,4 @@
-"""Recipes: the same every time, loaded into a service once, drafted from by whoever has their tokenizer."""
+"""Recipes: reproducible builds, and preloading into a service."""
 
 from __future__ import annotations
 
@@ -10,16 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from suffixsvc_caches.logs import ReadOptions
-from suffixsvc_caches.logs.sources import open_pieces
-from suffixsvc_caches.lookup import read_lookup
-from suffixsvc_caches.manifest import find_mismatches, read_manifest
-from suffixsvc_caches.recipes import READY_MADE, Recipe, find_recipe, make_recipe, preload
-from suffixsvc_client import ClientConfig, SuffixClient
-from support.serving import ServeProcess, socket_dir
 
 from suffixsvc import SuffixCache
-from suffixsvc.cli import main
 from suffixsvc.errors import (
     InvalidConfigError,
     InvalidInputError,
@@ -27,6 +19,14 @@ from suffixsvc.errors import (
     TokenizerMismatchError,
     UnknownNamespaceError,
 )
+from suffixsvc_caches.logs import ReadOptions
+from suffixsvc_caches.logs.base.sources import open_pieces
+from suffixsvc_caches.lookup import read_lookup
+from suffixsvc_caches.manifest import find_mismatches, read_manifest
+from suffixsvc_caches.recipes import READY_MADE, Recipe, find_recipe, make_recipe, preload
+from suffixsvc_cli import main
+from suffixsvc_client import ClientConfig, SuffixClient
+from support.serving import ServeProcess, socket_dir
 
 FINGERPRINT = "xxh3:0123456789abcdef"
 WROTE = [40, 11, 12, 13, 14, 15, 16, 17, 18, 19]
@@ -57,7 +57,7 @@ def record(tokens: list[int], split: str = "train", **more: Any) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A recipe and its log, nothing made yet."""
+    """A recipe and its log, without outputs."""
     log = (
         [record(WROTE)] * 3 + [record([*WROTE[:4], 99 + i]) for i in range(4)] + [record([7, 7], "held_out")]
     )
@@ -71,7 +71,7 @@ def folder(tmp_path: Path) -> Path:
 def test_what_a_recipe_makes(folder: Path) -> None:
     recipe = find_recipe(str(folder))
     made = make_recipe(recipe)
-    assert (made.calls, made.tokens) == (5, 10 + 4 * 5)  # equal ones once, held-out ones never
+    assert (made.calls, made.tokens) == (5, 10 + 4 * 5)  # duplicates once, held-out calls never
     manifest = read_manifest(recipe.static)
     table = read_lookup(recipe.static)
     assert manifest is not None
@@ -79,7 +79,7 @@ def test_what_a_recipe_makes(folder: Path) -> None:
     assert list(find_mismatches(recipe.static, manifest, table)) == []
     records = table.as_dict()
     assert records[(11, 12)] == {13: 5}
-    assert records[(2, 3)] == {40: 5}  # the end of the prompt leads in
+    assert records[(2, 3)] == {40: 5}  # the n-gram begins in the prompt
     assert not any(7 in followers for followers in records.values())
     calls = [json.loads(line) for line in gzip.decompress(recipe.corpus.read_bytes()).splitlines()]
     assert calls[0]["response_token_ids"] == WROTE
@@ -109,7 +109,7 @@ def test_the_logs_are_read_twice_at_most(folder: Path, monkeypatch: pytest.Monke
     assert 1 <= len(read) <= 2
 
 
-def test_a_recipe_is_made_whole_or_not_at_all(folder: Path) -> None:
+def test_a_recipe_writes_all_files_or_none(folder: Path) -> None:
     recipe = find_recipe(str(folder))
     recipe.static.mkdir()
     for force in (False, True):
@@ -142,7 +142,7 @@ def test_ids_of_another_tokenizer_are_refused(folder: Path) -> None:
     recipe = replace(find_recipe(str(folder)), tokenizer="xxh3:ffffffffffffffff")
     with pytest.raises(TokenizerMismatchError):
         make_recipe(recipe)
-    assert [path.name for path in folder.iterdir()] == ["recipe.toml"]  # the cache was there already
+    assert [path.name for path in folder.iterdir()] == ["recipe.toml"]  # the cache had been written already
 
 
 def test_a_corpus_of_another_tokenizer_is_not_preloaded(folder: Path) -> None:
@@ -152,8 +152,8 @@ def test_a_corpus_of_another_tokenizer_is_not_preloaded(folder: Path) -> None:
         preload(cache, [str(folder)])
 
 
-def test_half_a_corpus_is_not_preloaded(folder: Path) -> None:
-    """What could be read of a torn file was loaded, and taken for all of it from then on."""
+def test_a_truncated_corpus_is_not_preloaded(folder: Path) -> None:
+    """The readable part of a truncated file was loaded and recorded as complete."""
     recipe = find_recipe(str(folder))
     make_recipe(recipe)
     recipe.corpus.write_bytes(recipe.corpus.read_bytes()[:-20])
@@ -164,12 +164,12 @@ def test_half_a_corpus_is_not_preloaded(folder: Path) -> None:
 
 
 def test_two_recipes_of_one_name(folder: Path, tmp_path: Path) -> None:
-    """They shared a namespace, and each start loaded one over the other."""
+    """They shared a namespace, which each start loaded with one of them."""
     make_recipe(find_recipe(str(folder)))
     other = tmp_path / "other" / "own"
     shutil.copytree(folder, other)
     with SuffixCache() as cache:
-        with pytest.raises(InvalidConfigError, match="two recipes have the name own"):
+        with pytest.raises(InvalidConfigError, match="recipes must have different names, not both own"):
             preload(cache, [str(folder), str(other)])
         assert preload(cache, [str(folder), str(folder)]) == ["preload/own"]
 
@@ -177,7 +177,7 @@ def test_two_recipes_of_one_name(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no recipe"),
+        ("", "must have about"),
         ("about = [", "cannot read"),
         (RECIPE + "\nodd = 1", "unknown"),
         ("more = 1" + RECIPE, "unknown"),
@@ -218,11 +218,11 @@ def test_sessions_of_its_tokenizer_draft_from_it(folder: Path) -> None:
         assert drafted(cache, "foreign", "xxh3:ffffffffffffffff") == []
         assert drafted(cache, "unknown", None) == []
         with pytest.raises(UnknownNamespaceError):
-            cache.read_by_default(["nobody"])
+            cache.read_by_default(["missing"])
 
 
 def test_more_than_a_session_reads_are_refused() -> None:
-    """The eighth was dropped without a word."""
+    """The eighth was dropped without notice."""
     with SuffixCache() as cache:
         for i in range(8):
             cache.namespace(f"corpus/{i}", tokenizer=FINGERPRINT).add_output([40, 11, 12, 13])
@@ -230,9 +230,9 @@ def test_more_than_a_session_reads_are_refused() -> None:
         seven = [f"{name}/{i}" for name in ("corpus", "other") for i in range(7)]
         with pytest.raises(InvalidConfigError, match="read by default") as caught:
             cache.read_by_default([*seven, "corpus/7"])
-        assert caught.value.expected == "at most 7 of a tokenizer"
+        assert "at most 7 per tokenizer" in caught.value.message
         assert caught.value.got == f"8 of {FINGERPRINT}"
-        assert drafted(cache, "mine", FINGERPRINT) == []  # none of them was taken
+        assert drafted(cache, "mine", FINGERPRINT) == []  # none of them was accepted
         cache.read_by_default([*seven, "corpus/0"])
         assert drafted(cache, "mine", FINGERPRINT)[:1] == [13]
 
@@ -247,11 +247,11 @@ def test_serve_refuses_more_recipes_than_a_session_reads(
     data = tmp_path / "data"
     listen = ["--listen", f"unix:{tmp_path}/s"]
     assert main(["serve", "--data", str(data), *listen, "--preload", ",".join(map(str, folders))]) == 2
-    assert f"expected at most 7 of a tokenizer; got 8 of {FINGERPRINT}" in capsys.readouterr().err
+    assert f"at most 7 per tokenizer; got 8 of {FINGERPRINT}" in capsys.readouterr().err
     assert not data.exists()
 
 
-def test_nobody_writes_to_what_everybody_reads(folder: Path) -> None:
+def test_default_namespaces_are_read_only(folder: Path) -> None:
     make_recipe(find_recipe(str(folder)))
     with SuffixCache() as cache:
         cache.read_by_default(preload(cache, [str(folder)]))
@@ -263,8 +263,8 @@ def test_nobody_writes_to_what_everybody_reads(folder: Path) -> None:
         assert own.stats().outputs == 5
 
 
-def test_what_was_written_beside_a_corpus_goes(folder: Path, tmp_path: Path) -> None:
-    """A service that does not preload lets its clients write there; the next one that does puts it right."""
+def test_other_outputs_of_a_recipe_namespace_are_removed(folder: Path, tmp_path: Path) -> None:
+    """Without --preload clients can write there; the next start with --preload reloads the corpus."""
     make_recipe(find_recipe(str(folder)))
     with SuffixCache(tmp_path / "data") as cache:
         preload(cache, [str(folder)])
@@ -290,8 +290,8 @@ def test_it_is_loaded_once_and_again_when_it_changed(folder: Path, tmp_path: Pat
         cache.check()
 
 
-def test_a_recipe_that_was_not_made(folder: Path) -> None:
-    with SuffixCache() as cache, pytest.raises(InvalidConfigError, match="was not made"):
+def test_a_recipe_without_a_corpus(folder: Path) -> None:
+    with SuffixCache() as cache, pytest.raises(InvalidConfigError, match="must have a corpus"):
         preload(cache, [str(folder)])
 
 
@@ -308,8 +308,8 @@ def test_serve_preloads(folder: Path) -> None:
 
 
 def test_the_adapters_page_reads_the_namespace_that_preloading_uses() -> None:
-    """docs/adapters.md gave `recipes/sql` as an example, which no service holds: a session that read it
-    drafted nothing from the recipe."""
+    """docs/adapters.md gave `recipes/sql` as an example, a namespace that does not exist: sessions that read
+    it drafted nothing from the recipe."""
     page = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text(encoding="utf-8")
     (row,) = (line for line in page.splitlines() if line.startswith("| `SUFFIXSVC_ADAPTER_READS`"))
     with SuffixCache() as cache:
@@ -330,7 +330,7 @@ def test_serve_refuses_an_unknown_recipe(tmp_path: Path, capsys: pytest.CaptureF
         "cobol",
     ]
     assert main(arguments) == 2
-    assert "there is no recipe" in capsys.readouterr().err
+    assert "a recipe must be sql" in capsys.readouterr().err
     assert not (tmp_path / "d").exists()
 
 

@@ -1,4 +1,4 @@
-"""Which n-grams a small cache keeps, against a choice by hand and against what the whole cache drafts."""
+"""Selection of n-grams for small caches, compared with a reference selection and the whole cache's drafts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+
+from suffixsvc.errors import InvalidConfigError
+from suffixsvc.lookup_records import TalliedFile
 from suffixsvc_caches.building import BuildSpec, LookupSpec, build, selection
 from suffixsvc_caches.counting import Records
 from suffixsvc_caches.lookup import read_lookup
@@ -16,9 +19,6 @@ from suffixsvc_caches.lookup.algorithm import LookupDrafter, NgramCounts
 from support.build_logs import Call, texts_of, write_log
 from support.lookup_oracle import PERCENT_LAX, PERCENT_STRICT, SAMPLES_LAX, SAMPLES_STRICT
 from support.ngram_oracle import Ngram, fires, follows, ranked
-
-from suffixsvc.errors import InvalidConfigError
-from suffixsvc.lookup_records import TalliedFile
 
 RECORD = 28
 
@@ -50,7 +50,7 @@ def candidates(calls: Sequence[Call], *, static: bool, min_count: int) -> list[C
 
 
 def values(found: list[Candidate]) -> list[int]:
-    """How often each was right, 0 where the longest shorter one that fires says the same."""
+    """Expected hits of each; 0 if the longest shorter n-gram that fires has the same follower."""
     says = {each.ngram: each.follower for each in found}
     worth = []
     for each in found:
@@ -60,7 +60,7 @@ def values(found: list[Candidate]) -> list[int]:
 
 
 def built(calls: Sequence[Call], folder: Path, *, static: bool, **spec: int | bool | None) -> Path:
-    """The file of a build of its own."""
+    """Build a cache and return its file."""
     folder.mkdir()
     log = write_log(folder / "log.jsonl", calls)
     lookup = LookupSpec(folder / "c.bin", **spec)  # type: ignore[arg-type] # by name
@@ -126,7 +126,7 @@ def test_a_compact_dynamic_cache_drafts_what_the_whole_one_does(seed: int, tmp_p
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_compact_static_cache_drafts_what_the_whole_one_does(seed: int, tmp_path: Path) -> None:
-    """Behind two tokens, where the text itself has nothing to say yet."""
+    """After two tokens, before the context cache has counts."""
     calls = made_up(seed)
     whole = built(calls, tmp_path / "whole", static=True)
     compact = built(calls, tmp_path / "compact", static=True, compact=True)
@@ -154,13 +154,13 @@ def test_followers_are_cut_and_counts_kept_small(tmp_path: Path) -> None:
     "bad", [{"budget_bytes": 27}, {"min_count": 0}, {"min_count": 2**31}, {"top": -1}, {"top": 2**31},
             {"budget_bytes": 99, "top": 2}, {"compact": True, "top": 2}],
 )  # fmt: skip
-def test_cuts_that_are_none(bad: dict[str, int]) -> None:
+def test_cuts_out_of_range(bad: dict[str, int]) -> None:
     with pytest.raises(InvalidConfigError):
         LookupSpec(Path("s.bin"), **bad)  # type: ignore[arg-type] # by name
 
 
-def test_what_memory_cannot_hold_goes_by_count(tmp_path: Path) -> None:
-    """Candidates of 1, 2, .. 40 occurrences; room to choose among ten of them."""
+def test_candidates_beyond_the_memory_limit_are_dropped_by_count(tmp_path: Path) -> None:
+    """Candidates of 1, 2, .. 40 occurrences, with memory for ten of them."""
     rows = np.zeros((40, 8), np.int32)
     rows[:, 0], rows[:, 1], rows[:, 2:4] = np.arange(40), 7, -1
     rows[:, 4] = rows[:, 7] = np.random.default_rng(3).permutation(40) + 1
@@ -171,11 +171,11 @@ def test_what_memory_cannot_hold_goes_by_count(tmp_path: Path) -> None:
         parts.append(TalliedFile(tmp_path / name, 20, 20, half.nbytes, int(half[:, 7].sum()), 0))
     [wanted] = selection.candidates([2], static=True, min_count=1)
     found = [Records(wanted, parts)]
-    everything, none = selection.choose(found, None)
+    everything, none = selection.select(found, None)
     assert (none, len(everything.rows[0])) == (0, 40)
-    chosen, least = selection.choose(found, None, memory_bytes=10 * 160)
+    chosen, least = selection.select(found, None, memory_bytes=10 * 160)
     assert least == 31
     assert sorted(chosen.rows[0][:, 7].tolist()) == list(range(31, 41))
     assert chosen.rows[0].tolist() == rows[rows[:, 7] >= 31].tolist()  # still in order
-    nothing, most = selection.choose(found, None, memory_bytes=0)
+    nothing, most = selection.select(found, None, memory_bytes=0)
     assert (len(nothing.rows[0]), most) == (0, 41)

@@ -1,4 +1,4 @@
-"""Long texts encoded in pieces have the tokens that they have in one."""
+"""Encoding in pieces gives the tokens of the whole text."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from suffixsvc.types import TokenArray
 from suffixsvc_caches.tokenizers import encode_texts, load_tokenizer
 from suffixsvc_caches.tokenizers import pieces as module
 from suffixsvc_caches.tokenizers.base import Tokenizer
-
-from suffixsvc.types import TokenArray
 
 tokenizers = pytest.importorskip("tokenizers")
 
@@ -44,7 +44,7 @@ def text_of(seed: int, lines: int) -> str:
 
 
 class Counting:
-    """Notes what the tokenizer it stands before was given."""
+    """Records the texts passed to a tokenizer."""
 
     def __init__(self, inner: Tokenizer) -> None:
         self._inner = inner
@@ -62,7 +62,7 @@ class Counting:
 
 
 def trained(folder: Path, *, words_know_their_space: bool) -> Path:
-    """A small BPE tokenizer: of bytes, as most models have it; or one that puts a space before every text."""
+    """A small BPE tokenizer: byte-level, or one that prepends a space to every text."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="?"))
     if words_know_their_space:
         tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
@@ -93,10 +93,10 @@ def test_pieces_have_the_tokens_of_the_whole(
         assert max(map(len, noted.given)) < max(map(len, texts)) / 2, "nothing was cut"
 
 
-def test_a_tokenizer_that_changes_the_beginning_of_a_text_is_given_all_of_it(
+def test_texts_are_not_divided_for_a_tokenizer_that_prepends_a_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would have put a space before every piece."""
+    """It would prepend a space to every piece."""
     monkeypatch.setattr(module, "PIECE_CHARS", 300)
     tokenizer = load_tokenizer(trained(tmp_path, words_know_their_space=True))
     text = text_of(1, 200)

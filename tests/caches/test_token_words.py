@@ -1,4 +1,4 @@
-"""Words that are remembered have the tokens that llama.cpp makes of the whole text."""
+"""Encoding with the word cache gives the tokens of llama.cpp and of the tokenizers library."""
 
 from __future__ import annotations
 
@@ -9,33 +9,31 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from suffixsvc_caches.tokenizers import load_tokenizer
-from suffixsvc_caches.tokenizers.json_file import JsonTokenizer
-from suffixsvc_caches.tokenizers.remembering import RememberingEncoder
-from suffixsvc_caches.tokenizers.words import SPLIT_EXPRESSIONS, WORD_RULES, cut_table
-from suffixsvc_client.text import TextCodec
-from suffixsvc_driver.targets.llama_model import LlamaModel
-from support.word_vocabulary import SPELLED, texts_of_words, write_word_tokenizer, write_word_vocabulary
 from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
 
-from suffixsvc.core.word_memo import MAX_WORD_BYTES, WordCut, WordMemo
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.types import TokenArray
+from suffixsvc_caches.tokenizers import load_tokenizer
+from suffixsvc_caches.tokenizers.caching_encoder import CachingEncoder
+from suffixsvc_caches.tokenizers.json_file import JsonTokenizer
+from suffixsvc_caches.tokenizers.word_cache import MAX_WORD_BYTES, WordCache, WordCut
+from suffixsvc_caches.tokenizers.words import SPLIT_EXPRESSIONS, WORD_RULES, cut_table
+from suffixsvc_client.text import TextCodec
+from suffixsvc_driver.targets.llama.model import LlamaModel
+from support.word_vocabulary import SPELLED, texts_of_words, write_word_tokenizer, write_word_vocabulary
 
 pytest.importorskip("llama_cpp")
 
-#: llama.cpp leaves their expressions to the C++ library, which takes ten times as long
+#: llama.cpp uses std::regex for their expressions, which takes ten times as long
 SLOW = {"deepseek-v3", "gpt-4o", "hunyuan-dense", "kanana2", "llama4", "minimax-m2", "seed-coder", "tekken"}
 
 Cuts = npt.NDArray[np.uint8]
 
 
-def encoder_of(
-    model: LlamaModel, cuts: Cuts | None = None, memory_bytes: int = 1 << 20
-) -> RememberingEncoder:
+def encoder_of(model: LlamaModel, cuts: Cuts | None = None, memory_bytes: int = 1 << 20) -> CachingEncoder:
     lengths = np.array([len(text) for text in model.vocabulary.texts], np.int64)
     table = cut_table(token.text for token in model.special_tokens) if cuts is None else cuts
-    return RememberingEncoder(model.token_array, table, lengths, memory_bytes)
+    return CachingEncoder(model.token_array, table, lengths, memory_bytes)
 
 
 def different(model: LlamaModel, encode: Callable[[str], TokenArray], texts: list[str]) -> list[str]:
@@ -61,7 +59,7 @@ def test_every_rule_against_llama_cpp(rule: str, tmp_path: Path) -> None:
     with LlamaModel(path, vocab_only=True) as model:
         assert {token.text.decode() for token in model.special_tokens} >= set(SPELLED)
         tokenizer = load_tokenizer(path)
-        assert isinstance(tokenizer._encode.__self__, RememberingEncoder)  # type: ignore[attr-defined] # how it is done
+        assert isinstance(tokenizer._encode.__self__, CachingEncoder)  # type: ignore[attr-defined] # how it is done
         assert different(model, lambda text: tokenizer.encode_batch([text])[0], texts) == []
 
 
@@ -76,10 +74,10 @@ def test_a_special_token_of_any_kind(rule: str, spelled: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("rule", ["superbpe", "gemma4", "poro-chat", ""])
 def test_other_rules_have_no_words(rule: str, tmp_path: Path) -> None:
-    """Who else's words are not known encodes whole texts, as ever."""
+    """Tokenizers with unknown word rules encode whole texts."""
     path = write_word_vocabulary(tmp_path / "m.gguf", rule)
     tokenizer = load_tokenizer(path)
-    assert not isinstance(getattr(tokenizer._encode, "__self__", None), RememberingEncoder)  # type: ignore[attr-defined] # as above
+    assert not isinstance(getattr(tokenizer._encode, "__self__", None), CachingEncoder)  # type: ignore[attr-defined] # as above
     with LlamaModel(path, vocab_only=True) as model:
         texts = texts_of_words(1, 20)
         assert different(model, lambda text: tokenizer.encode_batch([text])[0], texts) == []
@@ -115,7 +113,7 @@ def test_every_expression_against_the_tokenizers_library(
 
 
 def test_words_that_a_normalizer_makes_longer_and_shorter(tmp_path: Path) -> None:
-    """Two that make up for each other: the bytes of the tokens are as many as the text has."""
+    """The changes of length cancel out: tokens and text have the same number of bytes."""
     path = tmp_path / "tokenizer.json"
     write_word_tokenizer(path, SPLITTERS["split 0"], normalizer=normalizers.NFC(), merging=False)
     plain = TextCodec.load(path)
@@ -161,8 +159,8 @@ def test_other_tokenizers_have_no_words(
 @pytest.mark.parametrize(
     "pair", ["(a", "a_", " 1", "  ", "ab"], ids=["sign", "special", "digit", "blank", "letters"]
 )
-def test_a_cut_too_many_is_seen(pair: str, qwen: LlamaModel) -> None:
-    """That the vocabularies of these tests show a cut within a word."""
+def test_a_wrong_cut_is_detected(pair: str, qwen: LlamaModel) -> None:
+    """The vocabularies of these tests detect a cut inside a word."""
     kinds: dict[str, npt.NDArray[np.uint8]] = {
         kind: np.array([i for i in range(128) if test(chr(i))], np.uint8)
         for kind, test in [("(", _is_sign), ("a", str.isalpha), ("1", str.isdigit)]
@@ -177,7 +175,7 @@ def _is_sign(c: str) -> bool:
     return c.isprintable() and not c.isalnum() and c != " "
 
 
-def test_words_too_long_to_remember(qwen: LlamaModel) -> None:
+def test_words_too_long_to_cache(qwen: LlamaModel) -> None:
     long = "é" * MAX_WORD_BYTES
     texts = [
         long,
@@ -191,18 +189,18 @@ def test_words_too_long_to_remember(qwen: LlamaModel) -> None:
     assert different(qwen, encoder.encode, texts * 2) == []
 
 
-def test_what_is_over_the_memory_is_forgotten(qwen: LlamaModel) -> None:
+def test_the_cache_is_cleared_at_its_memory_limit(qwen: LlamaModel) -> None:
     encoder = encoder_of(qwen, memory_bytes=1 << 16)
     most = 0
     for i in range(40):
         assert different(qwen, encoder.encode, texts_of_words(i, 30)) == []
-        most = max(most, encoder._memo.words)
+        most = max(most, encoder._cache.words)
     assert 400 < most < 3000
-    assert encoder._memo.words != most
+    assert encoder._cache.words != most
 
 
 def test_threads_share_the_words(qwen: LlamaModel) -> None:
-    """With so little memory that each makes the others forget."""
+    """With so little memory that threads clear each other's words."""
     encoder = encoder_of(qwen, memory_bytes=1 << 15)
     texts = [texts_of_words(seed, 60) for seed in range(4)]
     wrong: list[str] = []
@@ -218,23 +216,23 @@ def test_threads_share_the_words(qwen: LlamaModel) -> None:
     assert wrong == []
 
 
-def test_the_memo_finds_holes_and_unknown_words() -> None:
+def test_the_cache_reports_holes_and_missing_words() -> None:
     cuts = np.zeros((128, 128), np.uint8)
     cuts[ord("b"), ord("a")] = WordCut.HERE
     cuts[ord("b"), ord(" ")] = WordCut.BEFORE_LETTER
-    memo = WordMemo(cuts, memory_bytes=1 << 20)
+    cache = WordCache(cuts, memory_bytes=1 << 20)
     text = b"ab" * 3 + b" a" + b" 1" + b"b" * 300 + b"ab"
-    assert memo.encode(text).unknown == [b"ab"]
-    memo.learn([b"ab", b"x" * 300], [np.array([7, 8], np.int32), np.array([9], np.int32)])
-    assert memo.words == 1
-    found = memo.encode(text)
-    assert (found.tokens.tolist(), found.unknown) == ([7, 8] * 4, [])
+    assert cache.encode(text).missing == [b"ab"]
+    cache.insert([b"ab", b"x" * 300], [np.array([7, 8], np.int32), np.array([9], np.int32)])
+    assert cache.words == 1
+    found = cache.encode(text)
+    assert (found.tokens.tolist(), found.missing) == ([7, 8] * 4, [])
     assert found.holes == [(6, 6, 6 + 2 + 2 + 300)]
-    memo.learn([b"ab"], [np.array([1], np.int32)])
-    assert memo.encode(b"ab").tokens.tolist() == [7, 8], "what is known stays"
-    assert memo.encode(b"").tokens.tolist() == []
-    memo.learn([], [])
-    with pytest.raises(InvalidInputError, match="table of cuts"):
-        WordMemo(np.zeros((2, 2), np.uint8), memory_bytes=1)
-    with pytest.raises(InvalidInputError, match="as many"):
-        memo.learn([b"ab"], [])
+    cache.insert([b"ab"], [np.array([1], np.int32)])
+    assert cache.encode(b"ab").tokens.tolist() == [7, 8], "cached words are not replaced"
+    assert cache.encode(b"").tokens.tolist() == []
+    cache.insert([], [])
+    with pytest.raises(InvalidInputError, match=r"cuts must be uint8"):
+        WordCache(np.zeros((2, 2), np.uint8), memory_bytes=1)
+    with pytest.raises(InvalidInputError, match="one entry for each word"):
+        cache.insert([b"ab"], [])

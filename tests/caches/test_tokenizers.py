@@ -1,4 +1,4 @@
-"""Tokenizers of files: a GGUF and a tokenizer.json of one vocabulary are one tokenizer."""
+"""Loading of tokenizers: a GGUF and a tokenizer.json with the same vocabulary have the same fingerprint."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from suffixsvc_caches.tokenizers import TokenizerSource, load_tokenizer
-from support.tiny_gguf import EOS_ID
-from support.tiny_tokenizer import EOS, write_gguf, write_tokenizer
 
 from suffixsvc.errors import (
     InvalidConfigError,
@@ -20,6 +17,9 @@ from suffixsvc.errors import (
     ModelNotFoundError,
     TokenizerMismatchError,
 )
+from suffixsvc_caches.tokenizers import TokenizerSource, load_tokenizer
+from support.tiny_gguf import EOS_ID
+from support.tiny_tokenizer import EOS, write_gguf, write_tokenizer
 
 TEXTS = [
     "", "SELECT name FROM singer", "naïve café 日本 🎉\n\t ", "a\0b", "<|im_start|>user\n<|im_end|>",
@@ -29,7 +29,7 @@ TEXTS = [
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
 def test_a_gguf_and_a_tokenizer_json_of_one_vocabulary(packed: bool, tmp_path: Path) -> None:
-    """The GGUF pads its vocabulary, the other ends earlier; the ids and the fingerprint are the same."""
+    """The GGUF pads its vocabulary, the tokenizer.json does not; ids and fingerprint are the same."""
     path = write_tokenizer(tmp_path / "tokenizer.json")
     if packed:
         path = tmp_path / "tokenizer.json.gz"
@@ -46,7 +46,7 @@ def test_a_gguf_and_a_tokenizer_json_of_one_vocabulary(packed: bool, tmp_path: P
     assert other.encode_batch(["<|im_end|>"])[0].tolist() == [258]
 
 
-def test_the_special_tokens_count_in_the_fingerprint(tmp_path: Path) -> None:
+def test_the_fingerprint_depends_on_special_tokens(tmp_path: Path) -> None:
     path = write_tokenizer(tmp_path / "tokenizer.json")
     sources = [TokenizerSource(path), TokenizerSource(path, eos=EOS), TokenizerSource(path, EOS, 258)]
     prints = [source.load().fingerprint for source in sources]
@@ -59,8 +59,8 @@ def test_the_special_tokens_count_in_the_fingerprint(tmp_path: Path) -> None:
     assert load_tokenizer(tmp_path / "other.json").fingerprint not in prints
 
 
-def test_a_fingerprint_says_what_ids_mean_and_not_how_text_is_cut(tmp_path: Path) -> None:
-    """docs/offline.md says so, and what to do."""
+def test_the_fingerprint_does_not_depend_on_merges(tmp_path: Path) -> None:
+    """docs/offline.md documents this."""
     whole = json.loads(write_tokenizer(tmp_path / "tokenizer.json", merges=True).read_text())
     unmerged = whole | {"model": whole["model"] | {"merges": []}}
     bare = whole | {"added_tokens": []}
@@ -101,8 +101,8 @@ def test_one_tokenizer_serves_many_threads(tmp_path: Path) -> None:
 def test_the_name_of_a_downloaded_model_is_its_tokenizer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`build --tokenizer smollm2-135m` said "no tokenizer at smollm2-135m", downloaded or not, while other
-    verbs take names. Nothing is downloaded for it."""
+    """`build --tokenizer smollm2-135m` did not accept names of models, unlike other verbs. It does not
+    download models."""
     monkeypatch.setenv("SUFFIXSVC_HOME", str(tmp_path))
     with pytest.raises(ModelNotFoundError, match="suffixsvc models get smollm2-135m"):
         load_tokenizer(Path("smollm2-135m"))
@@ -114,7 +114,7 @@ def test_the_name_of_a_downloaded_model_is_its_tokenizer(
         load_tokenizer(Path("smollm"))
 
 
-def test_files_that_are_no_tokenizer(tmp_path: Path) -> None:
+def test_files_that_are_not_tokenizers(tmp_path: Path) -> None:
     files = {
         "empty.json": b"",
         "other.json": b'{"a": 1}',
@@ -127,7 +127,7 @@ def test_files_that_are_no_tokenizer(tmp_path: Path) -> None:
         with pytest.raises(InvalidConfigError, match="cannot be read as a tokenizer"):
             load_tokenizer(tmp_path / name)
     for path in (tmp_path / "missing.json", tmp_path):
-        with pytest.raises(InvalidConfigError, match="no tokenizer at"):
+        with pytest.raises(InvalidConfigError, match="must be a GGUF"):
             load_tokenizer(path)
     for name, content in {
         "empty.gguf": b"",
@@ -139,12 +139,12 @@ def test_files_that_are_no_tokenizer(tmp_path: Path) -> None:
             load_tokenizer(tmp_path / name)
 
 
-def test_special_tokens_that_a_file_has_or_lacks(tmp_path: Path) -> None:
+def test_bos_and_eos_arguments(tmp_path: Path) -> None:
     path = write_tokenizer(tmp_path / "tokenizer.json")
     for eos in ("<|nothing|>", 9999):
         with pytest.raises(InvalidInputError, match="eos"):
             load_tokenizer(path, eos=eos)
-    with pytest.raises(InvalidInputError, match="itself"):
+    with pytest.raises(InvalidInputError, match="must be omitted"):
         load_tokenizer(write_gguf(tmp_path / "m.gguf"), eos=EOS)
 
 

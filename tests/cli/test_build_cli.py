@@ -13,17 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+import suffixsvc_cli as cli
+from suffixsvc import SuffixCache
 from suffixsvc_caches.building import run as run_module
 from suffixsvc_caches.logs import ReadOptions
-from suffixsvc_caches.logs.options import LogFilter
+from suffixsvc_caches.logs.base.options import LogFilter
 from suffixsvc_caches.lookup import read_lookup
 from suffixsvc_caches.manifest import manifest_path, read_manifest
-from support.build_logs import made_up_calls, write_log
+from support.build_logs import synthetic_calls, write_log
 from support.ngram_oracle import follows
 from support.small_disk import files_up_to
 from support.tiny_tokenizer import write_tokenizer
-
-from suffixsvc import SuffixCache, cli
 
 RESPONSES = [
     "SELECT name FROM singer ORDER BY name",
@@ -58,7 +59,7 @@ def texts(tmp_path: Path) -> list[object]:
     return [log, "--tokenizer", write_tokenizer(tmp_path / "tokenizer.json", merges=True)]
 
 
-def test_a_cache_without_a_record_is_warned_of(run: Run, texts: list[object], tmp_path: Path) -> None:
+def test_an_empty_cache_is_a_warning(run: Run, texts: list[object], tmp_path: Path) -> None:
     s, d = tmp_path / "s.bin", tmp_path / "d.bin"
     code, _, wrong = run(*texts, "--lookup-static", s, "--min-count", 1000)
     assert (code, s.stat().st_size) == (0, 0), wrong
@@ -68,7 +69,7 @@ def test_a_cache_without_a_record_is_warned_of(run: Run, texts: list[object], tm
     assert "empty" not in wrong
 
 
-def test_an_empty_cache_is_explained_by_what_was_given(run: Run, tmp_path: Path) -> None:
+def test_the_warning_names_only_given_options(run: Run, tmp_path: Path) -> None:
     """A log of one response of 2 tokens makes no 2-gram with a follower. The warning blamed --min-count, a
     budget or --compact, none of which was given."""
     log, s = tmp_path / "short.jsonl", tmp_path / "s.bin"
@@ -79,20 +80,20 @@ def test_an_empty_cache_is_explained_by_what_was_given(run: Run, tmp_path: Path)
     assert "--" not in wrong
     code, _, wrong = run(log, "--lookup-static", s, "--compact", "--force")
     assert code == 0
-    assert "for --compact;" in wrong
+    assert "frequent enough for --compact" in wrong
     assert "--min-count" not in wrong
 
 
 def test_from_texts_to_caches(run: Run, texts: list[object], tmp_path: Path) -> None:
     s, d = tmp_path / "s.bin", tmp_path / "d.bin"
     outputs = ["--lookup-static", s, "--lookup-dynamic", d, "--data", tmp_path / "data", "--namespace", "a/b"]
-    code, told, wrong = run(*texts, *outputs, "--json", "--exact-counts", "--workers", 2)
+    code, output, wrong = run(*texts, *outputs, "--json", "--exact-counts", "--workers", 2)
     assert (code, wrong) == (0, "")
     from suffixsvc_caches.tokenizers import load_tokenizer
 
     tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
     ids = [(each.tolist(), 0) for each in tokenizer.encode_batch(RESPONSES)]
-    plain = json.loads(told)
+    plain = json.loads(output)
     assert (plain["tokens"], plain["calls"], plain["duplicates"]) == (sum(len(text) for text, _ in ids), 4, 0)
     assert plain["tokenizer"] == tokenizer.fingerprint
     assert plain["read"]["counts"]["malformed"] == 1
@@ -111,11 +112,11 @@ def test_from_texts_to_caches(run: Run, texts: list[object], tmp_path: Path) -> 
     assert not list(tmp_path.glob("*.work*"))
 
 
-def test_what_people_read(run: Run, texts: list[object], tmp_path: Path) -> None:
-    code, told, wrong = run(*texts, "--lookup-static", tmp_path / "s.bin", "--dedupe")
+def test_text_output(run: Run, texts: list[object], tmp_path: Path) -> None:
+    code, output, wrong = run(*texts, "--lookup-static", tmp_path / "s.bin", "--dedupe")
     assert (code, wrong) == (0, "")
-    for word in ("1 malformed", "tokens counted", "1 duplicates left out", "static cache", "2-grams"):
-        assert word in told, told
+    for word in ("1 malformed", "tokens counted", "1 duplicates removed", "static cache", "2-grams"):
+        assert word in output, output
 
 
 def test_the_same_bytes_twice_and_from_ids(run: Run, texts: list[object], tmp_path: Path) -> None:
@@ -124,14 +125,14 @@ def test_the_same_bytes_twice_and_from_ids(run: Run, texts: list[object], tmp_pa
             run(*texts, "--lookup-dynamic", tmp_path / f"{i}.bin", "--context", 3, "--workers", i + 1)[0] == 0
         )
     assert (tmp_path / "0.bin").read_bytes() == (tmp_path / "1.bin").read_bytes()
-    log = write_log(tmp_path / "ids.jsonl", made_up_calls(1, 50))
+    log = write_log(tmp_path / "ids.jsonl", synthetic_calls(1, 50))
     assert run(log, "--lookup-dynamic", tmp_path / "ids.bin", "--budget", "1K")[0] == 0
     assert 0 < (tmp_path / "ids.bin").stat().st_size <= 1024
     words = np.fromfile(tmp_path / "ids.bin", "<i4").reshape(-1, 7)
     assert (words[:, 4] == 1).all()
 
 
-def test_what_exists_is_kept_unless_force(run: Run, texts: list[object], tmp_path: Path) -> None:
+def test_existing_files_are_kept_without_force(run: Run, texts: list[object], tmp_path: Path) -> None:
     (tmp_path / "s.bin").write_bytes(b"mine")
     before = sorted(path.name for path in tmp_path.iterdir())
     code, _, wrong = run(
@@ -171,35 +172,35 @@ def test_force_replaces_files_and_add_adds(run: Run, texts: list[object], tmp_pa
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        ([], "there is nothing to build"),
-        (["--lookup-static", "s.bin", "--lookup-dynamic", "./s.bin"], "the same name"),
-        (["--lookup-static", "s.bin", "--lookup-dynamic", "no/../s.bin"], "the same name"),
-        (["--lookup-static", "s.bin", "--lookup-dynamic", "s.bin.manifest.json"], "the same name"),
-        (["--lookup-static", "s.bin", "--memory", "lots"], "--memory is no size"),
-        (["--lookup-static", "s.bin", "--memory", f"{'9' * 400}T"], "--memory is too large"),
-        (["--lookup-static", "s.bin", "--memory", "1M"], "too little memory"),
-        (["--lookup-static", "s.bin", "--memory", "1000000T"], "does not give so much"),
-        (["--lookup-static", "s.bin", "--budget", "27"], "no record fits"),
-        (["--lookup-static", "s.bin", "--budget", "-1"], "--budget is no size"),
-        (["--lookup-static", "s.bin", "--top", "-1"], "leaves no record"),
-        (["--lookup-static", "s.bin", "--top", str(1 << 40)], "leaves no record"),
-        (["--lookup-static", "s.bin", "--min-count", "0"], "leaves no record"),
-        (["--lookup-static", "s.bin", "--engine", "abacus"], "no such engine"),
+        ([], "a build must have"),
+        (["--lookup-static", "s.bin", "--lookup-dynamic", "./s.bin"], "must have different files"),
+        (["--lookup-static", "s.bin", "--lookup-dynamic", "no/../s.bin"], "must have different files"),
+        (["--lookup-static", "s.bin", "--lookup-dynamic", "s.bin.manifest.json"], "different files"),
+        (["--lookup-static", "s.bin", "--memory", "lots"], "--memory must be a number of bytes"),
+        (["--lookup-static", "s.bin", "--memory", f"{'9' * 400}T"], "--memory must be at most"),
+        (["--lookup-static", "s.bin", "--memory", "1M"], "memory must be"),
+        (["--lookup-static", "s.bin", "--memory", "1000000T"], "memory_bytes must be available"),
+        (["--lookup-static", "s.bin", "--budget", "27"], "the budget must be 28 bytes or more"),
+        (["--lookup-static", "s.bin", "--budget", "-1"], "--budget must be a number of bytes"),
+        (["--lookup-static", "s.bin", "--top", "-1"], "min_count must be 1 .."),
+        (["--lookup-static", "s.bin", "--top", str(1 << 40)], "min_count must be 1 .."),
+        (["--lookup-static", "s.bin", "--min-count", "0"], "min_count must be 1 .."),
+        (["--lookup-static", "s.bin", "--engine", "abacus"], "engine must be local or ray"),
         (["--lookup-static", "s.bin", "--format", "runes"], "runes"),
         (["--lookup-static", "s.bin", "--since", "yesterday"], "yesterday"),
         (["--lookup-static", "s.bin", "--split", "never"], "never"),
-        (["--lookup-static", "s.bin", "--agent-field", "nobody"], "nobody"),
-        (["--lookup-static", "s.bin", "--tokenizer", "missing.json"], "no tokenizer at"),
+        (["--lookup-static", "s.bin", "--agent-field", "absent"], "absent"),
+        (["--lookup-static", "s.bin", "--tokenizer", "missing.json"], "must be a GGUF"),
         (["--lookup-static", "s.bin", "--eos", "<|nothing|>"], "eos"),
         (["--lookup-static", "s.bin", "--strict"], "log.jsonl:5"),
-        (["--lookup-static", "none/s.bin"], "there is no folder"),
-        (["--lookup-static", "."], "is a folder"),
-        (["--lookup-static", "s.bin", "--add"], "no namespace to add to"),
-        (["--data", "data", "--server", "unix:/s"], "one place"),
+        (["--lookup-static", "none/s.bin"], "got no folder none"),
+        (["--lookup-static", "."], "got a folder"),
+        (["--lookup-static", "s.bin", "--add"], "--data or --server must be given with --add"),
+        (["--data", "data", "--server", "unix:/s"], "either a data folder or a server"),
         (["--data", "data", "--namespace", "/"], "namespace"),
         (["--server", "unix:missing.sock"], "missing.sock"),
-        (["missing.jsonl", "--lookup-static", "s.bin"], "cannot read the log missing.jsonl"),
-        (["--lookup-static", "s.bin", "--work", "."], "no work folder"),
+        (["missing.jsonl", "--lookup-static", "s.bin"], "log missing.jsonl must be a file or a folder"),
+        (["--lookup-static", "s.bin", "--work", "."], "must be a work folder"),
     ],
 )
 def test_a_bad_option_is_one_line_and_leaves_nothing(
@@ -207,8 +208,8 @@ def test_a_bad_option_is_one_line_and_leaves_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
-    code, told, wrong = run(*texts, *args)
-    assert (code, told) == (2, ""), wrong
+    code, output, wrong = run(*texts, *args)
+    assert (code, output) == (2, ""), wrong
     (line,) = wrong.splitlines()
     assert line.startswith("suffixsvc build: ")
     assert says in line
@@ -250,25 +251,25 @@ def test_a_folder_named_by_a_dot(
 
 def test_too_little_memory_costs_no_counts(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A resumed build that was given less than it needs took everything that was counted with it."""
-    log = write_log(tmp_path / "log.jsonl", made_up_calls(1, 50))
+    log = write_log(tmp_path / "log.jsonl", synthetic_calls(1, 50))
     args = [log, "--lookup-static", tmp_path / "s.bin", "--json"]
     with monkeypatch.context() as patch:
         patch.setattr("suffixsvc_caches.building.run.merge_runs", lambda *_: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             run(*args)
     assert run(*args, "--memory", "64M", "--workers", 30)[0] == 2
-    code, told, _ = run(*args)
+    code, output, _ = run(*args)
     assert code == 0
-    plain = json.loads(told)
+    plain = json.loads(output)
     assert plain["resumed_tokens"] == plain["tokens"] > 0
 
 
 @pytest.mark.parametrize("writes", [0, 1])
-def test_a_full_disk_says_what_is_kept(
+def test_a_full_disk_names_the_stored_progress(
     writes: int, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It said that what was counted is kept, also where not even the first run had room."""
-    log = write_log(tmp_path / "log.jsonl", made_up_calls(1, 50))
+    log = write_log(tmp_path / "log.jsonl", synthetic_calls(1, 50))
     args = [log, "--lookup-static", tmp_path / "s.bin", "--work", tmp_path / "work", "--json"]
     with monkeypatch.context() as patch:
         if writes:  # the disk is full when the caches are written
@@ -284,36 +285,36 @@ def test_a_full_disk_says_what_is_kept(
         with files_up_to(1 << 20 if writes else 150):
             code, _, wrong = run(*args)
     assert code == 2
-    kept = f"What was counted is kept in {tmp_path / 'work'}: the same command goes on from there."
-    lost = "Nothing was written down yet: the same command begins anew."
+    kept = f"The counts are kept in {tmp_path / 'work'}: the same command resumes the build."
+    lost = "No counts were stored yet: the same command starts over."
     assert wrong.rstrip().endswith(kept if writes else lost)
     assert (tmp_path / "work").is_dir() == bool(writes)
-    code, told, _ = run(*args)
+    code, output, _ = run(*args)
     assert code == 0
-    plain = json.loads(told)
+    plain = json.loads(output)
     assert plain["resumed_tokens"] == (plain["tokens"] if writes else 0)
 
 
 @pytest.mark.parametrize("name", ["log.jsonl", "tokenizer.json", "link.jsonl"])
-def test_what_is_read_is_not_written_over(name: str, run: Run, texts: list[object], tmp_path: Path) -> None:
+def test_inputs_are_not_overwritten(name: str, run: Run, texts: list[object], tmp_path: Path) -> None:
     """--force made a lookup cache of the only log."""
     (tmp_path / "link.jsonl").symlink_to(tmp_path / "log.jsonl")
     before = (tmp_path / name).read_bytes()
     code, _, wrong = run(*texts, "--lookup-static", tmp_path / name, "--force")
     assert code == 2
-    assert "is read by this build" in wrong
+    assert "must not be an input" in wrong
     assert (tmp_path / name).read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.jsonl", "log.jsonl", "tokenizer.json"]
 
 
-def test_names_that_are_no_text(run: Run, tmp_path: Path) -> None:
+def test_paths_that_are_not_utf8(run: Run, tmp_path: Path) -> None:
     """A log whose name is not UTF-8 ended a build with a traceback, when everything was counted."""
-    log = write_log(tmp_path / "caf\udce9.jsonl", made_up_calls(5, 20))
+    log = write_log(tmp_path / "caf\udce9.jsonl", synthetic_calls(5, 20))
     log.open("a").write("{broken\n")
     cache = tmp_path / "s.bin"
-    code, told, wrong = run(log, "--lookup-static", cache)
+    code, output, wrong = run(log, "--lookup-static", cache)
     assert (code, wrong) == (0, "")
-    assert "caf\\udce9.jsonl, line 21" in told
+    assert "caf\\udce9.jsonl, line 21" in output
     manifest = read_manifest(cache)
     assert manifest is not None
     assert [source.file for source in manifest.sources] == [log.name]
@@ -321,22 +322,22 @@ def test_names_that_are_no_text(run: Run, tmp_path: Path) -> None:
     assert cli.main(["cache", "inspect", str(cache)]) == 0
     code, _, wrong = run(log, "--lookup-static", tmp_path / "s\udce9.bin")
     assert code == 2
-    assert "not UTF-8" in wrong
+    assert "path must be UTF-8" in wrong
     assert sorted(tmp_path.iterdir()) == [log, cache, manifest_path(cache)]
 
 
-def test_a_fault_is_told_on_one_line(run: Run, tmp_path: Path) -> None:
+def test_a_fault_is_one_line(run: Run, tmp_path: Path) -> None:
     """They were broken at 80 columns, in the middle of a path, also in a file."""
     folder = tmp_path / ("long" * 30)
-    log = write_log(folder / "calls.jsonl", made_up_calls(5, 20))
+    log = write_log(folder / "calls.jsonl", synthetic_calls(5, 20))
     log.open("a").write("{broken\n")
-    told = run(log, "--lookup-static", tmp_path / "s.bin")[1]
-    assert any(line.startswith(f"{log}, line 21: ") for line in told.splitlines())
+    output = run(log, "--lookup-static", tmp_path / "s.bin")[1]
+    assert any(line.startswith(f"{log}, line 21: ") for line in output.splitlines())
 
 
-def test_every_way_of_reading_has_an_option() -> None:
+def test_every_read_option_has_a_command_line_option() -> None:
     """docs/logs.md promised --chat-template and --min-length; there were none."""
-    from suffixsvc.cli.build import build
+    from suffixsvc_cli.corpus.build import build
 
     options = inspect.signature(build).parameters
     wanted = {field.name for kind in (ReadOptions, LogFilter) for field in dataclasses.fields(kind)}
@@ -361,8 +362,8 @@ def test_the_prompts_of_a_batch_come_from_its_input(run: Run, tmp_path: Path) ->
 
     def counted(log: str, *options: object) -> dict[tuple[int, ...], dict[int, int]]:
         cache = tmp_path / f"{len(list(tmp_path.iterdir()))}.bin"
-        code, told, wrong = run(tmp_path / log, *tokenizer, "--lookup-static", cache, "--json", *options)
-        assert (code, wrong) == (0, ""), told
+        code, output, wrong = run(tmp_path / log, *tokenizer, "--lookup-static", cache, "--json", *options)
+        assert (code, wrong) == (0, ""), output
         return dict(read_lookup(cache).as_dict())
 
     asking = tmp_path / "in.jsonl"
@@ -374,13 +375,13 @@ def test_the_prompts_of_a_batch_come_from_its_input(run: Run, tmp_path: Path) ->
     assert [source.file for source in note.sources] == ["out.jsonl", "in.jsonl"]
     code, _, wrong = run(tmp_path / "out.jsonl", *tokenizer, "--lookup-static", "x", "--batch-input", "no")
     assert code == 2
-    assert "cannot read the batch input no" in wrong
+    assert "batch input no must be a file" in wrong
 
 
-def test_options_of_reading_are_heard(run: Run, texts: list[object], tmp_path: Path) -> None:
+def test_read_options_take_effect(run: Run, texts: list[object], tmp_path: Path) -> None:
     def said(name: str, *options: object) -> dict[str, int]:
-        told = run(*texts, "--lookup-static", tmp_path / name, "--json", *options)[1]
-        return json.loads(told)["read"]["counts"]
+        output = run(*texts, "--lookup-static", tmp_path / name, "--json", *options)[1]
+        return json.loads(output)["read"]["counts"]
 
     assert said("a.bin", "--min-length", 30)["filtered"] == 1
     assert said("b.bin", "--max-length", 30)["calls"] == 1

@@ -8,22 +8,22 @@ import sys
 from pathlib import Path
 
 import pytest
+
+import suffixsvc_cli as cli
 from suffixsvc_caches.lookup import LookupTable, read_lookup, write_lookup
 from suffixsvc_caches.manifest import CacheFormat, Manifest, TokenizerNote, manifest_path, write_manifest
 from support.tiny_tokenizer import EOS, write_gguf, write_tokenizer
-
-from suffixsvc import cli
 
 LOG = Path(__file__).resolve().parents[1] / "data" / "recorded_demo.jsonl.gz"
 TABLE = LookupTable.of({(1, 2): {3: 5, 4: 2}, (7, 7): {8: 1}})
 
 
 def run(*args: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "suffixsvc.cli", "cache", *map(str, args)]
+    command = [sys.executable, "-m", "suffixsvc_cli", "cache", *map(str, args)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def told(*args: str | Path) -> dict:
+def run_json(*args: str | Path) -> dict:
     result = run(*args, "--json")
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
@@ -48,7 +48,7 @@ def test_inspect(cache: Path) -> None:
     assert "static cache, 64 bytes, 2 n-grams, 3 followers, counted 8 times" in result.stdout
     assert "1 2" in result.stdout
     assert "warning: there is no manifest" in result.stdout
-    found = told("inspect", cache, "--top", "1", "--as", "dynamic")
+    found = run_json("inspect", cache, "--top", "1", "--as", "dynamic")
     assert found["static"] is False
     assert [record["ngram"] for record in found["top"]] == [[1, 2]]
     described(cache, TABLE, "xxh3:00")
@@ -57,7 +57,7 @@ def test_inspect(cache: Path) -> None:
     assert "warning" not in result.stdout
 
 
-def test_inspect_believes_no_manifest_of_another_file(cache: Path, tmp_path: Path) -> None:
+def test_inspect_ignores_a_manifest_of_another_file(cache: Path, tmp_path: Path) -> None:
     """It showed whose tokens the other file has, and called a dynamic cache static."""
     described(cache, TABLE, "xxh3:00")
     cache.rename(tmp_path / "moved.bin")
@@ -71,7 +71,7 @@ def test_inspect_believes_no_manifest_of_another_file(cache: Path, tmp_path: Pat
     assert "moved.bin: dynamic cache" in result.stdout
     assert "tokenizer xxh3:00" not in result.stdout
     assert "warning: moved.bin.manifest.json belongs to another file" in result.stdout
-    found = told("inspect", tmp_path / "moved.bin")
+    found = run_json("inspect", tmp_path / "moved.bin")
     assert found["manifest"] is None
     assert found["static"] is False
 
@@ -88,11 +88,11 @@ def test_inspect_shows_ids_beyond_the_vocabulary(kind: str, tmp_path: Path) -> N
     assert "'H' 999999" in result.stdout
     assert "'i' 67%, 2147483647 33%" in result.stdout
     assert "warning: token 2147483647 is beyond the tokenizer's 2" in result.stdout
-    found = told("inspect", cache, "--tokenizer", tokenizer)
+    found = run_json("inspect", cache, "--tokenizer", tokenizer)
     assert [record["text"] for record in found["top"]] == [None, "Hi"]
 
 
-def test_verify_looks_at_every_file(cache: Path, tmp_path: Path) -> None:
+def test_verify_checks_every_file(cache: Path, tmp_path: Path) -> None:
     """It stopped at the first manifest, or file, that cannot be read."""
     described(cache, TABLE, "")
     odd = tmp_path / "odd.bin"
@@ -114,7 +114,7 @@ def test_verify_looks_at_every_file(cache: Path, tmp_path: Path) -> None:
     assert [each["whole"] for each in plain] == [False, True]
 
 
-def test_a_manifest_does_not_command_the_terminal(cache: Path) -> None:
+def test_control_characters_of_a_manifest_are_escaped(cache: Path) -> None:
     name = TokenizerNote("xxh3:00", 9, "\x1b[31m\ud800nine")
     write_manifest(
         cache, Manifest.of(cache, TABLE, CacheFormat.STATIC, tokenizer=name, made_by="\x1b]0;me\a")
@@ -193,7 +193,7 @@ def test_forecast_draws_hit_rate_against_size(tmp_path: Path) -> None:
     cache, picture = tmp_path / "demo.bin", tmp_path / "demo.svg"
     write_lookup(cache, LookupTable.of(counted))
     stats = ("--program", "stats", "--ctx", "256")
-    found = told("forecast", cache, LOG, *stats, "--plot", picture)
+    found = run_json("forecast", cache, LOG, *stats, "--plot", picture)
     chunks = (len(tokens) - 1) // 256
     assert found["all"]["n_predict"] == len(tokens) - len(tokens) % 256
     assert found["all"]["tokens"] == 255 * chunks
@@ -208,17 +208,17 @@ def test_forecast_draws_hit_rate_against_size(tmp_path: Path) -> None:
     assert run("forecast", cache, LOG, *stats, "--plot", picture).returncode == 2  # it exists
     assert run("forecast", cache, LOG, "--program", "stats").returncode == 2  # no log has 4096 tokens
     assert "expected server, lookup or stats" in run("forecast", cache, LOG, "--program", "x").stderr
-    assert "cannot read the batch input no" in run("forecast", cache, LOG, "--batch-input", "no").stderr
+    assert "batch input no must be a file" in run("forecast", cache, LOG, "--batch-input", "no").stderr
 
 
-def test_forecasts_are_of_the_server_unless_told_otherwise(cache: Path) -> None:
-    """They were of llama-lookup-stats, which nobody serves with: it learns, and the server does not."""
-    found = told("forecast", cache, LOG)
+def test_forecast_simulates_the_server_by_default(cache: Path) -> None:
+    """They were of llama-lookup-stats, which learns while it runs; the server does not."""
+    found = run_json("forecast", cache, LOG)
     assert found["program"] == "llama-server"
-    assert found == told("forecast", cache, LOG, "--program", "server")
+    assert found == run_json("forecast", cache, LOG, "--program", "server")
     refused = run("forecast", cache, LOG, "--ctx", "256")
     assert refused.returncode == 2
-    assert "expected --ctx with --program stats; got server" in refused.stderr
+    assert "--ctx must be given with --program stats only; got server" in refused.stderr
 
 
 def test_forecast_of_a_dynamic_cache(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_forecast_of_a_dynamic_cache(tmp_path: Path) -> None:
     write_lookup(counts, LookupTable.of({(5,): {6: 9}, (5, 6): {7: 9}}))
     log = tmp_path / "log.jsonl"
     log.write_text(json.dumps({"prompt_token_ids": [1, 5], "response_token_ids": [9, 5, 6, 7]}) + "\n")
-    found = told("forecast", counts, log, "--program", "lookup")
+    found = run_json("forecast", counts, log, "--program", "lookup")
     assert (found["all"]["n_drafted"], found["all"]["n_accept"]) == (2, 2)
     assert found["without"]["n_drafted"] == 0
     assert "dynamic cache" in run("forecast", counts, log, "--plot", tmp_path / "p.svg").stderr
@@ -249,17 +249,17 @@ def test_a_tokenizer_json_needs_its_special_tokens(tmp_path: Path) -> None:
         assert run(*args, *tokenizer).returncode == 0
 
 
-def test_a_folder_is_no_cache_to_be_written(cache: Path) -> None:
+def test_a_folder_is_refused_as_output(cache: Path) -> None:
     """A traceback, since "." has no name."""
     for verb in (("prune", cache), ("merge", cache)):
         result = run(*verb, ".")
         assert result.returncode == 2
-        assert ". is a folder" in result.stderr
+        assert "must be the name of a file in a folder that exists; got a folder" in result.stderr
 
 
 @pytest.mark.model
 def test_tokenizers_that_do_not_fit_are_refused(cache: Path) -> None:
-    from suffixsvc_driver import models
+    import suffixsvc_models as models
 
     described(cache, TABLE, "xxh3:00")
     model = models.path("smollm2-135m")

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from suffixsvc import cli
-from suffixsvc.cli.models import download
+import suffixsvc_cli as cli
 from suffixsvc.config import Limits
 from suffixsvc.errors import MissingExtraError, ModelNotFoundError
+from suffixsvc_cli.models.models import download
 
 
 def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "suffixsvc.cli", *args],
+        [sys.executable, "-m", "suffixsvc_cli", *args],
         capture_output=True,
         text=True,
         timeout=600,
@@ -29,7 +29,7 @@ def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
 def test_help_names_every_verb_and_loads_none_of_them() -> None:
     probe = (
         "import sys\n"
-        "from suffixsvc.cli import main\n"
+        "from suffixsvc_cli import main\n"
         "code = main(['--help'])\n"
         "heavy = {'grpc', 'lmdb', 'llama_cpp', 'numpy', 'suffixsvc_driver', 'suffixsvc_client'}\n"
         "print('LOADED', sorted(heavy & set(sys.modules)), code)\n"
@@ -45,7 +45,7 @@ def test_no_arguments_show_the_help() -> None:
 
 
 @pytest.mark.parametrize("verb", list(cli.VERBS))
-def test_every_verb_explains_itself(verb: str) -> None:
+def test_every_verb_has_help(verb: str) -> None:
     result = run(verb, "--help")
     assert result.returncode == 0, result.stderr
     assert f"Usage: suffixsvc {verb}" in result.stdout
@@ -103,7 +103,7 @@ def test_a_folder_of_models_that_is_a_file(below: str, tmp_path: Path) -> None:
     result = run("models", "get", "smollm2-135m", "--dir", str(folder))
     assert result.returncode == 2
     line = result.stderr.splitlines()[-1]
-    assert line.startswith("suffixsvc models: the folder of models cannot be used; expected a folder that")
+    assert line.startswith("suffixsvc models: the folder of models must be writable; got ")
     assert str(folder) in line
     assert "Choose another one with --dir" in line
     assert "Traceback" not in result.stderr
@@ -179,15 +179,15 @@ def test_version_says_what_is_installed() -> None:
 #: a verb that prints without a flush
 _PRINTS = (
     "import sys\n"
-    "from suffixsvc import cli\n"
+    "import suffixsvc_cli as cli\n"
     "cli.get_command = lambda app: lambda *args, **more: print('text')\n"
     "sys.exit(cli.main(['version']))\n"
 )
 _COMMANDS = {
-    "version": ["-m", "suffixsvc.cli", "version"],
-    "--version": ["-m", "suffixsvc.cli", "--version"],
-    "--help": ["-m", "suffixsvc.cli", "--help"],
-    "models-list": ["-m", "suffixsvc.cli", "models", "list"],
+    "version": ["-m", "suffixsvc_cli", "version"],
+    "--version": ["-m", "suffixsvc_cli", "--version"],
+    "--help": ["-m", "suffixsvc_cli", "--help"],
+    "models-list": ["-m", "suffixsvc_cli", "models", "list"],
     "no-flush": ["-c", _PRINTS],
 }
 
@@ -214,7 +214,7 @@ def test_a_full_standard_output_is_one_line(command: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("command", _COMMANDS)
-def test_a_reader_that_stops_reading_is_no_error(command: str, tmp_path: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(command: str, tmp_path: Path) -> None:
     """`suffixsvc VERB | head -0`."""
     reading, writing = os.pipe()
     os.close(reading)
@@ -227,8 +227,8 @@ def test_a_reader_that_stops_reading_is_no_error(command: str, tmp_path: Path) -
 
 def test_version_is_an_option_as_well() -> None:
     """`suffixsvc --version` was no such option; the verb prints the same."""
-    asked = run("--version")
-    assert (asked.returncode, asked.stdout) == (0, run("version").stdout), asked.stderr
+    result = run("--version")
+    assert (result.returncode, result.stdout) == (0, run("version").stdout), result.stderr
 
 
 def test_no_verb_offers_to_install_completion() -> None:

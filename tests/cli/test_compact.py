@@ -12,7 +12,7 @@ from suffixsvc import SuffixCache
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "suffixsvc.cli", "compact", *args], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "suffixsvc_cli", "compact", *args], capture_output=True, text=True, check=False
     )
 
 
@@ -27,10 +27,15 @@ def test_a_folder_is_sealed_and_opens_without_indexing_anything(tmp_path: Path) 
     fill(tmp_path / "d")
     result = run(str(tmp_path / "d"), "--json", "--check")
     assert result.returncode == 0, result.stderr
-    told = json.loads(result.stdout)
-    assert (told["outputs"], told["tokens"], told["hot_tokens"], told["segments"]) == (4, 16, 0, 2)
+    result_json = json.loads(result.stdout)
+    assert (
+        result_json["outputs"],
+        result_json["tokens"],
+        result_json["hot_tokens"],
+        result_json["segments"],
+    ) == (4, 16, 0, 2)
     with SuffixCache(tmp_path / "d") as cache:
-        assert (cache.stats().hot_tokens, cache.stats().segment_bytes) == (0, told["segment_bytes"])
+        assert (cache.stats().hot_tokens, cache.stats().segment_bytes) == (0, result_json["segment_bytes"])
         cache.check()
 
 
@@ -43,7 +48,7 @@ def test_one_namespace_only(tmp_path: Path) -> None:
         assert cache.namespace("a").stats().segments == 0
 
 
-def test_what_is_no_data_folder_is_left_alone(tmp_path: Path) -> None:
+def test_other_folders_are_refused(tmp_path: Path) -> None:
     result = run(str(tmp_path / "nothing"))
     assert result.returncode == 2
     assert "data.mdb" in result.stderr

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from support.generating import Generating, generating
 from support.other_vocabularies import CYCLE, PAIRS, write_cycle
 from support.tiny_gguf import write_tiny_llama
@@ -27,14 +28,14 @@ def test_a_draft_model_drafts(generate: Generating, tmp_path: Path, pairs: tuple
     draft = write_cycle(tmp_path / "draft.gguf", pairs)
     ran = generate(target, *RUN, "--draft", draft)
     assert ran.code == 0, ran.err
-    [told] = ran.told
-    assert told["text"] == (CYCLE * 3)[3:43]
-    assert told["sources"].count("draft_model") > 20
+    [turn] = ran.turns
+    assert turn["text"] == (CYCLE * 3)[3:43]
+    assert turn["sources"].count("draft_model") > 20
     said = " ".join(ran.err.split())
     assert ("draft.gguf drafts through text, which keeps 99.6% of its tokens" in said) == bool(pairs)
 
 
-def test_a_draft_model_whose_text_does_not_go_over(generate: Generating, tmp_path: Path) -> None:
+def test_a_draft_model_whose_text_cannot_be_retokenized(generate: Generating, tmp_path: Path) -> None:
     """It knows no letters: nothing that it could be asked about survives."""
     texts = [chr(0x2500 + i) for i in range(256)]
     target = write_cycle(tmp_path / "target.gguf")

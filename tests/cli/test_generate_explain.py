@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from suffixsvc_driver.curve import CostCurve
-from suffixsvc_driver.events import Considered, Verify
-from suffixsvc_driver.loop import StepRecord
-from suffixsvc_driver.settings_file import Settings, TargetSettings, write_settings
+
+from suffixsvc import SuffixCache
+from suffixsvc_cli.generate.explain import Explainer
+from suffixsvc_driver.cost.curve import CostCurve
+from suffixsvc_driver.decode.loop import StepRecord
+from suffixsvc_driver.drafts.events import Considered, Verify
+from suffixsvc_driver.profile.settings_file import Settings, TargetSettings, write_settings
 from support.generating import Generating, generating
 from support.tiny_gguf import chain_of, write_tiny_chain
 from support.tiny_kinds import KINDS
-
-from suffixsvc import SuffixCache
-from suffixsvc.cli.generate_explain import Explainer
 
 CURVE = CostCurve((0.0, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5))
 LAYERS = ("prompt-lookup", "draft-model")
@@ -42,10 +42,10 @@ def told(step: StepRecord, *, replays: bool = False, first_match: bool = False) 
     return [" ".join(line.split()) for line in lines]
 
 
-def test_a_draft_that_another_layer_went_on_behind() -> None:
+def test_a_draft_continued_by_another_layer() -> None:
     looked_at = (
         Considered("prompt-lookup", 5, "", tuple(b"ab"), (0.9, 0.9), 2, 3, 0.7),
-        Considered("draft-model", 3, "", tuple(b"abc"), (0.9, 0.9, 0.8), 3, 5, 0.8, how="behind 2 tokens"),
+        Considered("draft-model", 3, "", tuple(b"abc"), (0.9, 0.9, 0.8), 3, 5, 0.8, how="after 2 tokens"),
     )
     sent = Verify(
         tuple(b"abcc"),
@@ -59,7 +59,7 @@ def test_a_draft_that_another_layer_went_on_behind() -> None:
         1.2,
     )
     lines = told(record(sent, b"aby", accepted=2, replayed=1), replays=True)
-    assert "draft-model asked for 3 behind 2 tokens: 'a' 0.90 'b' 0.90 'c' 0.80" in lines
+    assert "draft-model asked for 3 after 2 tokens: 'a' 0.90 'b' 0.90 'c' 0.80" in lines
     assert lines[-3:] == [
         "sent 2 tokens of prompt-lookup, then 1 of draft-model, in a batch of 5 (1 of it padding), "
         "1 token before it computed again, 3.50 plain steps by the curve",
@@ -114,16 +114,16 @@ def test_why_nothing_was_drafted() -> None:
     ]
 
 
-def test_what_fails_and_what_is_only_told() -> None:
+def test_failures_and_layers_that_are_only_notified() -> None:
     looked_at = (
         Considered("prompt-lookup", 0, "it failed"),
-        Considered("suffix", 0, "told, not asked"),
+        Considered("suffix", 0, "notified, not queried"),
         Considered("draft-model", 0, "2 tokens are no match"),
     )
     lines = told(record(Verify(considered=looked_at), b"y"), first_match=True)
     assert lines[:3] == [
         "prompt-lookup it failed",
-        "suffix told, not asked",
+        "suffix notified, not queried",
         "draft-model left alone: 2 tokens are no match",
     ]
     assert told(record(Verify(), b"y"))[0] == "no layer to ask"
@@ -176,7 +176,7 @@ def test_explaining_changes_nothing_on_any_kind_of_target(
     assert explained.out.endswith("\n" + plain.out)
     assert " of prompt-lookup in a batch of " in explained.out
     chats = [
-        generate(*run, "--chat", "--json", *more, stdin="more, and more\nmore, and more\n").told
+        generate(*run, "--chat", "--json", *more, stdin="more, and more\nmore, and more\n").turns
         for more in (("--layers", "none"), ())
     ]
     assert [turn["token_ids"] for turn in chats[0]] == [turn["token_ids"] for turn in chats[1]]

@@ -8,25 +8,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import suffixsvc_cli as cli
+from suffixsvc import Limits, SuffixCache
+from suffixsvc.runtime.child_process import ChildProcesses
 from suffixsvc_client import SuffixClient
-from suffixsvc_driver.config import DriverConfig, Policy
-from suffixsvc_driver.settings_file import (
+from suffixsvc_driver.profile.settings_file import (
     LayerSettings,
     Settings,
     TargetSettings,
     read_settings,
     write_settings,
 )
-from suffixsvc_driver.targets.llama_context import ContextSettings
-from suffixsvc_driver.workers.engine import DraftEngine
-from suffixsvc_driver.workers.server import DraftWorkerServer
+from suffixsvc_driver.settings.driver_config import DriverConfig, Policy
+from suffixsvc_driver.targets.llama.context import ContextSettings
+from suffixsvc_driver.workers.server.engine import DraftEngine
+from suffixsvc_driver.workers.server.servicer import DraftWorkerServer
 from support.generating import Generating, generating, process
 from support.serving import PATIENCE_S, ServeProcess, serving, socket_dir
 from support.tiny_gguf import byte_texts, chain_of, write_tiny_chain, write_tiny_llama
 from support.tiny_kinds import write_tiny_moe
-
-from suffixsvc import Limits, SuffixCache, cli
-from suffixsvc.children import Children
 
 TEXT = "abcdefghijklmnopqrstuvwxyz012345"
 #: nothing of the prompt helps; the end of the text is never in sight
@@ -56,10 +57,10 @@ def folder() -> Iterator[Path]:
 # -- memory
 
 
-def test_a_data_folder_remembers(generate: Generating, model: Path, tmp_path: Path) -> None:
+def test_a_data_folder_stores_outputs(generate: Generating, model: Path, tmp_path: Path) -> None:
     data = ("--data", tmp_path / "data")
-    first = generate(model, *PROMPT, *data, "--json").told[0]
-    second = generate(model, *PROMPT, *data, "--json", "--no-commit").told[0]
+    first = generate(model, *PROMPT, *data, "--json").turns[0]
+    second = generate(model, *PROMPT, *data, "--json", "--no-commit").turns[0]
     assert first["text"] == second["text"] == WRITTEN
     assert (first["stats"]["accepted"], first["namespace"]) == (0, "line")
     assert second["sources"].count("namespace") > 10
@@ -67,7 +68,7 @@ def test_a_data_folder_remembers(generate: Generating, model: Path, tmp_path: Pa
         [record] = cache.namespaces()
         assert (record.path, record.tokenizer) == ("line", first["model"]["tokenizer"])
         assert cache.stats().outputs == 1, "the second was not to be remembered"
-    elsewhere = generate(model, *PROMPT, *data, "--json", "--namespace", "else/where").told[0]
+    elsewhere = generate(model, *PROMPT, *data, "--json", "--namespace", "else/where").turns[0]
     assert elsewhere["stats"]["accepted"] == 0
 
 
@@ -77,7 +78,7 @@ def test_a_folder_that_a_service_holds_is_refused(generate: Generating, model: P
         ran = generate(model, *PROMPT, "--data", folder / "data")
         assert ran.code == 2
         assert f"is in use; expected one process at a time; got process {serve.ready['pid']}" in ran.err
-        assert "draft through it: --service ADDRESS" in ran.err
+        assert "use it: --service ADDRESS" in ran.err
         through = generate(model, *PROMPT, "--service", serve.address)
         assert (through.code, through.out) == (0, WRITTEN + "\n")
         assert serve.terminate() == 0
@@ -103,16 +104,14 @@ def test_another_tokenizer_is_refused(
     assert "tokenizer" in ran.err
 
 
-def test_a_service_remembers(generate: Generating, model: Path, folder: Path) -> None:
+def test_a_service_stores_outputs(generate: Generating, model: Path, folder: Path) -> None:
     with SuffixCache() as cache, serving(cache, f"unix:{folder}/s") as (_, address):
-        runs = [generate(model, *PROMPT, "--service", address, "--json").told[0] for _ in range(2)]
+        runs = [generate(model, *PROMPT, "--service", address, "--json").turns[0] for _ in range(2)]
     assert [run["text"] for run in runs] == [WRITTEN] * 2
     assert runs[1]["sources"].count("namespace") > 10
 
 
-def test_a_service_that_has_no_room_costs_nothing_but_its_drafts(
-    generate: Generating, model: Path, folder: Path
-) -> None:
+def test_a_full_service_costs_only_its_drafts(generate: Generating, model: Path, folder: Path) -> None:
     narrow = Limits(max_sessions=1)
     with (
         SuffixCache(limits=narrow) as cache,
@@ -122,20 +121,20 @@ def test_a_service_that_has_no_room_costs_nothing_but_its_drafts(
         other.namespace("other").open_session([1])
         ran = generate(model, *PROMPT, "--service", address)
     assert (ran.code, ran.out) == (0, WRITTEN + "\n")
-    assert "nothing is remembered: too many live sessions" in ran.err
+    assert "outputs are not stored: " in ran.err
 
 
-def test_a_service_that_is_gone_costs_nothing_but_its_drafts(
+def test_an_unreachable_service_costs_only_its_drafts(
     generate: Generating, model: Path, folder: Path
 ) -> None:
-    ran = generate(model, *PROMPT, "--service", f"unix:{folder}/nobody")
+    ran = generate(model, *PROMPT, "--service", f"unix:{folder}/missing")
     assert (ran.code, ran.out) == (0, WRITTEN + "\n")
-    assert "going on without the service" in ran.err
-    assert "what was written is not remembered: the service cannot be reached" in ran.err
+    assert "continuing without the service" in ran.err
+    assert "the output is not stored: " in ran.err
     assert "the service did not answer in" in ran.err
 
 
-def test_a_service_that_dies_meanwhile_costs_nothing_but_its_drafts(
+def test_a_killed_service_costs_only_its_drafts(
     generate: Generating, model: Path, folder: Path, tmp_path: Path
 ) -> None:
     long = write_tiny_chain(tmp_path / "long.gguf", chain_of(TEXT), context=1 << 15)
@@ -150,15 +149,13 @@ def test_a_service_that_dies_meanwhile_costs_nothing_but_its_drafts(
     assert child.returncode == 0, said
     assert begun == TEXT[1:11]
     assert out.removesuffix("\n")[-1:] == (TEXT * 50)[1000]
-    assert "is not remembered" in said
+    assert "is not stored" in said
 
 
 # -- settings
 
 
-def test_settings_hold_until_an_option_says_otherwise(
-    generate: Generating, model: Path, tmp_path: Path
-) -> None:
+def test_options_override_settings(generate: Generating, model: Path, tmp_path: Path) -> None:
     file = tmp_path / "s.toml"
     write_settings(
         file,
@@ -169,18 +166,18 @@ def test_settings_hold_until_an_option_says_otherwise(
         ),
     )
     generate.target = TargetSettings(max_width=8)
-    [told] = generate(model, *PROMPT, "--json", "--settings", file).told
-    assert (told["policy"], told["namespace"], told["text"]) == ("first-match", None, WRITTEN)
-    assert told["model"]["context_size"] == 512, "rounded up by llama.cpp"
-    assert len(told["curve"]["costs"]) == 9
-    assert [seen["layer"] for seen in told["steps"][0]["considered"]] == ["prompt-lookup"]
+    [turn] = generate(model, *PROMPT, "--json", "--settings", file).turns
+    assert (turn["policy"], turn["namespace"], turn["text"]) == ("first-match", None, WRITTEN)
+    assert turn["model"]["context_size"] == 512, "rounded up by llama.cpp"
+    assert len(turn["curve"]["costs"]) == 9
+    assert [seen["layer"] for seen in turn["steps"][0]["considered"]] == ["prompt-lookup"]
     options = ("--policy", "expected-gain", "--context", 200, "--layers", "suffix")
-    [told] = generate(model, *PROMPT, "--json", "--settings", file, *options).told
-    assert (told["policy"], told["model"]["context_size"]) == ("expected-gain", 256)
-    assert [seen["layer"] for seen in told["steps"][0]["considered"]] == ["suffix"]
+    [turn] = generate(model, *PROMPT, "--json", "--settings", file, *options).turns
+    assert (turn["policy"], turn["model"]["context_size"]) == ("expected-gain", 256)
+    assert [seen["layer"] for seen in turn["steps"][0]["considered"]] == ["suffix"]
 
 
-def test_the_settings_of_the_manual_are_some(tmp_path: Path) -> None:
+def test_the_settings_of_the_manual_are_valid(tmp_path: Path) -> None:
     manual = (Path(__file__).parents[2] / "docs" / "generate.md").read_text(encoding="utf-8")
     [block] = re.findall(r"```toml\n(.*?)```", manual, re.DOTALL)
     file = tmp_path / "s.toml"
@@ -209,17 +206,17 @@ def test_a_curve_is_measured_once(
     assert cli.main(arguments) == 0
     out, err = capsys.readouterr()
     assert out == WRITTEN[:5] + "\n"
-    assert "measuring what a step costs on this machine" in err
-    assert "came out (a plain step takes" in err
-    assert cli.main([*arguments, "--no-measure", "--json"]) == 0, "what was measured is not guessed again"
+    assert "measuring the cost of steps on this machine" in err
+    assert "measured (a plain step takes" in err
+    assert cli.main([*arguments, "--no-measure", "--json"]) == 0, "a measured curve is used"
     out, err = capsys.readouterr()
     assert (json.loads(out)["curve"]["measured"], err) == (True, "")
     monkeypatch.setenv("SUFFIXSVC_HOME", str(tmp_path / "elsewhere"))
     assert cli.main([*arguments, "--no-measure"]) == 0
     out, err = capsys.readouterr()
     assert out == WRITTEN[:5] + "\n"
-    assert "expected by the cost curve, which is a guess; " in err
-    assert not (tmp_path / "elsewhere").exists(), "a guess is not kept"
+    assert "expected by the cost curve, which is an estimate; " in err
+    assert not (tmp_path / "elsewhere").exists(), "an estimate is not stored"
 
 
 # -- a draft model
@@ -231,17 +228,17 @@ def test_a_draft_model_gets_a_process_of_its_own(
     generate: Generating, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pids: list[int] = []
-    start = Children.start
+    start = ChildProcesses.start
 
-    def remember(self: Children, *arguments: object) -> object:
+    def remember(self: ChildProcesses, *arguments: object) -> object:
         child = start(self, *arguments)  # type: ignore[arg-type]  # handed on
         pids.append(child.pid)
         return child
 
-    monkeypatch.setattr(Children, "start", remember)
-    [told] = generate(model, *PROMPT, "--draft", model, *FIRST_MATCH, "--json").told
-    assert told["text"] == WRITTEN
-    assert told["sources"].count("draft_model") > 10
+    monkeypatch.setattr(ChildProcesses, "start", remember)
+    [turn] = generate(model, *PROMPT, "--draft", model, *FIRST_MATCH, "--json").turns
+    assert turn["text"] == WRITTEN
+    assert turn["sources"].count("draft_model") > 10
     [pid] = pids
     assert not Path(f"/proc/{pid}").exists(), "it is gone"
 
@@ -262,10 +259,10 @@ def test_a_worker_that_runs_already(generate: Generating, model: Path, folder: P
 def test_another_number_of_experts(generate: Generating, tmp_path: Path) -> None:
     mixture = write_tiny_moe(tmp_path / "moe.gguf", seed=1)
     run = (mixture, "hello", "--raw", "--max-tokens", 20, "--json")
-    usual, [told] = generate(*run).told[0], generate(*run, "--experts", 1).told
-    assert (usual["model"]["experts_used"], told["model"]["experts_used"]) == (None, 1)
-    assert usual["token_ids"] != told["token_ids"], "another number makes another model"
-    assert "expected 1 .. 4; got 9" in generate(*run, "--experts", 9).err
+    usual, [turn] = generate(*run).turns[0], generate(*run, "--experts", 1).turns
+    assert (usual["model"]["experts_used"], turn["model"]["experts_used"]) == (None, 1)
+    assert usual["token_ids"] != turn["token_ids"], "another number makes another model"
+    assert "experts_used must be in 1 .. 4; got 9" in generate(*run, "--experts", 9).err
 
 
 # -- a real model
@@ -273,9 +270,9 @@ def test_another_number_of_experts(generate: Generating, tmp_path: Path) -> None
 
 def test_on_a_real_model(generate: Generating, real_model: Path) -> None:
     prompt = "Say: one two three one two three one two three"
-    [told] = generate(real_model, prompt, "--max-tokens", 24, "--context", 512, "--json").told
-    assert told["prompt"] == prompt
-    assert len(told["token_ids"]) == len(told["sources"]) <= 24
-    assert told["stats"]["tokens"] == len(told["token_ids"])
-    assert told["finish"] in ("stop", "length")
-    assert told["text"].strip()
+    [turn] = generate(real_model, prompt, "--max-tokens", 24, "--context", 512, "--json").turns
+    assert turn["prompt"] == prompt
+    assert len(turn["token_ids"]) == len(turn["sources"]) <= 24
+    assert turn["stats"]["tokens"] == len(turn["token_ids"])
+    assert turn["finish"] in ("stop", "length")
+    assert turn["text"].strip()

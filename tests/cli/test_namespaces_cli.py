@@ -8,15 +8,14 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+from suffixsvc import SuffixCache
+from suffixsvc.engine.cache import CacheStats
 from suffixsvc_client import ClientConfig, ServiceStats, SuffixClient
 from support.serving import ServeProcess, socket_dir
 
-from suffixsvc import SuffixCache
-from suffixsvc.engine.cache import CacheStats
-
 
 def suffixsvc(*arguments: str, verb: str = "namespaces") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "suffixsvc.cli", verb, *arguments]
+    command = [sys.executable, "-m", "suffixsvc_cli", verb, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
@@ -33,7 +32,7 @@ def test_namespaces_of_a_folder_are_listed_and_deleted(tmp_path: Path) -> None:
     again = suffixsvc("delete", "a", "--data", str(folder))
     assert again.returncode == 2
     assert "namespace 'a' must exist" in again.stderr
-    assert "`suffixsvc namespaces list` shows those that are there" in again.stderr
+    assert "`suffixsvc namespaces list` shows those that exist" in again.stderr
     below = suffixsvc("list", "nope", "--data", str(folder))
     assert (below.returncode, below.stdout) == (0, "")
     assert below.stderr == "no namespace 'nope', and none below it\n"
@@ -58,10 +57,10 @@ def test_the_list_shows_what_namespaces_hold(tmp_path: Path) -> None:
     with SuffixCache(folder) as cache:
         for number in range(2):
             cache.namespace("a", "t").add_output([1, 2, 3, number])
-    told = json.loads(suffixsvc("list", "--data", str(folder), "--json").stdout)
-    held = told[0]["bytes"]
+    listed = json.loads(suffixsvc("list", "--data", str(folder), "--json").stdout)
+    held = listed[0]["bytes"]
     assert held > 0
-    assert told == [{"path": "a", "tokenizer": "t", "outputs": 2, "tokens": 8, "bytes": held}]
+    assert listed == [{"path": "a", "tokenizer": "t", "outputs": 2, "tokens": 8, "bytes": held}]
     (shown,) = suffixsvc("list", "--data", str(folder)).stdout.splitlines()
     assert shown == f"a\tt\t2 outputs\t8 tokens\t{held:,} bytes"
     with socket_dir() as place:

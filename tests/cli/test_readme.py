@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from support.tiny_gguf import write_tiny_llama
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +40,7 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 def verb(line: str) -> list[str]:
     program, *rest = shlex.split(line)
     assert program == "suffixsvc"
-    return [sys.executable, "-m", "suffixsvc.cli", *rest]
+    return [sys.executable, "-m", "suffixsvc_cli", *rest]
 
 
 def test_the_embedded_example_runs(folder: Path) -> None:
@@ -73,7 +74,7 @@ def test_the_client_example_runs_against_the_service_as_started_there(folder: Pa
     # how busy the machine is may be told, and nothing else
     assert [line for line in driven.stderr.splitlines() if "measured on a busy machine" not in line] == []
     assert driven.stdout.rstrip().endswith("tokens were drafted")
-    assert "measuring what the model's steps cost" in driven.stdout, "structlog's default is stdout"
+    assert "measuring the cost of the model's steps" in driven.stdout, "structlog's default is stdout"
     assert (folder / "home" / "cost").is_dir()
 
 

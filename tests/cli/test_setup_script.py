@@ -55,7 +55,7 @@ def test_a_python_that_is_too_old_is_named(bare: Path) -> None:
     assert "make PYTHON=" in result.stderr
 
 
-def test_no_python_at_all_is_said(bare: Path) -> None:
+def test_a_missing_python_is_reported(bare: Path) -> None:
     result = setup("venv", bare)
     assert result.returncode == 2
     assert "found none" in result.stderr
@@ -66,10 +66,10 @@ def test_the_python_that_was_named_must_do(bare: Path) -> None:
     result = setup("venv", bare, PYTHON="python3.9")
     assert result.returncode == 2
     assert "PYTHON=python3.9 is Python 3.9.2" in result.stderr
-    assert "is no command" in setup("venv", bare, PYTHON="python9").stderr
+    assert "PYTHON must be a command; got python9" in setup("venv", bare, PYTHON="python9").stderr
 
 
-def test_no_compiler_is_said_before_anything_is_installed(bare: Path) -> None:
+def test_a_missing_compiler_is_reported_before_the_installation(bare: Path) -> None:
     result = setup("core", bare)
     assert result.returncode == 2
     assert "a C++20 compiler is needed" in result.stderr
@@ -96,7 +96,7 @@ def llama_tools(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(script)], env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_programs_of_llama_cpp_that_are_there_are_taken_or_named(tmp_path: Path) -> None:
+def test_existing_programs_of_llama_cpp_are_used(tmp_path: Path) -> None:
     programs = ["llama-lookup", "llama-lookup-create", "llama-lookup-merge", "llama-lookup-stats"]
     for program in programs:
         fake(tmp_path, program, "exit 0")

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from suffixsvc.cli import wakeups
+from suffixsvc.runtime import grpc_poller as wakeups
 
 
 @pytest.mark.parametrize(
@@ -20,22 +20,22 @@ def test_only_releases_with_both_pollers_are_told(
     monkeypatch.setattr(wakeups, "version", lambda name: release)
     monkeypatch.setenv("GRPC_EXPERIMENTS", "")  # so that what the call sets is undone
     monkeypatch.delenv("GRPC_EXPERIMENTS")
-    wakeups.prefer_short_wakeups()
+    wakeups.use_low_latency_poller()
     assert ("GRPC_EXPERIMENTS" in os.environ) is chosen
 
 
-def test_the_users_own_setting_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_own_setting_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wakeups, "version", lambda name: "1.85.1")
     monkeypatch.setenv("GRPC_EXPERIMENTS", "something")
-    wakeups.prefer_short_wakeups()
+    wakeups.use_low_latency_poller()
     assert os.environ["GRPC_EXPERIMENTS"] == "something"
 
 
 def test_the_installed_release_knows_the_names() -> None:
     """gRPC writes a line to stderr for every experiment that it does not know."""
     code = (
-        "from suffixsvc.cli.wakeups import prefer_short_wakeups\n"
-        "prefer_short_wakeups()\n"
+        "from suffixsvc.runtime.grpc_poller import use_low_latency_poller\n"
+        "use_low_latency_poller()\n"
         "import grpc\n"
         "grpc.insecure_channel('unix:/nowhere').close()\n"
     )

@@ -1,4 +1,4 @@
-"""Closing a client at any moment: calls end with a typed error, and nothing stays open."""
+"""Closing a client at any moment: calls end with a typed error, and no resource leaks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from suffixsvc_client import AsyncSuffixClient, ClientConfig
-from suffixsvc_client.grpc_sync import GrpcTransport
-from support.serving import PATIENCE_S, ServeProcess, eventually, serving, socket_dir
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import ServiceUnavailableError
 from suffixsvc.lookup_records import RecordFile
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc_client import AsyncSuffixClient, ClientConfig
+from suffixsvc_client.transport.grpc_sync import GrpcTransport
+from support.serving import PATIENCE_S, ServeProcess, eventually, serving, socket_dir
 
 CONFIG = ClientConfig(step_timeout_s=300, open_timeout_s=300, call_timeout_s=300)
 
@@ -33,7 +33,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def paused(folder: Path) -> Iterator[ServeProcess]:
-    """A service that takes calls and answers none."""
+    """A service that accepts calls and answers none."""
     with ServeProcess(folder) as serve:
         serve.start()
         serve.send(signal.SIGSTOP)
@@ -56,7 +56,7 @@ async def in_flight(client: AsyncSuffixClient, kind: str) -> asyncio.Task[object
     """A call that the service has not answered."""
     channels = client._transport._channels  # type: ignore[attr-defined] # of the transport over gRPC
     task = asyncio.ensure_future(call(client, kind))
-    while channels._current is None or not channels._current.users:
+    while channels._current is None or not channels._current.active_calls:
         assert not task.done(), task.exception()
         await asyncio.sleep(0.01)
     return task
@@ -68,7 +68,7 @@ def test_closing_the_asyncio_client_fails_its_calls_and_cancels_no_task(
     paused: ServeProcess, kind: str
 ) -> None:
     """What happened: a call that ran while its client was closed raised CancelledError in a task that was not
-    cancelled. Such a task ends without a word, and a TaskGroup or gather takes it for cancelled."""
+    cancelled. Such a task ends without a log line, and a TaskGroup or gather treats it as cancelled."""
 
     async def run() -> None:
         client = AsyncSuffixClient(paused.address, CONFIG)
@@ -101,15 +101,15 @@ def test_a_cancelled_call_of_the_asyncio_client_stays_cancelled(paused: ServePro
     asyncio.run(run())
 
 
-#: prints what is left of each transport that a signal's handler closed; ends with "swept"
+#: prints the resources that a transport leaks if a signal handler closes it; ends with "swept"
 _SWEEP = """
 import os, signal, sys, threading
 from pathlib import Path
-from suffixsvc import channels
+from suffixsvc.transport import channels
 from suffixsvc.errors import ServiceUnavailableError
 from suffixsvc.v1 import suffix_cache_pb2 as pb
-from suffixsvc_client import grpc_sync
-from suffixsvc_client.effects import Method
+from suffixsvc_client.transport import grpc_sync
+from suffixsvc_client.protocol.effects import Method
 
 INFO = Method("GetServerInfo", pb.GetServerInfoRequest, pb.GetServerInfoReply)
 FILES = {channels.__file__, grpc_sync.__file__}
@@ -173,12 +173,12 @@ print("swept", line - 1)
 
 
 @pytest.mark.parametrize("kind", ["unary", "stream"])
-def test_a_signals_handler_may_close_the_client_at_any_line(folder: Path, kind: str) -> None:
-    """What happened: a handler that closed the client while its thread made a channel got it closed, and the
-    thread went on with a channel that nothing closed any more; while its thread sent on the stream, the
-    handler waited for its own thread's lock without end.
+def test_a_signal_handler_may_close_the_client_at_any_line(folder: Path, kind: str) -> None:
+    """What happened: if a handler closed the client while its thread created a channel, the thread used a
+    channel that was never closed; if the thread was sending on the stream, the handler waited for its own
+    thread's lock without end.
 
-    In a process of its own, as that one has to be ended where it waits; a new transport for each line.
+    Runs in a separate process, which can be killed if it hangs; a new transport for each line.
     """
     with SuffixCache() as cache, serving(cache, f"unix:{folder}/s") as (_, address):
         ran = subprocess.run(
@@ -195,11 +195,11 @@ def test_a_signals_handler_may_close_the_client_at_any_line(folder: Path, kind: 
 
 
 @pytest.mark.crash
-def test_a_stream_whose_thread_cannot_be_started_leaves_nothing_behind(
+def test_a_stream_whose_thread_cannot_be_started_leaks_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What happened: at a process's limit of threads the stream's call stayed open on the service, gRPC's
-    sender thread waited at its outbox without end, and the caller got a RuntimeError."""
+    sender thread waited for its outbox without end, and the caller got a RuntimeError."""
     start = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:
@@ -220,6 +220,6 @@ def test_a_stream_whose_thread_cannot_be_started_leaves_nothing_behind(
             )
             current = transport._channels._current
             assert current is not None
-            assert current.users == 0
+            assert current.active_calls == 0
         assert len(transport.exchange([pb.StreamRequest()], PATIENCE_S)) == 1
         transport.close()

@@ -1,4 +1,4 @@
-"""Many sessions at once through one client: nobody gets another's answer, nothing is lost or doubled."""
+"""Many concurrent sessions through one client: answers are not mixed up, and nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from suffixsvc_client import AsyncSuffixClient, ClientConfig, SuffixClient
-from support.serving import serving, socket_dir
 
 from suffixsvc import SuffixCache
+from suffixsvc_client import AsyncSuffixClient, ClientConfig, SuffixClient
+from support.serving import serving, socket_dir
 
 PATIENT = ClientConfig(step_timeout_s=300, open_timeout_s=300)
 SESSIONS = 12
@@ -84,7 +84,7 @@ async def test_tasks_share_a_client(cache: SuffixCache, address: str) -> None:
 
 
 async def test_cancelled_steps_lose_nothing(cache: SuffixCache, address: str) -> None:
-    """A task is cancelled while its step is under way: the tokens are there, the session goes on."""
+    """A task is cancelled while its step is in flight: the tokens are stored, and the session continues."""
     rng = random.Random(4)
     async with AsyncSuffixClient(address, PATIENT) as client:
         session = await client.namespace("a").open_session([1])

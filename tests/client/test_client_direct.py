@@ -1,40 +1,35 @@
-"""The direct socket: the answers of gRPC, its bytes, and what both sides make of each other's worst."""
+"""The direct socket: its use, the same answers as gRPC, threads, forks and restarts."""
 
 from __future__ import annotations
 
 import os
 import signal
 import socket
-import struct
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-from suffixsvc_client import ClientConfig, SuffixClient
-from suffixsvc_client.direct import UnixTransport, open_transport
-from suffixsvc_client.effects import SERVER_INFO
-from suffixsvc_client.grpc_sync import GrpcTransport
-from support.direct import opening
-from support.serving import ServeProcess, eventually, serving, socket_dir
 
 from suffixsvc import Limits, SuffixCache, wire
 from suffixsvc.errors import (
     InvalidConfigError,
     LimitExceededError,
-    ProtocolError,
-    ServiceTimeoutError,
     ServiceUnavailableError,
-    SuffixError,
     UnknownSessionError,
 )
-from suffixsvc.frames import DIRECT_SUFFIX, GREETING, frame
+from suffixsvc.frames import DIRECT_SUFFIX, GREETING
 from suffixsvc.service.server import SuffixServer
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc_client import ClientConfig, SuffixClient
+from suffixsvc_client.protocol.effects import SERVER_INFO
+from suffixsvc_client.transport.direct import UnixTransport, open_transport
+from suffixsvc_client.transport.grpc_sync import GrpcTransport
+from support.direct import opening
+from support.serving import ServeProcess, eventually, serving, socket_dir
 
 PATIENT = ClientConfig(step_timeout_s=300, open_timeout_s=300)
 WORDS = [11, 12, 13, 14, 15, 16, 17, 18]
@@ -53,16 +48,16 @@ def server(folder: Path) -> Iterator[SuffixServer]:
         yield server
 
 
-# -- the way is taken, and gives the same
+# -- use of the socket, and equal answers
 
 
-def test_unix_addresses_go_the_direct_way_others_and_who_asks_do_not(folder: Path) -> None:
+def test_only_unix_addresses_use_the_direct_socket_unless_disabled(folder: Path) -> None:
     assert isinstance(open_transport(f"unix:{folder}/s"), UnixTransport)
     assert isinstance(open_transport(f"unix:{folder}/s", direct=False), GrpcTransport)
     assert isinstance(open_transport("localhost:1"), GrpcTransport)
     with pytest.raises(InvalidConfigError, match="must be unix:PATH or HOST:PORT"):
         open_transport("unix:")
-    with pytest.raises(InvalidConfigError, match="direct makes no sense"):
+    with pytest.raises(InvalidConfigError, match="direct must be a bool"):
         ClientConfig(direct="yes")  # type: ignore[arg-type] # the point
 
 
@@ -70,7 +65,7 @@ def test_answers_are_those_of_grpc(folder: Path) -> None:
     rng = np.random.default_rng(5)
     texts = [rng.integers(0, 40, 120).tolist() for _ in range(3)]
 
-    def speak(direct: bool) -> list[object]:
+    def draft_all(direct: bool) -> list[object]:
         said: list[object] = []
         settings = ClientConfig(step_timeout_s=300, open_timeout_s=300, direct=direct)
         with (
@@ -89,10 +84,10 @@ def test_answers_are_those_of_grpc(folder: Path) -> None:
             said.append((client.counts.steps, client.counts.empty))
         return said
 
-    assert speak(True) == speak(False)
+    assert draft_all(True) == draft_all(False)
 
 
-def test_grpc_carries_no_step_where_there_is_a_direct_socket(
+def test_no_step_uses_grpc_with_a_direct_socket(
     folder: Path, server: SuffixServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -108,7 +103,7 @@ def test_grpc_carries_no_step_where_there_is_a_direct_socket(
         session.close()
 
 
-def test_without_a_direct_socket_grpc_carries_all(folder: Path, server: SuffixServer) -> None:
+def test_without_a_direct_socket_grpc_is_used(folder: Path, server: SuffixServer) -> None:
     (folder / f"s{DIRECT_SUFFIX}").unlink()
     with SuffixClient(f"unix:{folder / 's'}", PATIENT) as client:
         session = client.namespace("a").open_session([1, 2])
@@ -117,7 +112,7 @@ def test_without_a_direct_socket_grpc_carries_all(folder: Path, server: SuffixSe
         session.close()
 
 
-def test_a_server_of_another_kind_at_that_path_is_left_alone(folder: Path, server: SuffixServer) -> None:
+def test_a_server_of_another_protocol_at_the_path_is_not_used(folder: Path, server: SuffixServer) -> None:
     path = str(folder / "s") + DIRECT_SUFFIX
     os.unlink(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other, ThreadPoolExecutor() as pool:
@@ -136,7 +131,7 @@ def test_a_server_of_another_kind_at_that_path_is_left_alone(folder: Path, serve
             greeted.result(300)
 
 
-def test_a_path_that_has_no_room_for_a_second_socket(folder: Path) -> None:
+def test_a_path_too_long_for_a_direct_socket(folder: Path) -> None:
     name = "x" * (107 - len(os.fsencode(folder)) - 1)
     with (
         SuffixCache() as cache,
@@ -147,17 +142,17 @@ def test_a_path_that_has_no_room_for_a_second_socket(folder: Path) -> None:
         assert len(client.namespace("a").open_session([1]).step(WORDS * 2)) > 0
 
 
-def test_the_socket_is_its_owners_and_goes_with_the_server(folder: Path) -> None:
+def test_the_socket_is_private_and_removed_with_the_server(folder: Path) -> None:
     path = folder / f"s{DIRECT_SUFFIX}"
     with SuffixCache() as cache, serving(cache, f"unix:{folder / 's'}"):
         assert path.stat().st_mode & 0o777 == 0o600
     assert not path.exists()
 
 
-def test_threads_do_not_mix_their_answers_up(folder: Path, server: SuffixServer) -> None:
+def test_threads_do_not_mix_up_answers(folder: Path, server: SuffixServer) -> None:
     with SuffixClient(f"unix:{folder / 's'}", PATIENT) as client, ThreadPoolExecutor(8) as pool:
 
-        def speak(n: int) -> list[int]:
+        def draft_all(n: int) -> list[int]:
             session = client.namespace(f"n{n}").open_session([n])
             words = [100 * n + i for i in range(8)]
             for _ in range(20):
@@ -166,14 +161,14 @@ def test_threads_do_not_mix_their_answers_up(folder: Path, server: SuffixServer)
             session.close()
             return drafted
 
-        for n, drafted in enumerate(pool.map(speak, range(16))):
+        for n, drafted in enumerate(pool.map(draft_all, range(16))):
             assert drafted == [100 * n + i for i in range(3, 8)]
 
 
 def test_errors_are_those_of_the_service(folder: Path, server: SuffixServer) -> None:
     transport = UnixTransport(f"unix:{folder / 's'}")
     request = pb.StreamRequest()
-    request.close.session_id = "nobody"
+    request.close.session_id = "absent"
     [reply] = transport.exchange([request], 300.0)
     assert isinstance(wire.error_from_detail(reply.error), UnknownSessionError)
     long = pb.StreamRequest()
@@ -188,106 +183,16 @@ def test_errors_are_those_of_the_service(folder: Path, server: SuffixServer) -> 
             act()
 
 
-# -- what a service may do to a client
-
-
-class Scripted:
-    """A service that greets and then says what it is told, whatever it is asked."""
-
-    def __init__(self, folder: Path, answers: list[bytes], greeting: bytes = GREETING) -> None:
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.listener.bind(str(folder / "s") + DIRECT_SUFFIX)
-        self.listener.listen()
-        self.pool = ThreadPoolExecutor(1)
-        self.done = self.pool.submit(self._serve, answers, greeting)
-
-    def _serve(self, answers: list[bytes], greeting: bytes) -> None:
-        caller, _ = self.listener.accept()
-        with caller:
-            caller.sendall(greeting)
-            for answer in answers:
-                if not caller.recv(1 << 16):
-                    return
-                caller.sendall(answer)
-            while caller.recv(1 << 16):
-                pass
-
-    def __enter__(self) -> Scripted:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.listener.close()
-        self.done.result(300)
-        self.pool.shutdown()
-
-
-def reply_bytes(number: int) -> bytes:
-    return frame(pb.StreamReply(id=number, steps=pb.StepBatchReply()).SerializeToString())
-
-
-@pytest.mark.parametrize(
-    ("answer", "kind"),
-    [
-        (reply_bytes(9), ProtocolError),
-        (reply_bytes(0), ProtocolError),
-        (frame(b"\xff\xff\xff"), ProtocolError),
-        (struct.pack("<I", (1 << 32) - 1), LimitExceededError),
-    ],
-)
-def test_nonsense_ends_the_connection(folder: Path, answer: bytes, kind: type[SuffixError]) -> None:
-    transport = UnixTransport(f"unix:{folder / 's'}")
-    with Scripted(folder, [answer]):
-        with pytest.raises(kind):
-            transport.exchange([opening(0)], 300.0)
-        transport.close()
-
-
-def test_an_answer_that_comes_late_is_dropped_and_counted(folder: Path) -> None:
-    transport = UnixTransport(f"unix:{folder / 's'}")
-    with Scripted(folder, [b"", reply_bytes(1) + reply_bytes(2), b"", reply_bytes(3) + reply_bytes(4)]):
-        with pytest.raises(ServiceTimeoutError, match=r"within 0\.05 s"):
-            transport.exchange([opening(0)], 0.05)
-        assert transport.exchange([opening(0)], 300.0)[0].id == 2
-        assert transport.late_replies == 1
-        transport.post([opening(0)])
-        time.sleep(0.05)  # or both messages may arrive as one, and be answered as one
-        assert transport.exchange([opening(0)], 300.0)[0].id == 4
-        assert transport.late_replies == 1  # nobody waited for the third
-        transport.close()
-
-
-def test_a_server_that_accepts_and_says_nothing_costs_the_timer_only(folder: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
-        silent.bind(str(folder / "s") + DIRECT_SUFFIX)
-        silent.listen()
-        transport = UnixTransport(f"unix:{folder / 's'}")
-        for _ in range(2):
-            with pytest.raises(ServiceTimeoutError):
-                transport.exchange([opening(0)], 0.05)
-        transport.close()
-
-
-@pytest.mark.crash
-def test_a_service_that_stops_and_goes_on(folder: Path) -> None:
-    hasty = ClientConfig(step_timeout_s=0.05, breaker_failures=100)
-    with ServeProcess(folder) as service, SuffixClient(service.start().address, hasty) as client:
-        session = client.namespace("a").open_session([1, 2, 3])
-        eventually(lambda: len(session.step(WORDS)) > 0, "it drafts")
-        service.send(signal.SIGSTOP)
-        for word in WORDS[:3]:
-            assert len(session.step([word])) == 0
-        service.send(signal.SIGCONT)
-        eventually(lambda: len(session.step([])) > 0, "it drafts again")
-        eventually(lambda: session.step([]) is not None and client.counts.late_replies >= 3, "late replies")
+# -- regressions
 
 
 @pytest.mark.crash
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_has_a_connection_of_its_own(folder: Path) -> None:
-    """In a process of its own, which has not used gRPC before it forks: gRPC does not survive that."""
+    """In a separate process that has not used gRPC before it forks: gRPC does not survive a fork."""
     script = """
 import os, sys
-from suffixsvc_client.direct import UnixTransport
+from suffixsvc_client.transport.direct import UnixTransport
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
 def opened(transport):
@@ -313,11 +218,8 @@ os._exit(0)
         assert status == 0
 
 
-# -- what went wrong once
-
-
 def test_many_messages_at_once(folder: Path, server: SuffixServer) -> None:
-    """More than both sides' sockets hold: nobody may wait for the other to read first."""
+    """More than both socket buffers hold: both sides must keep reading."""
     transport = UnixTransport(f"unix:{folder / 's'}")
     [opened] = transport.exchange([opening(0)], 300.0)
     requests = []
@@ -333,7 +235,7 @@ def test_many_messages_at_once(folder: Path, server: SuffixServer) -> None:
 
 
 def test_a_session_that_changes_threads_keeps_its_order(folder: Path, server: SuffixServer) -> None:
-    """Context posted on one thread's connection is there when another thread steps."""
+    """Context posted on one thread's connection arrives before another thread's step."""
     with (
         SuffixClient(f"unix:{folder / 's'}", PATIENT) as client,
         ThreadPoolExecutor(1) as one,
@@ -351,7 +253,7 @@ def test_a_session_that_changes_threads_keeps_its_order(folder: Path, server: Su
 
 @pytest.mark.crash
 def test_context_is_not_waited_for(folder: Path) -> None:
-    """A stopped service takes nothing: what finds no room goes along with the next step. Nothing is lost."""
+    """A stopped service reads nothing: context that does not fit the buffer is sent with the next step."""
     hasty = ClientConfig(step_timeout_s=0.2, breaker_failures=1000)
     with ServeProcess(folder) as service, SuffixClient(service.start().address, hasty) as client:
         session = client.namespace("a").open_session([1, 2, 3])
@@ -365,8 +267,8 @@ def test_context_is_not_waited_for(folder: Path) -> None:
 
 
 @pytest.mark.crash
-def test_a_restart_costs_idle_threads_nothing(folder: Path) -> None:
-    """Each thread's connection is dead; that shows before anything is sent on it."""
+def test_idle_threads_survive_a_restart(folder: Path) -> None:
+    """Each thread's connection is dead, which is detected before anything is sent on it."""
     with ServeProcess(folder) as service, ThreadPoolExecutor(8) as pool:
         transport = UnixTransport(service.start().address)
         together = threading.Barrier(8)
@@ -384,8 +286,8 @@ def test_a_restart_costs_idle_threads_nothing(folder: Path) -> None:
 
 @pytest.mark.crash
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer's signal")
-def test_a_client_can_be_closed_in_a_signals_handler(folder: Path) -> None:
-    """While its thread waits for an answer that does not come."""
+def test_a_client_can_be_closed_in_a_signal_handler(folder: Path) -> None:
+    """While its thread waits for an answer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.bind(str(folder / "s") + DIRECT_SUFFIX)
         silent.listen()

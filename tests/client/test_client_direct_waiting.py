@@ -1,4 +1,4 @@
-"""The direct socket and time: nobody waits longer than they said, and nothing is kept that nobody needs."""
+"""Timeouts and resources of the direct socket: no call exceeds its timeout, and no connection leaks."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from suffixsvc_client import ClientConfig, SuffixClient
-from suffixsvc_client.direct import UnixTransport
-from support.direct import opening
-from support.serving import ServeProcess, eventually, serving, socket_dir
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import ServiceError, ServiceTimeoutError, SuffixError
 from suffixsvc.frames import DIRECT_SUFFIX, GREETING, frame
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc_client import ClientConfig, SuffixClient
+from suffixsvc_client.transport.direct import UnixTransport
+from support.direct import opening
+from support.serving import ServeProcess, eventually, serving, socket_dir
 
-#: a timer of 50 ms has to be over by then, however busy the machine
+#: a timeout of 50 ms must be over by then, however busy the machine
 SOON = 60.0
 
 
@@ -52,9 +52,9 @@ def step_of(session_id: str, tokens: list[int]) -> pb.StreamRequest:
     return request
 
 
-def test_a_step_does_not_wait_for_what_another_thread_waits_for(folder: Path) -> None:
+def test_a_step_does_not_wait_for_another_threads_wait(folder: Path) -> None:
     """A session that changes threads waits for what was posted on the old one's connection, up to the
-    deadline of a close. The old thread's next step, of another session, has its own timer."""
+    deadline of a close. The old thread's next step, of another session, has its own timeout."""
     with ServeProcess(folder) as service, ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
         settings = ClientConfig(step_timeout_s=0.05, call_timeout_s=300, open_timeout_s=300)
         with SuffixClient(service.start().address, settings) as client:
@@ -77,8 +77,8 @@ def test_a_step_does_not_wait_for_what_another_thread_waits_for(folder: Path) ->
             closing.result()
 
 
-def test_grpc_gets_what_the_direct_socket_left_of_the_time(folder: Path) -> None:
-    """A socket that fails late, and gRPC that is connected but silent: one timer for both."""
+def test_grpc_gets_the_rest_of_the_timeout(folder: Path) -> None:
+    """A socket that fails late, and gRPC that is connected but silent: one timeout for both."""
     with ServeProcess(folder) as service:
         path = f"{service.start().socket}{DIRECT_SUFFIX}"
         os.unlink(path)
@@ -102,7 +102,7 @@ def test_grpc_gets_what_the_direct_socket_left_of_the_time(folder: Path) -> None
                 transport.exchange([opening(0)], 300.0)  # over gRPC
                 service.send(signal.SIGSTOP)
                 late.set()
-                time.sleep(1.1)  # the direct socket is looked for again
+                time.sleep(1.1)  # the direct socket is tried again
                 before = time.monotonic()
                 with pytest.raises(ServiceError):
                     transport.exchange([opening(0)], 6.0)
@@ -112,8 +112,8 @@ def test_grpc_gets_what_the_direct_socket_left_of_the_time(folder: Path) -> None
                 transport.close()
 
 
-def test_a_service_that_says_the_same_again_and_again_is_none(folder: Path) -> None:
-    """Well-formed answers without end, to a question that has its answer."""
+def test_endless_old_answers_end_with_the_timeout(folder: Path) -> None:
+    """Valid answers without end, to a request that is answered already."""
     address = str(folder / "s")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address + DIRECT_SUFFIX)
@@ -143,8 +143,8 @@ def test_a_service_that_says_the_same_again_and_again_is_none(folder: Path) -> N
             transport.close()
 
 
-def test_threads_that_end_leave_no_connection(folder: Path) -> None:
-    """They said something nobody waits for, and nobody asks about their sessions again."""
+def test_ended_threads_leave_no_connection(folder: Path) -> None:
+    """They posted messages without waiting, and their sessions are not used again."""
     settings = ClientConfig(step_timeout_s=300, open_timeout_s=300)
     with (
         SuffixCache() as cache,
@@ -168,11 +168,11 @@ def test_threads_that_end_leave_no_connection(folder: Path) -> None:
         before = lived(0)
         for number in range(1, 40):
             lived(number)
-        eventually(lambda: lived(40) <= before + 4, "connections of threads that are gone were let go")
+        eventually(lambda: lived(40) <= before + 4, "connections of ended threads are closed")
 
 
-def test_what_two_threads_say_of_a_session_stays_in_order(folder: Path) -> None:
-    """The second one's words are not posted while the first one's may still be on their way."""
+def test_messages_of_two_threads_stay_in_order(folder: Path) -> None:
+    """The second thread's messages are not posted while those of the first are unanswered."""
     with ServeProcess(folder) as service, ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
         transport = UnixTransport(service.start().address)
         try:
@@ -181,7 +181,7 @@ def test_what_two_threads_say_of_a_session_stays_in_order(folder: Path) -> None:
             assert other.session_id != opened.session_id
             service.send(signal.SIGSTOP)
             one.submit(transport.post, [context(opened.session_id, [7, 8], opened.length)]).result()
-            with pytest.raises(ServiceError, match="on their way"):
+            with pytest.raises(ServiceError, match="not answered yet"):
                 two.submit(transport.post, [context(opened.session_id, [9], opened.length + 2)]).result()
             service.send(signal.SIGCONT)
             request = context(opened.session_id, [9], opened.length + 2)
@@ -193,7 +193,7 @@ def test_what_two_threads_say_of_a_session_stays_in_order(folder: Path) -> None:
 
 
 class _Interrupted:
-    """A socket in which a signal's handler raises, behind half of what was to be sent."""
+    """A socket in which a signal handler raises after half of the data is sent."""
 
     def __init__(self, around: Any) -> None:
         self._around, self.armed = around, True
@@ -210,24 +210,24 @@ class _Interrupted:
         return sent
 
 
-def test_half_a_message_is_the_last_thing_a_connection_says(folder: Path) -> None:
+def test_a_partial_message_ends_the_connection(folder: Path) -> None:
     with SuffixCache() as cache, serving(cache, f"unix:{folder / 's'}") as (_, address):
         transport = UnixTransport(address)
         try:
             opened = transport.exchange([opening(0)], 300.0)[0].open
-            connection = transport._mine.connection
+            connection = transport._thread_local.connection
             connection._socket = _Interrupted(connection._socket)
             with pytest.raises(KeyboardInterrupt):
                 transport.post([context(opened.session_id, [7] * 100, opened.length)])
             assert not connection.usable
             [reply] = transport.exchange([step_of(opened.session_id, [5])], 300.0)
-            assert reply.steps.items[0].reply.length == opened.length + 1, "none of it was stored"
+            assert reply.steps.items[0].reply.length == opened.length + 1, "nothing was stored"
         finally:
             transport.close()
 
 
 def test_a_forked_child_opens_its_sessions_itself(folder: Path) -> None:
-    """Its parent's background thread did not come along."""
+    """It does not inherit its parent's background thread."""
     service = ServeProcess(folder)
     settings = ClientConfig(
         step_timeout_s=0.5, open_timeout_s=0.5, breaker_failures=1000, breaker_pause_s=0.05
@@ -240,14 +240,14 @@ def test_a_forked_child_opens_its_sessions_itself(folder: Path) -> None:
             time.sleep(0.02)
             return len(session.step([5, 6, 7])) > 0
 
-        # the service is away
+        # the service is down
         eventually(lambda: drafts() or client._background._thread is not None, "the background thread began")
 
         child = os.fork()
         if not child:
             status = 1
             try:
-                os.read(hear, 1)  # before the service is there, gRPC would be asked, which forks badly
+                os.read(hear, 1)  # until the service starts: gRPC does not survive a fork
                 eventually(drafts, "the child drafts")
                 status = 0
             finally:
@@ -261,7 +261,7 @@ def test_a_forked_child_opens_its_sessions_itself(folder: Path) -> None:
         os.close(say)
 
 
-def test_a_draft_longer_than_was_asked_for_is_none() -> None:
+def test_a_draft_longer_than_requested_is_refused() -> None:
     from suffixsvc_client.testing import FakeTransport
 
     class Generous(FakeTransport):
@@ -283,8 +283,8 @@ def test_a_draft_longer_than_was_asked_for_is_none() -> None:
         assert client.counts.empty, "and it is counted"
 
 
-def test_a_timeout_says_so(folder: Path) -> None:
-    """Even where nothing of it is left for the direct socket."""
+def test_a_timeout_is_reported_as_such(folder: Path) -> None:
+    """Even if no time is left for the direct socket."""
     with SuffixCache() as cache, serving(cache, f"unix:{folder / 's'}") as (_, address):
         transport = UnixTransport(address)
         try:

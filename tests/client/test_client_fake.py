@@ -1,97 +1,25 @@
-"""What the client does when things go wrong, on the shipped fake: exact, and without waiting for anything."""
+"""Behaviour of the client under failures, on the shipped fake: deterministic, and without waiting."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf.message import Message
-from suffixsvc_client import AsyncSuffixClient, ClientConfig, ClientSession, EmptyReason, SuffixClient
-from suffixsvc_client.effects import CLOSE, Method
-from suffixsvc_client.testing import AsyncFakeTransport, FakeTransport
-from support.serving import Blocking, event_loop, eventually
 
-from suffixsvc import Limits, SuffixCache, wire
+from suffixsvc import SuffixCache, wire
 from suffixsvc.errors import (
     InvalidInputError,
     InvalidTokensError,
     LimitExceededError,
     ServiceTimeoutError,
     ServiceUnavailableError,
-    StoreFullError,
-    SuffixError,
-    TokenizerMismatchError,
 )
 from suffixsvc.v1 import suffix_cache_pb2 as pb
-
-WORDS = [11, 12, 13, 14, 15, 16, 17, 18]
-LIMITS = Limits(max_session_tokens=200)
-
-
-def down() -> SuffixError:
-    return ServiceUnavailableError("down")
-
-
-@pytest.fixture
-def cache() -> Iterator[SuffixCache]:
-    with SuffixCache(limits=LIMITS) as cache:
-        cache.namespace("a").add_output(WORDS * 4)
-        yield cache
-        cache.check()
-
-
-@pytest.fixture
-def fake(cache: SuffixCache) -> FakeTransport:
-    return FakeTransport(cache, LIMITS)
-
-
-@pytest.fixture
-def client(fake: FakeTransport) -> Iterator[SuffixClient]:
-    with SuffixClient(
-        config=ClientConfig(breaker_failures=3, breaker_pause_s=0.001), transport=fake
-    ) as client:
-        yield client
-
-
-def stored(cache: SuffixCache) -> list[list[int]]:
-    return [row.output.token_ids.tolist() for row in cache._store.scan()][1:]
-
-
-def steps_sent(fake: FakeTransport) -> list[pb.StepRequest]:
-    streamed = [request for request in fake.requests if isinstance(request, pb.StreamRequest)]
-    return [item for request in streamed for item in request.steps.items]
-
-
-def drafts_again(session: ClientSession) -> None:
-    eventually(lambda: len(session.step([])) > 0, "the session drafts again")
-
-
-def connected(kind: str, fake: FakeTransport, stack: ExitStack) -> Any:
-    """A client of either kind, with the same blocking face."""
-    if kind == "sync":
-        return stack.enter_context(SuffixClient(transport=fake))
-    client = AsyncSuffixClient(transport=AsyncFakeTransport(fake))
-    blocking = Blocking(client, stack.enter_context(event_loop()))
-    stack.callback(blocking.close)
-    return blocking
-
-
-class LateCloses(FakeTransport):
-    """Every close is carried out, and the answer to the first one comes too late."""
-
-    def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any:
-        if method is not CLOSE:
-            return super().unary(method, request, timeout_s)
-        self.delay_s = 0.0 if self.late_replies else 1e9
-        try:
-            return super().unary(method, request, timeout_s)
-        finally:
-            self.delay_s = 0.0
+from suffixsvc_client import AsyncSuffixClient, ClientConfig, EmptyReason, SuffixClient
+from suffixsvc_client.testing import AsyncFakeTransport, FakeTransport
+from support.fake_client import LIMITS, WORDS, down, drafts_again, steps_sent, stored, warnings_of
 
 
 class TestSteps:
@@ -113,7 +41,7 @@ class TestSteps:
     def test_a_late_step_counts_once(
         self, fake: FakeTransport, client: SuffixClient, cache: SuffixCache
     ) -> None:
-        """The reply came too late, but the tokens had arrived: sent again, they are an equal overlap."""
+        """The reply was late, but the tokens had arrived: sent again, they are an equal overlap."""
         session = client.namespace("a").open_session([1, 2, 3])
         fake.delay_s = 1.0
         assert len(session.step([11, 12])) == 0
@@ -134,8 +62,8 @@ class TestSteps:
         fake.delay_s = 0.0
         session.step([13])
         session.step([14])
-        told = [item.verified if item.HasField("verified") else None for item in steps_sent(fake)]
-        assert told == [None, None, pb.Verified(width=1), None]
+        sent = [item.verified if item.HasField("verified") else None for item in steps_sent(fake)]
+        assert sent == [None, None, pb.Verified(width=1), None]
 
     def test_costs_are_sent_when_they_change(self, fake: FakeTransport, client: SuffixClient) -> None:
         curve = np.linspace(0, 8, 9, dtype=np.float32)
@@ -155,7 +83,7 @@ class TestSteps:
         session.step([13], verify_cost=0.5)
         assert [item.HasField("verify_cost") for item in steps_sent(fake)] == [True, True, False]
 
-    def test_context_keeps_its_place_when_it_is_lost(
+    def test_lost_context_is_sent_again_in_order(
         self, fake: FakeTransport, client: SuffixClient, cache: SuffixCache
     ) -> None:
         session = client.namespace("a").open_session([1])
@@ -170,7 +98,7 @@ class TestSteps:
         assert row.output.token_ids.tolist() == [11, 12, 13, 14]
         assert row.output.segment_lens == (3, 1)
 
-    def test_a_callers_mistake_raises_while_the_service_is_down(
+    def test_a_wrong_argument_raises_while_the_service_is_down(
         self, fake: FakeTransport, client: SuffixClient
     ) -> None:
         session = client.namespace("a").open_session([1])
@@ -200,7 +128,7 @@ class TestSteps:
 
 
 class TestBreakerInUse:
-    def test_nobody_asks_a_dead_service(self, fake: FakeTransport, cache: SuffixCache) -> None:
+    def test_a_dead_service_is_not_queried(self, fake: FakeTransport, cache: SuffixCache) -> None:
         config = ClientConfig(breaker_failures=3, breaker_pause_s=1000, breaker_max_pause_s=1000)
         with SuffixClient(config=config, transport=fake) as client:
             session = client.namespace("a").open_session([1])
@@ -208,11 +136,11 @@ class TestBreakerInUse:
             for _ in range(10):
                 session.step([11])
             assert len(steps_sent(fake)) == 3
-            other = client.namespace("a").open_session([1])  # not even this asks
+            other = client.namespace("a").open_session([1])  # this sends nothing, either
             assert other.length == 1
             assert client.counts.empty == {EmptyReason.UNAVAILABLE: 3, EmptyReason.BREAKER_OPEN: 7}
 
-    def test_it_notices_when_the_service_is_back(self, fake: FakeTransport, client: SuffixClient) -> None:
+    def test_it_detects_that_the_service_is_back(self, fake: FakeTransport, client: SuffixClient) -> None:
         session = client.namespace("a").open_session([1, 2, 3])
         fake.fail_with = down
         for word in WORDS:
@@ -242,7 +170,7 @@ class TestRestarts:
         assert row.output.prompt_tail.tolist() == [1, 2, 3]
         assert row.output.labels == {"agent": "x"}
 
-    def test_a_session_opened_while_nobody_was_there(
+    def test_a_session_opened_while_the_service_was_down(
         self, fake: FakeTransport, client: SuffixClient, cache: SuffixCache
     ) -> None:
         fake.fail_with = down
@@ -253,7 +181,7 @@ class TestRestarts:
         session.close()
         assert stored(cache) == [[11, 12]]
 
-    def test_close_tells_everything_again_when_the_service_forgot(
+    def test_close_sends_everything_again_to_a_restarted_service(
         self, fake: FakeTransport, client: SuffixClient, cache: SuffixCache
     ) -> None:
         session = client.namespace("a").open_session([1])
@@ -262,7 +190,7 @@ class TestRestarts:
         assert session.close() is not None
         assert stored(cache) == [[11, 12]]
 
-    def test_discarding_what_the_service_forgot(self, fake: FakeTransport, client: SuffixClient) -> None:
+    def test_discarding_a_lost_session(self, fake: FakeTransport, client: SuffixClient) -> None:
         session = client.namespace("a").open_session([1])
         session.step([11, 12])
         fake.restart()
@@ -272,168 +200,7 @@ class TestRestarts:
         assert len(fake.requests) == sent + 1
 
 
-class TestExpired:
-    @staticmethod
-    def expire(fake: FakeTransport) -> None:
-        assert fake.handlers.sessions.expire(time.monotonic() + 2 * LIMITS.session_idle_seconds) == 1
-
-    @pytest.mark.parametrize("noticed", [False, True])
-    @pytest.mark.parametrize("commit", [False, True])
-    def test_an_expired_session_is_kept_once_or_not_at_all(
-        self, fake: FakeTransport, client: SuffixClient, cache: SuffixCache, noticed: bool, commit: bool
-    ) -> None:
-        session = client.namespace("a").open_session([1, 2])
-        session.step([11, 12])
-        session.append_context([7])
-        session.step([13])
-        self.expire(fake)
-        assert stored(cache) == [[11, 12, 13]]
-        if noticed:
-            session.step([])
-        assert (session.close(commit=commit) is not None) == commit
-        assert stored(cache) == ([[11, 12, 13]] if commit else [])
-        assert not any(row.output.incomplete for row in cache._store.scan())
-
-    @pytest.mark.parametrize("kind", ["sync", "aio"])
-    @pytest.mark.parametrize("written", [[11, 12], []])
-    def test_a_discard_that_the_service_does_not_get_is_told(
-        self,
-        fake: FakeTransport,
-        cache: SuffixCache,
-        caplog: pytest.LogCaptureFixture,
-        kind: str,
-        written: list[int],
-    ) -> None:
-        """It returned as if the text were gone, without a word, while the incomplete output that the service
-        had committed stayed and could be drafted from."""
-        with ExitStack() as stack:
-            session = connected(kind, fake, stack).namespace("a").open_session([1, 2])
-            session.step(written)
-            fake.handlers.sessions.expire(time.monotonic() + 2 * LIMITS.session_idle_seconds)
-            session.step([])  # finds that the service knows it no more
-            fake.fail_with = down
-            assert session.close(commit=False) is None
-            assert session.close(commit=False) is None
-            told = warnings_of(caplog)
-            assert len(told) == bool(written)
-            assert all("namespace a " in line and fake.requests[0].session_id in line for line in told)
-            fake.fail_with = None
-        assert stored(cache) == ([written] if written else [])
-
-    def test_an_expired_session_goes_on(
-        self, fake: FakeTransport, client: SuffixClient, cache: SuffixCache
-    ) -> None:
-        session = client.namespace("a").open_session([1, 2])
-        session.step([11, 12])
-        for _ in range(2):
-            self.expire(fake)
-            session.step([13])
-            drafts_again(session)
-        session.close()
-        assert stored(cache) == [[11, 12, 13, 13]]
-
-    def test_discarding_an_opening_whose_answer_was_lost(
-        self, fake: FakeTransport, client: SuffixClient
-    ) -> None:
-        fake.delay_s = 1e9
-        session = client.namespace("a").open_session([1])
-        fake.delay_s = 0
-        assert client.stats().sessions == 1
-        assert session.close(commit=False) is None
-        assert client.stats().sessions == 0
-
-
-class TestClosing:
-    @pytest.mark.parametrize("error", [ServiceUnavailableError, ServiceTimeoutError, StoreFullError])
-    def test_close_raises_and_can_be_repeated(
-        self, fake: FakeTransport, client: SuffixClient, cache: SuffixCache, error: type[SuffixError]
-    ) -> None:
-        session = client.namespace("a").open_session([1])
-        session.step([11, 12])
-        fake.fail_with = lambda: error("in trouble")
-        with pytest.raises(error):
-            session.close()
-        assert not session.closed
-        fake.fail_with = None
-        output_id = session.close()
-        assert output_id is not None
-        assert session.close() == output_id
-        assert stored(cache) == [[11, 12]]
-
-    def test_an_acknowledgement_that_got_lost(
-        self, fake: FakeTransport, client: SuffixClient, cache: SuffixCache
-    ) -> None:
-        session = client.namespace("a").open_session([1])
-        session.step([11, 12])
-        fake.delay_s = 1e9
-        with pytest.raises(ServiceTimeoutError):
-            session.close()
-        fake.delay_s = 0
-        assert session.close() is not None
-        assert stored(cache) == [[11, 12]], "kept twice"
-
-    @pytest.mark.parametrize("kind", ["sync", "aio"])
-    @pytest.mark.parametrize("late", ["nothing", "step", "context"])
-    @pytest.mark.parametrize("between", ["nothing", "empty step"])
-    def test_a_close_that_was_answered_late_is_repeated_under_the_same_id(
-        self, cache: SuffixCache, kind: str, late: str, between: str
-    ) -> None:
-        """A close() first sent the step that was not acknowledged. When its own answer came late, the next
-        close() sent that step again, took SESSION_CLOSED for a lost session, and stored the output twice."""
-        fake = LateCloses(cache, LIMITS)
-        with ExitStack() as stack:
-            session = connected(kind, fake, stack).namespace("a").open_session([1, 2, 3])
-            session.step([11, 12])
-            if late == "step":
-                fake.fail_with = down
-                session.step([13])
-                fake.fail_with = None
-            elif late == "context":
-                fake.fail_with = down
-                session.append_context([13])
-                fake.fail_with = None
-            with pytest.raises(ServiceTimeoutError):
-                session.close()
-            [kept] = [row.output_id for row in cache._store.scan("a")][1:]
-            if between == "empty step":
-                assert len(session.step([])) == 0
-            assert session.close() == kept
-        assert stored(cache) == [[11, 12, 13] if late == "step" else [11, 12]]
-
-    @pytest.mark.parametrize("kind", ["sync", "aio"])
-    def test_tokens_after_a_close_that_was_answered_late_are_stored(
-        self, cache: SuffixCache, kind: str
-    ) -> None:
-        """The service has closed the session without them: they make another output, with those before."""
-        with ExitStack() as stack:
-            session = connected(kind, LateCloses(cache, LIMITS), stack).namespace("a").open_session([1, 2, 3])
-            session.step([11, 12])
-            with pytest.raises(ServiceTimeoutError):
-                session.close()
-            session.step([])
-            session.step([13])
-            assert session.close() is not None
-        assert stored(cache) == [[11, 12], [11, 12, 13]]
-
-    def test_tokens_still_on_their_way_are_flushed_first(
-        self, fake: FakeTransport, client: SuffixClient, cache: SuffixCache
-    ) -> None:
-        session = client.namespace("a").open_session([1])
-        fake.fail_with = down
-        session.step([11, 12])
-        fake.fail_with = None
-        session.close()
-        assert stored(cache) == [[11, 12]]
-
-    def test_bulk_and_forget_raise(self, fake: FakeTransport, client: SuffixClient) -> None:
-        fake.fail_with = down
-        with pytest.raises(ServiceUnavailableError):
-            client.namespace("a").add_output(WORDS)
-        with pytest.raises(ServiceUnavailableError):
-            client.namespace("a").forget(1)
-
-
-def test_a_session_that_grew_over_the_limit_is_refused_and_close_says_why(
+def test_a_session_over_the_limit_is_refused_and_close_raises(
     client: SuffixClient, cache: SuffixCache
 ) -> None:
     session = client.namespace("a").open_session([1])
@@ -443,71 +210,7 @@ def test_a_session_that_grew_over_the_limit_is_refused_and_close_says_why(
     with pytest.raises(LimitExceededError):
         session.close()
     assert session.close(commit=False) is None
-    assert client.stats().sessions == 0, "what was refused stays open on the service"
-
-
-class TestPlacesTaken:
-    """The service restarted, and others were quicker to come back: it holds all the sessions it may."""
-
-    @pytest.fixture
-    def fake(self) -> Iterator[FakeTransport]:
-        limits = Limits(max_sessions=1)
-        with SuffixCache(limits=limits) as cache:
-            cache.namespace("a").add_output(WORDS * 4)
-            yield FakeTransport(cache, limits)
-
-    def test_a_session_waits_for_its_place(self, fake: FakeTransport, client: SuffixClient) -> None:
-        session = client.namespace("a").open_session([1, 2, 3])
-        session.step([11, 12])
-        fake.restart()
-        other = client.namespace("a").open_session([9])
-        asked = len(fake.requests)
-        eventually(
-            lambda: len(session.step([])) == 0 and opened_since(fake, asked) > 1, "it asks more than once"
-        )
-        other.close()
-        drafts_again(session)
-        assert EmptyReason.REFUSED not in client.counts.empty
-        assert session.close() is not None
-        assert stored(fake._cache) == [[11, 12]]
-
-    def test_close_can_be_repeated_until_there_is_room(
-        self, fake: FakeTransport, client: SuffixClient
-    ) -> None:
-        session = client.namespace("a").open_session([1, 2, 3])
-        session.step([11, 12])
-        fake.restart()
-        other = client.namespace("a").open_session([9])
-        for _ in range(2):
-            with pytest.raises(LimitExceededError, match="too many live sessions"):
-                session.close()
-        other.close()
-        assert session.close() is not None
-        assert stored(fake._cache) == [[11, 12]]
-
-
-def opened_since(fake: FakeTransport, start: int) -> int:
-    return sum(isinstance(request, pb.OpenSessionRequest) for request in fake.requests[start:])
-
-
-def test_close_asks_again_for_a_session_that_was_refused(
-    fake: FakeTransport, client: SuffixClient, cache: SuffixCache
-) -> None:
-    """Another tokenizer has the namespace, say, until somebody puts the service right."""
-    session = client.namespace("a").open_session([1])
-    session.step([11, 12])
-    fake.restart()
-    session.step([13])  # finds it gone
-    fake.fail_with = lambda: TokenizerMismatchError("another tokenizer")
-    with pytest.raises(TokenizerMismatchError):
-        session.close()
-    assert len(session.step([14])) == 0
-    assert client.counts.empty == {EmptyReason.SESSION_LOST: 1, EmptyReason.REFUSED: 1}
-    with pytest.raises(TokenizerMismatchError):
-        session.close()
-    fake.fail_with = None
-    assert session.close() is not None
-    assert stored(cache) == [[11, 12, 13, 14]]
+    assert client.stats().sessions == 0, "a refused session stays open on the service"
 
 
 def test_a_session_that_waits_to_be_opened_is_opened_once(fake: FakeTransport, cache: SuffixCache) -> None:
@@ -522,20 +225,6 @@ def test_a_session_that_waits_to_be_opened_is_opened_once(fake: FakeTransport, c
         assert client.stats().sessions == 1
 
 
-def test_closing_while_it_opens(fake: FakeTransport, client: SuffixClient, cache: SuffixCache) -> None:
-    for i in range(20):
-        session = client.namespace("a").open_session([1, 2, 3])
-        session.step([i, i])
-        fake.restart()
-        session.step([i])  # finds it gone
-        session.step([i])  # has it opened in the background
-        assert session.close() is not None
-        assert session.closed
-        assert len(session.state) == 3 + 4
-    assert stored(cache) == [[i] * 4 for i in range(20)]
-    assert client.stats().sessions == 0
-
-
 @pytest.mark.parametrize("bad", [{"ttl_seconds": -1}, {"labels": {"a": 1}}, {"token_ids": [2**40]}])
 def test_bulk_outputs_are_checked_before_they_are_sent(
     fake: FakeTransport, client: SuffixClient, bad: dict[str, Any]
@@ -545,7 +234,7 @@ def test_bulk_outputs_are_checked_before_they_are_sent(
     assert fake.requests == []
 
 
-async def test_asyncio_the_same(fake: FakeTransport, cache: SuffixCache) -> None:
+async def test_the_asyncio_client_behaves_alike(fake: FakeTransport, cache: SuffixCache) -> None:
     config = ClientConfig(breaker_failures=3, breaker_pause_s=0.001)
     async with AsyncSuffixClient(config=config, transport=AsyncFakeTransport(fake)) as client:
         session = await client.namespace("a").open_session([1, 2, 3])
@@ -563,14 +252,10 @@ async def test_asyncio_the_same(fake: FakeTransport, cache: SuffixCache) -> None
         assert stored(cache) == [[11, 12, 13, 14]]
 
 
-def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.name.startswith("suffixsvc_client")]
-
-
-def test_a_service_out_of_reach_is_told_once_an_outage(
+def test_an_outage_is_logged_once(
     fake: FakeTransport, client: SuffixClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A mistyped address left no trace in the log, and its steps were counted as session-lost."""
+    """What happened: a mistyped address left no log line, and its steps were counted as session-lost."""
     fake.fail_with = down
     session = client.namespace("a").open_session([1, 2, 3])
     for word in WORDS:
@@ -587,10 +272,10 @@ def test_a_service_out_of_reach_is_told_once_an_outage(
     assert warnings_of(caplog) == ["no drafts until the service answers: down"] * 2
 
 
-def test_a_service_that_does_not_answer_in_time_is_told_when_it_is_asked_no_more(
+def test_late_answers_are_logged_when_the_breaker_opens(
     fake: FakeTransport, client: SuffixClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A late answer is no outage; so many that the breaker opens are one."""
+    """A single late answer is not an outage; enough to open the breaker are."""
     session = client.namespace("a").open_session([1])
     fake.fail_with = lambda: ServiceTimeoutError("late")
     session.step([2])
@@ -601,7 +286,7 @@ def test_a_service_that_does_not_answer_in_time_is_told_when_it_is_asked_no_more
 
 
 def test_a_closed_client_opens_no_session(fake: FakeTransport, caplog: pytest.LogCaptureFixture) -> None:
-    """It returned a session that never drafted."""
+    """What happened: it returned a session that never drafted."""
     client = SuffixClient(transport=fake)
     session = client.namespace("a").open_session([1])
     client.close()

@@ -1,7 +1,7 @@
-"""The cache cannot hurt: real services that die, hang, come back or talk nonsense.
+"""The client with real services that die, hang, restart or send garbage: the cache cannot hurt.
 
-No test here asserts on time. That a step comes back at all while the service is stopped shows that the
-client did not wait for it.
+No test here asserts on time. That a step returns at all while the service is stopped shows that the client
+did not wait for it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from suffixsvc_client import AsyncSuffixClient, ClientConfig, ClientStats, EmptyReason, SuffixClient
-from suffixsvc_client.transport import CHANNEL_OPTIONS as OPTIONS
-from support.serving import PATIENCE_S, Blocking, ServeProcess, event_loop, eventually, socket_dir
 
 from suffixsvc import SuffixCache, wire
 from suffixsvc.errors import ProtocolError, ServiceError, ServiceUnavailableError, SuffixError
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
+from suffixsvc_client import AsyncSuffixClient, ClientConfig, ClientStats, EmptyReason, SuffixClient
+from suffixsvc_client.transport.interface import CHANNEL_OPTIONS as OPTIONS
+from support.serving import PATIENCE_S, Blocking, ServeProcess, event_loop, eventually, socket_dir
 
 pytestmark = pytest.mark.crash
 
@@ -49,7 +49,7 @@ def service(folder: Path) -> Iterator[ServeProcess]:
 
 @pytest.fixture(params=["sync", "sync over gRPC", "aio"])
 def connect(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
-    """A client of either kind, with the same blocking face."""
+    """A client of either kind with the blocking API."""
     clients: list[Any] = []
     with event_loop() as loop:
 
@@ -133,7 +133,7 @@ def test_paused(service: ServeProcess, connect: Callable[[str], Any]) -> None:
     for word in WORDS:
         assert len(session.step([word])) == 0
     assert EmptyReason.TIMEOUT in counts(client).empty
-    other = client.namespace("a").open_session([4])  # does not wait either
+    other = client.namespace("a").open_session([4])  # does not wait, either
     assert len(other.step(WORDS[:4])) == 0
     service.send(signal.SIGCONT)
     drafts_again(session)
@@ -147,7 +147,7 @@ def test_paused(service: ServeProcess, connect: Callable[[str], Any]) -> None:
         assert outputs == [WORDS * 4]
 
 
-def test_nobody_there(folder: Path, connect: Callable[[str], Any]) -> None:
+def test_a_missing_service(folder: Path, connect: Callable[[str], Any]) -> None:
     client = connect(f"unix:{folder}/s.sock")
     session = client.namespace("a").open_session([1])
     assert len(session.step(WORDS)) == 0
@@ -158,7 +158,7 @@ def test_nobody_there(folder: Path, connect: Callable[[str], Any]) -> None:
     assert session.close(commit=False) is None
 
 
-def test_there_at_last(folder: Path, connect: Callable[[str], Any]) -> None:
+def test_a_service_that_starts_late(folder: Path, connect: Callable[[str], Any]) -> None:
     with ServeProcess(folder) as serve:
         client = connect(serve.address)
         session = client.namespace("a").open_session([1], output_token_ids=WORDS * 2)
@@ -171,8 +171,8 @@ def test_there_at_last(folder: Path, connect: Callable[[str], Any]) -> None:
 # ------------------------------------------------------------------------------------------- garbage
 
 
-class Scripted(grpc.GenericRpcHandler):
-    """A service that opens sessions properly and answers steps as a test wants: with bytes."""
+class ScriptedService(grpc.GenericRpcHandler):
+    """A service that opens sessions correctly and answers steps with bytes of the test's choice."""
 
     def __init__(self, answer: Callable[[pb.StreamRequest], bytes]) -> None:
         self.answer = answer
@@ -260,7 +260,7 @@ GARBAGE: dict[str, Callable[[pb.StreamRequest], bytes]] = {
 
 @pytest.mark.parametrize("name", GARBAGE)
 def test_garbage(folder: Path, connect: Callable[[str], Any], name: str) -> None:
-    handler = Scripted(lambda request: proper(request).SerializeToString())
+    handler = ScriptedService(lambda request: proper(request).SerializeToString())
     server = grpc.server(ThreadPoolExecutor(4), handlers=[handler])
     server.add_insecure_port(f"unix:{folder}/g.sock")
     server.start()
@@ -282,7 +282,7 @@ def test_garbage(folder: Path, connect: Callable[[str], Any], name: str) -> None
 
 
 def test_another_service_at_the_address(folder: Path, connect: Callable[[str], Any]) -> None:
-    """Some gRPC server that has never heard of us."""
+    """A gRPC server without our services."""
     server = grpc.server(ThreadPoolExecutor(2))
     server.add_insecure_port(f"unix:{folder}/g.sock")
     server.start()
@@ -297,8 +297,9 @@ def test_another_service_at_the_address(folder: Path, connect: Callable[[str], A
 
 
 def test_a_service_may_take_a_second_to_answer_a_connection(service: ServeProcess) -> None:
-    """gRPC gave a first attempt to connect 100 ms, and calls failed at once ("connection attempt timed out
-    before receiving SETTINGS frame"): new clients could not reach a service whose machine was busy."""
+    """What happened: gRPC limited a first connection attempt to 100 ms, and calls failed at once ("connection
+    attempt timed out before receiving SETTINGS frame"): new clients could not reach a service whose machine
+    was busy."""
     with ThreadPoolExecutor(1) as pool, SuffixClient(service.address, replace(HASTY, direct=False)) as client:
         service.send(signal.SIGSTOP)
         try:
@@ -310,15 +311,15 @@ def test_a_service_may_take_a_second_to_answer_a_connection(service: ServeProces
 
 
 def test_an_idle_client_keeps_its_connection(service: ServeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It pings; a server that takes this for abuse hangs up after the third ping."""
+    """It sends pings; a server that treats them as abuse disconnects after the third one."""
     often = {"grpc.keepalive_time_ms": 1_100, "grpc.http2.max_pings_without_data": 0}
     hasty = list({**dict(OPTIONS), **often}.items())
-    monkeypatch.setattr("suffixsvc_client.grpc_sync.CHANNEL_OPTIONS", hasty)
+    monkeypatch.setattr("suffixsvc_client.transport.grpc_sync.CHANNEL_OPTIONS", hasty)
     with SuffixClient(service.address, replace(HASTY, direct=False, step_timeout_s=PATIENCE_S)) as client:
         session = client.namespace("a").open_session(WORDS)
         session.step([WORDS[0]])
         time.sleep(7)
-        stream = client._transport._stream  # type: ignore[attr-defined]  # what no caller can see
+        stream = client._transport._stream  # type: ignore[attr-defined]  # private
         assert not stream.ended
         session.step([WORDS[1]])
         assert session.close() is not None

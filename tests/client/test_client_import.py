@@ -1,4 +1,4 @@
-"""The client is thin: importing it must not bring the engine along."""
+"""Imports of the client: neither the native core nor the store is loaded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def modules_after(code: str) -> list[str]:
 
 def test_importing_the_client_loads_no_engine() -> None:
     loaded = modules_after("import suffixsvc_client, suffixsvc_client.text")
-    assert "suffixsvc_client.procedures" in loaded
+    assert "suffixsvc_client.protocol.procedures" in loaded
     assert [name for name in loaded if name.startswith(FORBIDDEN) or name.endswith("._ext")] == []
 
 

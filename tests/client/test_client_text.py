@@ -1,4 +1,4 @@
-"""The text helper: ids, text, and the bytes a fingerprint is made of."""
+"""The text codec: ids, text, and the bytes of a fingerprint."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from suffixsvc_client import SuffixClient
-from suffixsvc_client.testing import FakeTransport
-from suffixsvc_client.text import TextCodec
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, MissingExtraError, TokenizerMismatchError
 from suffixsvc.fingerprint import tokenizer_fingerprint
+from suffixsvc_client import SuffixClient
+from suffixsvc_client.testing import FakeTransport
+from suffixsvc_client.text import TextCodec
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_from_a_file(byte_level: Tokenizer, tmp_path: Path) -> None:
     assert loaded.fingerprint == TextCodec(byte_level, eos="<|end|>").fingerprint
 
 
-def test_files_that_are_no_tokenizers(tmp_path: Path) -> None:
+def test_files_that_are_not_tokenizers(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text('{"model": ')
     for name in ("broken.json", "missing.json"):
         with pytest.raises(InvalidConfigError, match=name):

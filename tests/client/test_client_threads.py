@@ -1,8 +1,8 @@
-"""Threads that serve others: what one piece of work raises ends neither the thread nor those who wait for it.
+"""Background threads: an exception in one piece of work ends neither the thread nor the callers that wait.
 
 What happened: the client's background thread, the reader of its stream, the acceptor of the direct socket and
-the thread that looks after draft workers each ended on the first exception that they did not expect. Lost
-sessions were not opened again from then on, steps waited for their timers, connections were not taken.
+the thread that monitors draft workers each ended at the first unexpected exception. From then on lost
+sessions were not opened again, steps waited for their timeouts, and connections were not accepted.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from suffixsvc_client import ClientConfig, SuffixClient, grpc_sync
-from suffixsvc_client.effects import Procedure
-from suffixsvc_driver.adapters.closing import SessionCloser
-from support.direct import call
-from support.serving import PATIENCE_S, eventually, serving, socket_dir
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import ServiceUnavailableError
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc_adapters.async_close import SessionCloser
+from suffixsvc_client import ClientConfig, SuffixClient
+from suffixsvc_client.protocol.effects import Procedure
+from suffixsvc_client.transport import grpc_sync
+from support.direct import call
+from support.serving import PATIENCE_S, eventually, serving, socket_dir
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a defect"), SystemExit()], ids=repr)
-def test_background_work_that_fails_does_not_keep_the_next_from_being_done(error: BaseException) -> None:
+def test_failed_background_work_does_not_stop_the_thread(error: BaseException) -> None:
     done = threading.Event()
 
     def broken() -> Procedure[None]:
@@ -50,8 +51,8 @@ def test_background_work_that_fails_does_not_keep_the_next_from_being_done(error
         assert done.wait(PATIENCE_S)
 
 
-def test_a_reader_that_fails_tells_those_who_wait(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The service stops; what its end means cannot be worked out."""
+def test_a_failed_reader_ends_waiting_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service stops, and the error of the stream cannot be determined."""
 
     def broken(_: object) -> Any:
         raise RuntimeError("a defect")
@@ -71,7 +72,7 @@ def test_a_reader_that_fails_tells_those_who_wait(folder: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()], ids=repr)
-def test_a_connection_that_cannot_be_taken_costs_itself_only(
+def test_a_failed_accept_affects_no_other_connection(
     folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     start = threading.Thread.start
@@ -91,7 +92,7 @@ def test_a_connection_that_cannot_be_taken_costs_itself_only(
         call(folder / "s").close()
 
 
-def test_a_tick_that_fails_does_not_keep_sessions_from_being_closed() -> None:
+def test_a_failed_tick_does_not_stop_closing_sessions() -> None:
     """Of the thread that ends an engine's sessions. A callback for failures that fails does not either."""
     ticked = threading.Event()
 
@@ -118,7 +119,7 @@ def test_a_tick_that_fails_does_not_keep_sessions_from_being_closed() -> None:
 
 
 def test_an_opening_in_the_background_survives_a_defect(folder: Path) -> None:
-    """End to end: a client whose background thread met a defect opens its lost session again."""
+    """End to end: a client whose background thread had a defect opens its lost session again."""
 
     def broken() -> Procedure[None]:
         raise RuntimeError("a defect")

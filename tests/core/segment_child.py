@@ -1,8 +1,8 @@
-"""Segments that tests share, and programs that tests run beside themselves:
+"""Shared segments of tests, and programs that tests run as child processes:
 
 segment_child.py golden FILE     writes the golden file
-segment_child.py seal FOLDER     prints "ready", then seals and merges a.seg, b.seg and m.seg for ever
-segment_child.py limited FILE    finds no room for a second FILE; exits with a message if that went unnoticed
+segment_child.py seal FOLDER     prints "ready", then builds and merges a.seg, b.seg and m.seg repeatedly
+segment_child.py limited FILE    replaces FILE under limits of file sizes, which must fail
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from suffixsvc.errors import StoreFullError
 
 
 def text(tokens: list[int], context: int, lsn: int) -> SegmentText:
+    """A text of an output."""
     return SegmentText(np.array(tokens, dtype=np.int32), context, lsn)
 
 
-#: of the golden file: the texts that segment_format.h draws, one of them in two outputs; the edges of int32
+#: of the golden file: the texts drawn in segment_format.h, one of them in two outputs; the limits of int32
 GOLDEN_TEXTS = [
     text([100, 200, 300, 400], 1, 41),
     text([700, 200, 300], 0, 42),
@@ -31,11 +32,12 @@ GOLDEN_TEXTS = [
     text([2**31 - 1, 0, 2**31 - 1, 0, 2**31 - 1, 0], 2, 43),
 ]
 
-#: what the names that seal() writes hold
+#: outputs of the files that seal() writes
 SEALED = {"a.seg": [1, 2, 3, 4, 5], "b.seg": [6, 7, 8], "m.seg": [1, 2, 3, 4, 5, 6, 7, 8]}
 
 
 def seal(folder: Path) -> None:
+    """Build and merge segments until killed."""
     random = Random(4)
     texts = [text([random.randrange(500) for _ in range(4_000)], 0, lsn) for lsn in SEALED["m.seg"]]
     print("ready", flush=True)
@@ -46,7 +48,7 @@ def seal(folder: Path) -> None:
 
 
 def limited(path: Path) -> None:
-    """A limit on file sizes stands in for a full disk: the kernel refuses in the same places, with EFBIG."""
+    """Simulate a full disk by a limit on file sizes: the kernel fails the same calls, with EFBIG."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     random = Random(5)
     texts = [text([random.randrange(3_000) for _ in range(50_000)], 0, 1)]

@@ -1,4 +1,4 @@
-"""What live sessions hold, as the core counts it."""
+"""Memory of live sessions, as the core accounts for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def session_of(index: Index, writer: int) -> Session:
     return Session(index, [], new_learner(), writer, 64)
 
 
-#: in a process of its own: what others have freed in this one would be taken again
+#: run in a separate process: this one would reuse memory freed by other tests
 _MEASURE = """
 import gc, resource
 from pathlib import Path
@@ -47,13 +47,13 @@ assert index.stats().session_tokens == 0
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="measured with /proc")
 def test_a_long_prompt_is_counted_as_it_takes_memory() -> None:
-    """A prompt of a million tokens takes 45 MB, ten times its own bytes, and no limit knew of it: nothing in
-    the statistics grew with the prompts of live sessions."""
+    """A prompt of a million tokens takes 45 MB, ten times its own bytes, and no limit or statistic included
+    the prompts of live sessions."""
     subprocess.run([sys.executable, "-c", _MEASURE], check=True)
 
 
 def test_what_sessions_write_counts_for_them_until_they_end() -> None:
-    """Their share of the index by positions: kept text is the outputs', retracted text is nobody's."""
+    """Their share of the index by positions; committed text counts for outputs, retracted text not at all."""
     rng = np.random.default_rng(2)
     index = Index()
     index.add(tokens(rng, 50_000), 0, 1)
@@ -76,7 +76,7 @@ def test_what_sessions_write_counts_for_them_until_they_end() -> None:
     dropped.end()
     stats = index.stats()
     assert stats.session_tokens == 0
-    assert stats.session_bytes < 2 * (51_000 * 4 + 8_192)  # their texts; the indexes of their own are gone
+    assert stats.session_bytes < 2 * (51_000 * 4 + 8_192)  # their texts; their local indexes are freed
     assert len(kept) == 51_000
     del kept, dropped, session
     assert index.stats().session_bytes == 0
@@ -98,7 +98,7 @@ def test_a_session_that_ended_neither_drafts_nor_writes() -> None:
     assert (len(tokens_), int(counts.sum())) == (50, 70)
 
 
-def test_a_session_that_is_closed_gives_its_memory_back_while_it_is_referenced() -> None:
+def test_a_closed_session_frees_its_memory_while_it_is_referenced() -> None:
     rng = np.random.default_rng(4)
     with SuffixCache() as cache:
         space = cache.namespace("a")

@@ -1,4 +1,4 @@
-"""The hot index against a brute-force oracle, on inputs chosen to hurt."""
+"""The hot index, compared with a brute-force oracle on adversarial inputs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support import hurtful
-from support.oracle import BruteForceIndex
 
 from suffixsvc.core import Index
+from support import adversarial_inputs
+from support.oracle import BruteForceIndex
 
 
 def arr(tokens: list[int] | tuple[int, ...]) -> np.ndarray:
@@ -20,8 +20,8 @@ def arr(tokens: list[int] | tuple[int, ...]) -> np.ndarray:
 
 
 def require_equal(index: Index, oracle: BruteForceIndex) -> None:
-    """Everything the index can be asked, after the counts are settled."""
-    index.settle()
+    """Compare all queries of the index after its counts are propagated."""
+    index.propagate_counts()
     assert index.check() == ""
     bound = min(index.max_context, 8)
     counts = oracle.counts(bound)
@@ -59,8 +59,8 @@ def test_index_counts_and_matches_as_brute_force_does(
     max_context: int, script: list[tuple[bool, list[int], int, int, int]]
 ) -> None:
     index, oracle = Index(max_context), BruteForceIndex()
-    for takes_away, tokens, context, writer, pick in script:
-        if takes_away and oracle.texts:
+    for removes, tokens, context, writer, pick in script:
+        if removes and oracle.texts:
             text, uncounted, _ = oracle.texts[pick % len(oracle.texts)]
             assert index.remove(arr(text), uncounted)
             assert oracle.remove(text, uncounted)
@@ -73,20 +73,20 @@ def test_index_counts_and_matches_as_brute_force_does(
     require_equal(index, oracle)
 
 
-@pytest.mark.parametrize("name", sorted(hurtful.ALL))
+@pytest.mark.parametrize("name", sorted(adversarial_inputs.ALL))
 def test_nodes_visited_per_appended_token_stay_bounded(name: str) -> None:
     """At most 8 on average whatever the input and the depth: appending is O(1) amortised."""
     for max_context in (8, 64, 512):
         index = Index(max_context)
-        index.add(arr(hurtful.ALL[name](30_000, Random(f"{name} {max_context}"))), 0, 1)
+        index.add(arr(adversarial_inputs.ALL[name](30_000, Random(f"{name} {max_context}"))), 0, 1)
         stats = index.stats()
         assert stats.visited / stats.appended <= 8.0, (name, max_context)
         assert index.check() == ""
 
 
 def test_nodes_visited_stay_bounded_for_two_writers_in_lock_step() -> None:
-    """Two texts that take turns in being one token ahead: in a tree of the forward texts each would
-    take all open leaves from the other at every token."""
+    """Two texts alternate in being one token ahead: in a tree of the forward texts each would take over all
+    open leaves of the other at every token."""
     from suffixsvc.core import Learner, Session
 
     random = Random(7)
@@ -103,12 +103,12 @@ def test_nodes_visited_stay_bounded_for_two_writers_in_lock_step() -> None:
     assert index.check() == ""
 
 
-@pytest.mark.parametrize("name", sorted(hurtful.ALL))
+@pytest.mark.parametrize("name", sorted(adversarial_inputs.ALL))
 def test_removing_everything_leaves_an_empty_index(name: str) -> None:
     random = Random(f"remove {name}")
     index = Index(64)
     empty = index.stats()
-    texts = [hurtful.ALL[name](random.randint(1, 400), random) for _ in range(20)]
+    texts = [adversarial_inputs.ALL[name](random.randint(1, 400), random) for _ in range(20)]
     for text in texts:
         index.add(arr(text), 0, random.randrange(1, 4))
     random.shuffle(texts)
@@ -120,8 +120,8 @@ def test_removing_everything_leaves_an_empty_index(name: str) -> None:
     assert stats.bytes <= empty.bytes
 
 
-def test_what_was_never_added_cannot_be_removed() -> None:
-    """A prefix, a substring and a longer text look alike from inside; none of them is the text."""
+def test_a_text_that_was_not_added_cannot_be_removed() -> None:
+    """A prefix, a substring and a longer text share nodes with the text, but are not the text."""
     index, oracle = Index(), BruteForceIndex()
     index.add(arr([1, 2, 3, 4]), 0, 1)
     oracle.add([1, 2, 3, 4], 0)
@@ -138,7 +138,7 @@ def test_equal_texts_are_counted_and_removed_one_by_one() -> None:
         index.add(arr([5, 6, 7]), 0, 1)
     for left in (2, 1, 0):
         assert index.remove(arr([5, 6, 7]), 0)
-        index.settle()
+        index.propagate_counts()
         assert index.count(arr([6, 7])) == left
     assert index.stats().nodes == 1
 
@@ -146,15 +146,15 @@ def test_equal_texts_are_counted_and_removed_one_by_one() -> None:
 def test_context_only_tokens_are_matched_but_not_counted() -> None:
     index = Index()
     index.add(arr([1, 2, 3, 4]), 2, 1)
-    index.settle()
+    index.propagate_counts()
     assert index.longest_match(arr([1, 2])) == 2
     assert index.count(arr([1])) == 0
     assert index.count(arr([2])) == 0
     assert index.count(arr([1, 2, 3])) == 1
 
 
-def test_unsettled_counts_never_exceed_the_truth() -> None:
-    """Before settle() a count may lag behind; it must not run ahead, or drafts would be overconfident."""
+def test_pending_counts_never_exceed_the_truth() -> None:
+    """Before propagate_counts() counts may lag, but never exceed the truth: drafts would be overconfident."""
     random = Random(11)
     index, oracle = Index(16), BruteForceIndex()
     for _ in range(60):
@@ -166,7 +166,7 @@ def test_unsettled_counts_never_exceed_the_truth() -> None:
 
 
 class IndexMachine(RuleBasedStateMachine):
-    """Random interleavings of everything that changes the index, with check() after each."""
+    """Random interleavings of all operations that change the index, with check() after each."""
 
     @initialize(max_context=st.sampled_from([2, 4, 64]))
     def start(self, max_context: int) -> None:
@@ -193,8 +193,8 @@ class IndexMachine(RuleBasedStateMachine):
         self.oracle.add(text, 0)
 
     @rule()
-    def settle(self) -> None:
-        note("settle")
+    def propagate_counts(self) -> None:
+        note("propagate_counts")
         require_equal(self.index, self.oracle)
 
     @invariant()

@@ -1,4 +1,4 @@
-"""What the index keeps its nodes and edges in: wide nodes, memory used again, memory given back."""
+"""Memory of the index: nodes with many edges, reuse of memory, and its return to the system."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def arr(tokens: list[int]) -> np.ndarray:
 
 @pytest.mark.parametrize("followers", [1, 2, 3, 16, 17, 24, 25, 192, 193, 1_000, 50_000, 70_000])
 def test_a_node_may_have_any_number_of_edges(followers: int) -> None:
-    """Rooms and slots of every size: the context [7] and the root are followed by so many tokens. Taking
-    texts away in another order than they came empties the tables from all sides."""
+    """Blocks and hash tables of every size: the context [7] and the root have this many followers. Texts are
+    removed in another order than they were added."""
     random = Random(followers)
     index = Index(2)
     tokens = random.sample(range(8, 2**31 - 1), followers)
@@ -26,7 +26,7 @@ def test_a_node_may_have_any_number_of_edges(followers: int) -> None:
     for writer, text in enumerate(texts, 1):
         index.add(text, 0, writer)
     assert index.check() == ""
-    index.settle()
+    index.propagate_counts()
     assert index.count(arr([7])) == followers
     for token in tokens[:: max(1, followers // 200)]:
         assert index.count(arr([7, token])) == 1
@@ -39,8 +39,8 @@ def test_a_node_may_have_any_number_of_edges(followers: int) -> None:
     assert (stats.nodes, stats.edges, stats.tokens) == (1, 0, 0)
 
 
-def test_memory_is_used_again_when_old_texts_make_room_for_new_ones() -> None:
-    """A cache at its limit: as much goes as comes. The index must not grow with all that ever came."""
+def test_memory_is_reused_when_new_texts_replace_old_ones() -> None:
+    """A cache at its limit: each addition removes as much. The index must not grow with the total added."""
     random = Random(5)
     phrases = [[random.randrange(5_000) for _ in range(random.randint(5, 40))] for _ in range(300)]
 
@@ -66,7 +66,7 @@ def test_memory_is_used_again_when_old_texts_make_room_for_new_ones() -> None:
     assert index.stats().bytes < 1.25 * full
 
 
-def test_memory_goes_back_before_all_is_removed() -> None:
+def test_memory_is_returned_before_all_is_removed() -> None:
     random = Random(6)
     texts = [arr([random.randrange(100_000) for _ in range(1_000)]) for _ in range(400)]
     index = Index(64)

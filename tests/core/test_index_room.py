@@ -1,4 +1,4 @@
-"""The index when the system has no memory for it."""
+"""The index when the system refuses memory."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-#: in a process of its own: it limits its address space. The texts are those of few tokens, so that no list
-#: of followers is large: what is mapped in one piece of 8 MiB or more is memory for nodes or edges, ahead of
-#: need.
+#: run in a separate process, which limits its address space. The texts have few distinct tokens, so that no
+#: edge list is large: a mapping of 8 MiB or more is the next segment of the slab, mapped ahead of need.
 _SPECULATION = """
 import gc, resource
 from pathlib import Path
@@ -54,8 +53,7 @@ assert index.stats().tokens == (2 * count + 2) * 200
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="measured with /proc")
 def test_memory_that_is_mapped_ahead_of_need_may_be_refused() -> None:
-    """The slab maps its next segment 128 pages before the present one is full, so that its first large page
-    can be populated outside of the lock. Where the system refused that segment, the write that came by was
-    refused with it, half done, although the present segment had room for all of it. A refused segment is
-    now mapped when it is needed."""
+    """The slab maps its next segment 128 pages before the current one is full, so that its first large page
+    can be populated outside of the lock. When the system refused that mapping, the current write failed half
+    done, although the current segment had enough space. A refused segment is now mapped when it is needed."""
     subprocess.run([sys.executable, "-c", _SPECULATION], check=True)

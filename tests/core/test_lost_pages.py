@@ -1,7 +1,8 @@
-"""Mapped segments whose pages cannot be read any more: cut short while in use, as a failing disk is.
+"""Mapped segments whose pages cannot be read any more: truncated while in use, which acts like a
+failing disk.
 
-What ends a process, or must, is tried in a process of its own. Beside this, ``segment_stress``
-(``make sanitize``) takes pages away from threads that read.
+Tests that may end the process run in a child process. In addition, ``segment_stress`` (``make sanitize``)
+removes pages from segments that threads read.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ import pytest
 from suffixsvc.core.segments import Segment, SegmentText, build_segment, merge_segments
 from suffixsvc.errors import SegmentCorruptError
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 LENGTH = 60_000
 
 PRELUDE = """
 import faulthandler, mmap, os, resource, signal, sys, tempfile
 import numpy as np
-from suffixsvc.core.segments import Segment, SegmentText, build_segment, keep_guarding
+from suffixsvc.core.segments import Segment, SegmentText, build_segment, reinstall_sigbus_handler
 
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 folder = sys.argv[1]
@@ -41,7 +42,7 @@ def cut_segment(name):
 
 def lose(name):
     segment, text = cut_segment(name)
-    assert segment.look(text[1000:1064].tolist()) == []
+    assert segment.query(text[1000:1064].tolist()) == []
     assert segment.corrupt
     print("survived", flush=True)
 
@@ -79,21 +80,21 @@ def segment_at(path: Path, seed: int) -> Segment:
 
 
 @pytest.mark.parametrize("left", [0, 4096, 200_000], ids=["nothing", "a page", "a part"])
-def test_a_segment_that_was_cut_short_is_corrupt_and_ends_nothing(tmp_path: Path, left: int) -> None:
-    """A mapped segment that was truncated, or lay on a disk that failed, ended the process with SIGBUS at the
-    next draft that looked at it: all sessions of the service were lost, and what was live of them. Its lost
-    pages are zeros now, and it is marked corrupt, which has it built again from the log."""
+def test_a_truncated_segment_is_corrupt_and_does_not_end_the_process(tmp_path: Path, left: int) -> None:
+    """A mapped segment that was truncated, or lay on a failing disk, ended the process with SIGBUS at the
+    next draft that read it: all sessions of the service were lost with their live text. Its lost pages are
+    replaced by zeros, and it is marked corrupt, so that it is built again from the log."""
     result = in_a_process(
         tmp_path,
         f"""
         segment, text = cut_segment("cut.seg")
         os.truncate(os.path.join(folder, "cut.seg"), {left})
-        looked = 0
+        queried = 0
         while not segment.corrupt:
-            looked += 1
-            start = looked * 97 % 50_000
-            segment.look(text[start:start + 64].tolist())
-        assert segment.look(text[1000:1064].tolist()) == []
+            queried += 1
+            start = queried * 97 % 50_000
+            segment.query(text[start:start + 64].tolist())
+        assert segment.query(text[1000:1064].tolist()) == []
         print("survived", flush=True)
         """,
     )
@@ -102,7 +103,7 @@ def test_a_segment_that_was_cut_short_is_corrupt_and_ends_nothing(tmp_path: Path
 
 def test_nothing_is_merged_from_a_segment_whose_pages_are_lost(tmp_path: Path) -> None:
     whole, cut = segment_at(tmp_path / "whole.seg", 1), segment_at(tmp_path / "cut.seg", 2)
-    cut.check()  # every block was seen and found good
+    cut.check()  # every block was verified
     os.truncate(cut.path, 8192)
     with pytest.raises(SegmentCorruptError, match="cut"):
         merge_segments(tmp_path / "merged.seg", [whole, cut])
@@ -112,8 +113,8 @@ def test_nothing_is_merged_from_a_segment_whose_pages_are_lost(tmp_path: Path) -
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="punches holes with fallocate(1)")
-def test_zeros_that_no_fault_told_of_are_not_merged(tmp_path: Path) -> None:
-    """A hole in the file reads as zeros, and nothing says so; blocks that were found good are read again."""
+def test_zeros_without_a_fault_are_not_merged(tmp_path: Path) -> None:
+    """A hole in the file reads as zeros without a fault: all blocks are verified again before a merge."""
     whole = segment_at(tmp_path / "hole.seg", 3)
     whole.check()
     size = whole.path.stat().st_size
@@ -138,8 +139,8 @@ def test_zeros_that_no_fault_told_of_are_not_merged(tmp_path: Path) -> None:
     assert not (tmp_path / "merged.seg").exists()
 
 
-def test_a_segment_that_is_cut_short_while_it_is_checked_or_settled(tmp_path: Path) -> None:
-    for job in ("check", "settle", "outputs", "take_drafted"):
+def test_a_segment_that_is_truncated_while_it_is_checked_or_corrected(tmp_path: Path) -> None:
+    for job in ("check", "correct_hubs", "outputs", "take_recently_used"):
         segment = segment_at(tmp_path / f"{job}.seg", 4)
         segment.forget([4])
         os.truncate(segment.path, 4096)
@@ -159,7 +160,7 @@ def test_a_process_without_segments_keeps_its_handlers(tmp_path: Path) -> None:
         with SuffixCache() as cache:
             with cache.namespace("a").open_session([1, 2, 3]) as session:
                 session.step([4], 4)
-        keep_guarding()
+        reinstall_sigbus_handler()
         assert not caught()
         lose("a.seg")
         assert caught()
@@ -170,11 +171,15 @@ def test_a_process_without_segments_keeps_its_handlers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "before",
-    ["", "faulthandler.enable(); lose('a.seg')", "lose('a.seg'); faulthandler.enable(); keep_guarding()"],
+    [
+        "",
+        "faulthandler.enable(); lose('a.seg')",
+        "lose('a.seg'); faulthandler.enable(); reinstall_sigbus_handler()",
+    ],
     ids=["no segment", "faulthandler before", "faulthandler after"],
 )
 def test_any_other_fault_ends_the_process_as_before(tmp_path: Path, before: str) -> None:
-    """With SIGBUS, so that there is a core, and with what faulthandler says, once."""
+    """With SIGBUS, so that there is a core dump, and with the report of faulthandler, once."""
     result = in_a_process(
         tmp_path, f"{before}\nif {before!r}: lose('b.seg')\nanother_fault()\nprint('went on')"
     )
@@ -196,7 +201,7 @@ def test_a_signal_that_was_sent_is_not_taken_for_a_fault(tmp_path: Path, how: st
         signal.signal(signal.SIGBUS, lambda *_: print("handled", flush=True))
         lose("a.seg")
         {how}
-        keep_guarding()
+        reinstall_sigbus_handler()
         {how}
         lose("b.seg")
         """,
@@ -205,7 +210,7 @@ def test_a_signal_that_was_sent_is_not_taken_for_a_fault(tmp_path: Path, how: st
     assert handled.stdout == "survived\nhandled\nhandled\nsurvived\n"
 
 
-def test_a_handler_that_was_installed_later_is_put_behind_ours(tmp_path: Path) -> None:
+def test_a_handler_that_was_installed_later_is_called_after_ours(tmp_path: Path) -> None:
     result = in_a_process(
         tmp_path,
         """
@@ -214,8 +219,8 @@ def test_a_handler_that_was_installed_later_is_put_behind_ours(tmp_path: Path) -
         lose("b.seg")  # opening it puts the handler in front again
         late = cut_segment("c.seg")
         faulthandler.disable(); faulthandler.enable()
-        keep_guarding()
-        assert late[0].look(late[1][1000:1064].tolist()) == []
+        reinstall_sigbus_handler()
+        assert late[0].query(late[1][1000:1064].tolist()) == []
         print("survived", flush=True)
         """,
     )
@@ -230,25 +235,25 @@ def test_a_forked_child_survives_too(tmp_path: Path) -> None:
         segment, text = cut_segment("a.seg")
         child = os.fork()
         if child == 0:
-            assert segment.look(text[1000:1064].tolist()) == []
+            assert segment.query(text[1000:1064].tolist()) == []
             lose("b.seg")
             os._exit(7)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        assert not segment.corrupt  # the child's pages are its own
-        assert segment.look(text[1000:1064].tolist()) == []
+        assert not segment.corrupt  # the child's pages are separate
+        assert segment.query(text[1000:1064].tolist()) == []
         """,
     )
     assert result.returncode == 0, result.stderr
 
 
 def test_many_segments_come_and_go(tmp_path: Path) -> None:
-    """Ranges are used again: a lost page marks the segment that has it, and no other."""
+    """Ranges are reused: a lost page marks only the segment that has it."""
     kept = segment_at(tmp_path / "kept.seg", 5)
     for i in range(30):
         lost = segment_at(tmp_path / f"{i}.seg", 6)
         if i % 3 == 0:
             os.truncate(lost.path, 4096)
-            lost.look(text_of(6)[100:164].tolist())
+            lost.query(text_of(6)[100:164].tolist())
             assert lost.corrupt
     assert not kept.corrupt
     kept.check()

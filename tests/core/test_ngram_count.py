@@ -1,4 +1,4 @@
-"""Counting, merging and cutting n-grams against a count by brute force."""
+"""Counting, merging and pruning of n-grams, compared with a brute-force count."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.ngram_oracle import MOST, Text, add, check_cut, count, follows, parse, ranked
 
 from suffixsvc.core.ngram_count import (
     NgramCounter,
@@ -25,11 +24,12 @@ from suffixsvc.core.ngram_count import (
     tally_runs,
 )
 from suffixsvc.errors import InvalidInputError, SegmentCancelledError
+from support.ngram_oracle import MOST, Text, add, check_cut, count, follows, parse, ranked
 
 
 @st.composite
 def texts_of(draw: st.DrawFn) -> list[Text]:
-    """Texts that hurt: one token only, periods, tiny alphabets, the ends of int32; some of it context."""
+    """Adversarial texts: one token only, periods, tiny alphabets, the limits of int32; partly context."""
     alphabet = draw(st.sampled_from([[0], [0, 1], [0, MOST], [MOST - 1, MOST], [5, 6, 7, 100_000]]))
     period = st.lists(st.sampled_from(alphabet), min_size=1, max_size=4)
     text = st.one_of(
@@ -41,7 +41,7 @@ def texts_of(draw: st.DrawFn) -> list[Text]:
 
 
 def cuts() -> st.SearchStrategy[dict[str, Any]]:
-    """Arguments of an output. A cut below what makes an n-gram fire would be none that keeps them firing."""
+    """Arguments of an output. Pruning below the firing threshold could not preserve what fires."""
     return st.fixed_dictionaries(
         {"min_count": st.integers(1, 3), "top": st.integers(0, 3), "least": st.integers(0, 4)},
         optional={
@@ -103,7 +103,7 @@ def test_any_runs_of_any_texts_give_what_was_counted(texts: list[Text], data: st
 
 @pytest.mark.parametrize("highest", [1, 2, 4, 9, 16], ids=lambda n: f"{n}-grams")
 def test_many_tokens_in_little_memory(highest: int, tmp_path: Path) -> None:
-    """Enough for the arena to fill, stretches to be sorted digit by digit, and runs to be cut off."""
+    """Enough tokens to fill the arena, to sort blocks digit by digit, and to spill several runs."""
     random = Random(highest)
     texts: list[Text] = []
     for _ in range(60):
@@ -134,7 +134,7 @@ def test_many_tokens_in_little_memory(highest: int, tmp_path: Path) -> None:
 
 
 def test_counts_beyond_int32(tmp_path: Path) -> None:
-    """A count stops at the largest one that a file holds; the others keep their share of it."""
+    """The best count is limited to int32; the others are scaled in proportion."""
     text = [1, 2] * 3 + [1, 3]
     count([(text, 0)], tmp_path / "0.run", 1, 1)
     for i in range(30):  # the same run twice is twice the counts
@@ -158,20 +158,20 @@ def test_a_tie_at_the_largest_count_is_broken_downwards(tmp_path: Path) -> None:
 
 def bad_adds() -> list[tuple[str, list[int], list[int], list[int]]]:
     return [
-        ("beyond the vocabulary", [1, 8, 1], [3], [0]),
-        ("beyond the vocabulary", [1, -1, 1], [3], [0]),
-        ("do not divide", [1, 2, 3], [2], [0]),
-        ("do not divide", [1, 2, 3], [4], [0]),
-        ("do not divide", [1, 2, 3], [2, 1, 3], [0, 0, 0]),
-        ("do not divide", [1, 2, 3], [3], [4]),
-        ("do not divide", [1, 2, 3], [3], [-1]),
-        ("do not divide", [1, 2, 3], [3], []),
-        ("no room", [1] * 100_000, [100_000], [0]),
+        ("must be in range", [1, 8, 1], [3], [0]),
+        ("must be in range", [1, -1, 1], [3], [0]),
+        ("must divide", [1, 2, 3], [2], [0]),
+        ("must divide", [1, 2, 3], [4], [0]),
+        ("must divide", [1, 2, 3], [2, 1, 3], [0, 0, 0]),
+        ("must divide", [1, 2, 3], [3], [4]),
+        ("must divide", [1, 2, 3], [3], [-1]),
+        ("must divide", [1, 2, 3], [3], []),
+        ("must fit the room", [1] * 100_000, [100_000], [0]),
     ]
 
 
 @pytest.mark.parametrize(("what", "tokens", "ends", "contexts"), bad_adds())
-def test_what_cannot_be_counted_changes_nothing(
+def test_a_refused_add_changes_nothing(
     what: str, tokens: list[int], ends: list[int], contexts: list[int], tmp_path: Path
 ) -> None:
     counter = NgramCounter(1, 2, largest_token=7, memory_bytes=64 << 10)
@@ -186,7 +186,7 @@ def test_what_cannot_be_counted_changes_nothing(
 
 
 def test_ids_are_int32_and_are_not_made_so() -> None:
-    """An id that does not fit would count as another one."""
+    """A conversion would change an id that does not fit."""
     counter = NgramCounter(1, 1, memory_bytes=1 << 20)
     none = np.zeros(1, np.int64)
     with pytest.raises(TypeError):
@@ -198,7 +198,7 @@ def test_ids_are_int32_and_are_not_made_so() -> None:
     [(0, 1, 9, 1 << 20), (2, 1, 9, 1 << 20), (1, 17, 9, 1 << 20), (1, 4, -1, 1 << 20), (1, 4, 2**31, 1 << 20),
      (1, 4, 9, 1000), (1, 16, MOST, 100_000)],
 )  # fmt: skip
-def test_no_such_counter(lowest: int, highest: int, largest: int, memory: int) -> None:
+def test_invalid_counter_arguments_are_refused(lowest: int, highest: int, largest: int, memory: int) -> None:
     with pytest.raises(InvalidInputError):
         NgramCounter(lowest, highest, largest_token=largest, memory_bytes=memory)
 
@@ -209,7 +209,9 @@ def test_no_such_counter(lowest: int, highest: int, largest: int, memory: int) -
      (3, 4, False, 9, 8), (3, 4, False, -1, 8), (3, 4, False, 0, 2**31 + 1),
      (3, 4, False, 2**63 - 1, 2**63 - 1)],
 )  # fmt: skip
-def test_no_such_tally(order: int, slots: int, totals: bool, first: int, end: int, tmp_path: Path) -> None:
+def test_invalid_tally_arguments_are_refused(
+    order: int, slots: int, totals: bool, first: int, end: int, tmp_path: Path
+) -> None:
     count([([1, 2, 3, 4, 5, 6], 0)], tmp_path / "a.run", 2, 3)
     wanted = TallyOutput(str(tmp_path / "o"), order, slots, totals=totals)
     with pytest.raises(InvalidInputError):
@@ -217,11 +219,11 @@ def test_no_such_tally(order: int, slots: int, totals: bool, first: int, end: in
     assert not (tmp_path / "o").exists()
 
 
-def test_nothing_to_merge_and_no_part(tmp_path: Path) -> None:
+def test_zero_runs_and_zero_parts_are_refused(tmp_path: Path) -> None:
     count([([1, 2], 0)], tmp_path / "a.run", 1, 1)
-    with pytest.raises(InvalidInputError, match="no run"):
+    with pytest.raises(InvalidInputError, match="runs must not be empty"):
         tally_runs([], [TallyOutput(str(tmp_path / "o"), 1)])
-    with pytest.raises(InvalidInputError, match="no part"):
+    with pytest.raises(InvalidInputError, match="parts must be at least 1"):
         split_runs([tmp_path / "a.run"], 0)
 
 
@@ -236,7 +238,7 @@ def test_a_cancelled_merge_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a.run"]
 
 
-def test_where_records_begin() -> None:
+def test_record_starts() -> None:
     words = np.array([7, -1, 1, 5, 9, 8, -1, 2, 5, 1, 6, 1, 3], np.int32)
     assert record_starts(words, 3).tolist() == [0, 5, 12]  # the last is cut off
     for followers in (0, -1, 2, MOST):

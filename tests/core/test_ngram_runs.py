@@ -1,4 +1,4 @@
-"""Runs that are damaged, cut off, foreign or hostile, and disks without room."""
+"""Damaged, truncated, foreign and hostile runs, and full disks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.ngram_oracle import MOST, add, count
-from support.small_disk import files_up_to
 
 from suffixsvc.core import _ext
 from suffixsvc.core.ngram_count import (
@@ -25,6 +23,8 @@ from suffixsvc.errors import (
     StoreError,
     StoreFullError,
 )
+from support.ngram_oracle import MOST, add, count
+from support.small_disk import files_up_to
 
 HEADER = struct.Struct("<8s6I2Q")
 CRC_AT = 28
@@ -37,7 +37,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def uses(run: Path) -> list[Callable[[], object]]:
-    """Everything that reads a run; where it writes one, beside it."""
+    """All operations that read a run; their outputs are written beside it."""
     return [
         lambda: check_run(run),
         lambda: run_tokens(run),
@@ -48,7 +48,7 @@ def uses(run: Path) -> list[Callable[[], object]]:
 
 
 def outcome(use: Callable[[], object]) -> str:
-    """The error of a store that came of it, "" = none; anything else is the test's failure."""
+    """The name of the store error that an operation raises, or ""; any other exception fails the test."""
     try:
         use()
     except StoreError as error:
@@ -57,7 +57,7 @@ def outcome(use: Callable[[], object]) -> str:
 
 
 def with_sum(raw: bytes) -> bytes:
-    """The same with the checksum that it should have."""
+    """The run with a correct checksum."""
     header = bytearray(raw[: HEADER.size])
     header[CRC_AT : CRC_AT + 4] = bytes(4)
     crc = _ext.crc32c(bytes(HEADER.size) + raw[HEADER.size :] + bytes(header))
@@ -91,7 +91,7 @@ def test_a_run_that_was_cut_off_is_refused_by_everything(run: Path) -> None:
     assert {outcome(use) for use in uses(run)} == {"StoreCorruptError"}
 
 
-def test_what_is_no_run(run: Path, tmp_path: Path) -> None:
+def test_files_that_are_not_runs_are_refused(run: Path, tmp_path: Path) -> None:
     run.write_bytes(b"{}\n" * 99)
     assert {outcome(use) for use in uses(run)} == {"StoreCorruptError"}
     for missing in (tmp_path / "missing.run", tmp_path):
@@ -104,22 +104,22 @@ def test_runs_of_different_shape_do_not_mix(run: Path, tmp_path: Path) -> None:
     for lowest, highest, largest in ((1, 4, MOST), (2, 3, MOST), (1, 3, 100)):
         other = NgramCounter(lowest, highest, largest_token=largest, memory_bytes=1 << 20)
         other.spill(tmp_path / "other.run")
-        with pytest.raises(InvalidInputError, match="counts something else"):
+        with pytest.raises(InvalidInputError, match="must have the shape"):
             combine_runs([run, tmp_path / "other.run"], tmp_path / "both.run")
     assert not (tmp_path / "both.run").exists()
 
 
 @pytest.mark.parametrize("words", [0, 1, 2, 4, 5, 9, 10])
 def test_a_header_of_other_words_is_refused(words: int, run: Path) -> None:
-    """Of runs of one shape and keys of another width, one was read with the width of the other."""
+    """A run whose header had another key width was read with the width of the first run."""
     fields = list(HEADER.unpack(run.read_bytes()[: HEADER.size]))
     fields[2], fields[7] = words, 3
     run.write_bytes(with_sum(HEADER.pack(*fields) + bytes(3 * (8 * words + 4))))
     assert {outcome(use) for use in uses(run)} == {"StoreCorruptError"}
 
 
-def test_a_run_in_no_order_is_read_to_its_end(run: Path) -> None:
-    """The last entry wanted was found in front of the first, and what is not there was read."""
+def test_an_unsorted_run_is_read_to_its_end(run: Path) -> None:
+    """In an unsorted run the end was found before the start, and memory beyond the buffer was read."""
     raw = run.read_bytes()
     entries = [raw[at : at + 28] for at in range(48, len(raw), 28)]
     for order in (entries[::-1], entries[2:] + entries[:2], sorted(entries, key=lambda each: each[::-1])):
@@ -152,7 +152,7 @@ def test_a_disk_without_room_costs_nothing_that_was_counted(tmp_path: Path) -> N
 
 
 def test_no_room_for_one_of_two_files_leaves_none(tmp_path: Path) -> None:
-    """The first one, which had its room, used to stay."""
+    """The first file, which had been written, was left."""
     count([([i, i + 1, i % 7], 0) for i in range(2000)], tmp_path / "a.run", 1, 2)
     few = TallyOutput(str(tmp_path / "few"), 1, min_count=100)
     many = TallyOutput(str(tmp_path / "many"), 2)

@@ -1,4 +1,4 @@
-"""Segment files: golden bytes, damage of every kind, interrupted writing."""
+"""Segment files: golden bytes, damage, interrupted writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from random import Random
 
 import pytest
 from segment_child import GOLDEN_TEXTS, SEALED, text
-from support.segment_oracle import SegmentOracle
 
 from suffixsvc.core import _ext
 from suffixsvc.core.segments import (
@@ -34,13 +33,14 @@ from suffixsvc.errors import (
     StoreForeignError,
     StoreFullError,
 )
+from support.segment_oracle import SegmentOracle
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "segment"
 HEADER = 512
 
 
 def fill(path: Path, n: int = 3_000, seed: int = 1) -> list[SegmentText]:
-    """A segment with hubs, duplicates and several texts an output."""
+    """A segment with hubs, duplicates and several texts per output."""
     random = Random(seed)
     texts = [
         text([random.choice([1, 2, 3, 2**31 - 1]) for _ in range(n // 6)], random.choice([0, 3, 64]), lsn)
@@ -51,8 +51,8 @@ def fill(path: Path, n: int = 3_000, seed: int = 1) -> list[SegmentText]:
     return texts
 
 
-def put_right(raw: bytes) -> bytes:
-    """Damage with all checksums made good again: only what the fields mean can give it away."""
+def repair_checksums(raw: bytes) -> bytes:
+    """Correct all checksums of a damaged file, so that only the meaning of its fields reveals the damage."""
     (file_bytes,) = struct.unpack_from("<Q", raw, 24)
     size = min(len(raw), file_bytes)
     # blocks and sums: the number of blocks b solves data + 4 b = size
@@ -68,14 +68,14 @@ def put_right(raw: bytes) -> bytes:
 
 
 def use(path: Path) -> str:
-    """Everything one can do with a file; how it went: "sound", or the name of the typed error."""
+    """Call all operations of a file; returns "sound" or the name of the typed error."""
     try:
         segment = Segment(path, [2])
         for context in ([1, 2], [3, 2**31 - 1, 1, 2, 3], [5, 5, 5], [9], [2] * 70):
-            for rung in segment.look(context, width=8, tokens=[1, 2, 5]):
-                assert 1 <= rung.length <= 64
-                assert all(token >= 0 for token, _ in rung.strongest)
-        segment.settle()
+            for level in segment.query(context, width=8, tokens=[1, 2, 5]):
+                assert 1 <= level.length <= 64
+                assert all(token >= 0 for token, _ in level.strongest)
+        segment.correct_hubs()
         merge_segments(path.with_name("merged"), [segment])
         segment.check()
     except (StoreCorruptError, StoreForeignError) as error:
@@ -104,10 +104,10 @@ def test_the_golden_file_reads_back() -> None:
     segment = Segment(GOLDEN / "v1.seg")
     segment.check()
     assert segment.outputs() == [41, 42, 43]
-    (two, one) = segment.look([100, 200], [1, 2], tokens=[300, 700])
+    (two, one) = segment.query([100, 200], [1, 2], tokens=[300, 700])
     assert (two.length, two.entries, two.total, two.strongest) == (2, 1, 2, [(300, 2)])
     assert (one.length, one.entries, one.total, one.votes, one.newest) == (1, 2, 3, [3, 0], (300, 43))
-    (edges,) = segment.look([2**31 - 1, 0, 2**31 - 1], [3])
+    (edges,) = segment.query([2**31 - 1, 0, 2**31 - 1], [3])
     assert (edges.length, edges.total, edges.newest) == (3, 2, (0, 43))
     stats = segment.stats()
     assert (stats.first_lsn, stats.last_lsn, stats.tokens, stats.texts, stats.occurrences) == (
@@ -146,7 +146,7 @@ def test_every_flipped_byte_of_the_header_is_refused(tmp_path: Path) -> None:
                 Segment(path)
 
 
-def test_header_fields_that_lie_with_a_good_checksum(tmp_path: Path) -> None:
+def test_wrong_header_fields_with_a_correct_checksum(tmp_path: Path) -> None:
     path = tmp_path / "x.seg"
     fill(path)
     sound = path.read_bytes()
@@ -159,19 +159,19 @@ def test_header_fields_that_lie_with_a_good_checksum(tmp_path: Path) -> None:
             struct.pack_into("<I", raw, 508, _ext.crc32c(bytes(raw[:508])))
             path.write_bytes(raw)
             outcome = use(path)
-            # 60: from what count on contexts are hubs, which is no lie where none was seen so often.
+            # 60: hub_min, which has no effect if no context was seen that often.
             assert outcome != "sound" or at == 60, (at, lie)
             if at == 8:
                 assert outcome == "StoreForeignError"
 
 
 def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
-    """Wherever a byte is flipped: an error or, until the block is looked at, right answers."""
+    """Any flipped byte gives an error or, until its block is read, correct answers."""
     path = tmp_path / "x.seg"
     texts = fill(path)
     sound = path.read_bytes()
     oracle = SegmentOracle([(t.token_ids.tolist(), t.context, t.output_id) for t in texts], {2})
-    truth = [(r.length, r.votes.total()) for r in oracle.look([1, 2, 3])]
+    truth = [(r.length, r.votes.total()) for r in oracle.query([1, 2, 3])]
     random = Random(12)
     for at in [*range(HEADER, HEADER + 64), *(random.randrange(HEADER, len(sound)) for _ in range(300))]:
         raw = bytearray(sound)
@@ -181,16 +181,16 @@ def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
             segment = Segment(path, [2])
         except SegmentCorruptError:
             continue
-        found = segment.look([1, 2, 3])
+        found = segment.query([1, 2, 3])
         assert [(r.length, r.total) for r in found] == truth or (segment.corrupt and not found)
         with pytest.raises(SegmentCorruptError):
             segment.check()
         assert segment.corrupt
-        assert segment.look([1, 2, 3]) == []
+        assert segment.query([1, 2, 3]) == []
 
 
-def test_damage_under_good_checksums_never_crashes(tmp_path: Path) -> None:
-    """Random bytes anywhere, checksums put right: a typed error, or answers of the right shape."""
+def test_damage_with_correct_checksums_never_crashes(tmp_path: Path) -> None:
+    """Random bytes anywhere, with correct checksums: a typed error, or well-formed answers."""
     path = tmp_path / "x.seg"
     fill(path)
     sound = path.read_bytes()
@@ -201,16 +201,16 @@ def test_damage_under_good_checksums_never_crashes(tmp_path: Path) -> None:
         for _ in range(random.choice([1, 1, 2, 20])):
             at = random.randrange(HEADER, len(raw))
             raw[at] = random.choice([0, 1, 255, random.randrange(256)])
-        path.write_bytes(put_right(bytes(raw)))
+        path.write_bytes(repair_checksums(bytes(raw)))
         outcomes.add(use(path))
     assert outcomes <= {"sound", "SegmentCorruptError"}
     assert "SegmentCorruptError" in outcomes
 
 
-def test_putting_right_a_sound_file_changes_nothing(tmp_path: Path) -> None:
+def test_repairing_a_sound_file_changes_nothing(tmp_path: Path) -> None:
     fill(tmp_path / "x.seg")
     raw = (tmp_path / "x.seg").read_bytes()
-    assert put_right(raw) == raw
+    assert repair_checksums(raw) == raw
 
 
 def test_every_truncation_is_refused(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
         with pytest.raises((SegmentCorruptError, StoreForeignError)):
             Segment(path)
     path.write_bytes(sound + b"\0")
-    with pytest.raises(SegmentCorruptError, match="wrong length"):
+    with pytest.raises(SegmentCorruptError, match="length does not match"):
         Segment(path)
 
 
@@ -231,7 +231,7 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
     [
         (b"", StoreForeignError, "not a segment"),
         (b"SQLite format 3\0" + bytes(600), StoreForeignError, "not a segment"),
-        (b"SXSEG\r\n\x1a", SegmentCorruptError, "cut short"),
+        (b"SXSEG\r\n\x1a", SegmentCorruptError, "truncated"),
         (b"SXSEG\n\x1a" + bytes(600), StoreForeignError, "not a segment"),  # line ends were converted
     ],
 )
@@ -286,9 +286,9 @@ def test_bad_texts_are_refused_and_leave_nothing(tmp_path: Path, bad: SegmentTex
 
 
 @pytest.mark.parametrize("orders", [[0], [2, 1], [1, 1], [65], list(range(1, 13))])
-def test_orders_that_make_no_sense(orders: list[int]) -> None:
+def test_invalid_orders_are_refused(orders: list[int]) -> None:
     with pytest.raises(InvalidInputError):
-        Segment(GOLDEN / "v1.seg").look([1], orders)
+        Segment(GOLDEN / "v1.seg").query([1], orders)
 
 
 def test_a_cancelled_job_leaves_nothing(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_an_unwritable_folder(tmp_path: Path) -> None:
 
 @pytest.mark.crash
 def test_kill_while_building_never_shows_half_a_segment(tmp_path: Path) -> None:
-    """SIGKILL at random moments of seals and merges: the names hold whole segments or nothing."""
+    """SIGKILL at random moments of builds and merges: every name has a whole segment or no file."""
     random = Random(21)
     leftovers = 0
     for _ in range(12):
@@ -351,7 +351,9 @@ def busy_segment(tmp_path: Path) -> Segment:
     return Segment(tmp_path / "x.seg")
 
 
-def test_readers_while_others_forget_settle_check_and_merge(busy_segment: Segment, tmp_path: Path) -> None:
+def test_concurrent_readers_forgets_corrections_checks_and_merges(
+    busy_segment: Segment, tmp_path: Path
+) -> None:
     segment = busy_segment
     stop = threading.Event()
     failures: list[str] = []
@@ -360,9 +362,9 @@ def test_readers_while_others_forget_settle_check_and_merge(busy_segment: Segmen
         random = Random()
         while not stop.is_set():
             context = [random.choice([1, 2, 3]) for _ in range(6)]
-            for rung in segment.look(context, tokens=[1, 2, 3]):
-                if rung.total > 22_000 or sum(rung.votes) > 22_000:
-                    failures.append(f"{rung}")
+            for level in segment.query(context, tokens=[1, 2, 3]):
+                if level.total > 22_000 or sum(level.votes) > 22_000:
+                    failures.append(f"{level}")
 
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
@@ -371,11 +373,11 @@ def test_readers_while_others_forget_settle_check_and_merge(busy_segment: Segmen
         segment.forget([lsn])
         merge_segments(tmp_path / "merged.seg", [segment])
         Segment(tmp_path / "merged.seg").check()
-        segment.settle()
+        segment.correct_hubs()
         segment.check()
     stop.set()
     for reader in readers:
         reader.join()
     assert failures == []
-    assert segment.look([1, 2]) == []
+    assert segment.query([1, 2]) == []
     assert segment.outputs() == []

@@ -1,4 +1,4 @@
-"""Sealed segments against a brute-force oracle: every query, hurtful inputs, forgetting, merging."""
+"""Sealed segments, compared with a brute-force oracle: queries, adversarial inputs, forgetting, merging."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import hurtful
-from support.segment_oracle import ORDERS, SegmentOracle
 
 from suffixsvc.core.segments import Segment, SegmentText, build_segment, merge_segments
+from support import adversarial_inputs
+from support.segment_oracle import ORDERS, SegmentOracle
 
 #: tokens, context, output id
 Text = tuple[list[int], int, int]
@@ -38,36 +38,36 @@ def sealed(folder: Path, texts: Sequence[Text], hub_min: int = 0, name: str = "o
 def require_equal(
     segment: Segment, oracle: SegmentOracle, context: Sequence[int], orders: Sequence[int] = ORDERS
 ) -> None:
-    """Everything that can be asked about one position."""
+    """Compare all queries for one position."""
     alphabet = sorted({t for tokens, _ in oracle.texts for t in tokens})[:8]
-    asked = [*alphabet, 12345]
+    queried = [*alphabet, 12345]
     hub_min = segment.stats().hub_min
-    rungs = segment.look(list(context), orders, width=8, tokens=asked)
-    truth = oracle.look(context, orders)
-    assert [(r.length, r.entries, r.total) for r in rungs] == [
+    levels = segment.query(list(context), orders, width=8, tokens=queried)
+    truth = oracle.query(context, orders)
+    assert [(r.length, r.entries, r.total) for r in levels] == [
         (r.length, len(r.places), r.votes.total()) for r in truth
     ], context
-    longer: list[int] = [0] * len(asked)
-    for rung, true in zip(rungs, truth, strict=True):
-        if oracle.forgotten and rung.entries >= hub_min:
-            # The eight strongest of before, with the votes that are left, as long as one has any.
-            assert all(true.votes[t] == v for t, v in rung.strongest)
-            assert rung.strongest
+    longer: list[int] = [0] * len(queried)
+    for level, true in zip(levels, truth, strict=True):
+        if oracle.forgotten and level.entries >= hub_min:
+            # The eight strongest before forgetting, with their remaining votes, while any is left.
+            assert all(true.votes[t] == v for t, v in level.strongest)
+            assert level.strongest
         else:
-            assert rung.strongest == true.strongest(8)
-        listed = dict(rung.strongest)
-        for token, got, more in zip(asked, rung.votes, longer, strict=True):
-            if rung.entries < hub_min or token in listed or len(true.votes) <= 8:
+            assert level.strongest == true.strongest(8)
+        listed = dict(level.strongest)
+        for token, got, more in zip(queried, level.votes, longer, strict=True):
+            if level.entries < hub_min or token in listed or len(true.votes) <= 8:
                 assert got == true.votes[token]
             else:
                 assert more <= got <= true.votes[token]
         place = max(true.newest_place.values())
-        assert rung.newest == (oracle.texts[place[0]][0][place[1]], oracle.ages[place[0]])
-        longer = rung.votes
+        assert level.newest == (oracle.texts[place[0]][0][place[1]], oracle.ages[place[0]])
+        longer = level.votes
 
 
 def contexts_of(texts: Sequence[Text], random: Random, n: int) -> Iterator[list[int]]:
-    """Prefixes of texts, changed ones, pieces of two texts, and strangers."""
+    """Prefixes of texts, modified ones, combinations of two texts, and unrelated contexts."""
     for _ in range(n):
         tokens = list(random.choice(texts)[0])
         context = tokens[: random.randint(0, len(tokens))]
@@ -130,7 +130,7 @@ def test_a_segment_answers_as_brute_force_does(
         for context in contexts_of(texts, random, 2):  # hubs are sampled: exact here, they are small
             require_equal(segment, oracle, context, orders)
         if random.random() < 0.7:
-            assert segment.settle() == 0
+            assert segment.correct_hubs() == 0
             for context in contexts_of(texts, random, 2):
                 require_equal(segment, oracle, context, orders)
     segment.check()
@@ -150,7 +150,7 @@ def test_merging_gives_what_building_the_union_gives(
     folder: Path, parts: list[list[Text]], forgotten: set[int], hub_min: int, seed: int
 ) -> None:
     """Byte for byte without tombstones; with them, what a segment of the rest answers."""
-    # Every output is sealed once: ids of the parts are kept apart, but not in order.
+    # Every output is sealed once: ids of the parts are disjoint, but not ordered.
     shift = list(range(0, 20 * len(parts), 20))
     Random(seed).shuffle(shift)
     parts = [[(t, c, lsn + by) for t, c, lsn in part] for part, by in zip(parts, shift, strict=True)]
@@ -174,45 +174,46 @@ def test_merging_gives_what_building_the_union_gives(
     oracle = SegmentOracle(union)
     oracle.forgotten = forgotten
     for context in contexts_of(union, random, 4):
-        got = rest.look(context, width=8)
-        truth = oracle.look(context)
+        got = rest.query(context, width=8)
+        truth = oracle.query(context)
         assert [r.total for r in got[:1]] == [r.votes.total() for r in truth[:1]]
         assert [r.length for r in got[:1]] == [r.length for r in truth[:1]]
 
 
-@pytest.mark.parametrize("name", sorted(hurtful.ALL))
-def test_hurtful_inputs(folder: Path, name: str) -> None:
-    """Segments with real hubs; positions of the texts themselves, so that long matches are asked about."""
+@pytest.mark.parametrize("name", sorted(adversarial_inputs.ALL))
+def test_adversarial_inputs(folder: Path, name: str) -> None:
+    """Segments with real hubs, queried at positions of their own texts, which gives long matches."""
     random = Random(f"segment {name}")
     texts: list[Text] = [
-        (hurtful.ALL[name](n, random), c, i) for i, (n, c) in enumerate([(700, 0), (300, 9), (5, 1)])
+        (adversarial_inputs.ALL[name](n, random), c, i)
+        for i, (n, c) in enumerate([(700, 0), (300, 9), (5, 1)])
     ]
     segment, oracle = sealed(folder, texts), SegmentOracle(texts)
     segment.check()
     for context in contexts_of(texts, random, 12):
         require_equal(segment, oracle, context)
     segment.forget([0])
-    segment.settle()
+    segment.correct_hubs()
     oracle.forgotten.add(0)
     for context in contexts_of(texts, random, 6):
         require_equal(segment, oracle, context)
 
 
-@pytest.mark.parametrize("name", sorted(hurtful.ALL))
-def test_large_hurtful_inputs_build_and_check(folder: Path, name: str) -> None:
+@pytest.mark.parametrize("name", sorted(adversarial_inputs.ALL))
+def test_large_adversarial_inputs_build_and_check(folder: Path, name: str) -> None:
     random = Random(f"large {name}")
-    texts = [(hurtful.ALL[name](60_000, random), 0, i) for i in range(3)]
+    texts = [(adversarial_inputs.ALL[name](60_000, random), 0, i) for i in range(3)]
     segment = sealed(folder, texts)
     segment.check()
     stats = segment.stats()
     assert stats.tokens == 60_000 * stats.texts
-    # What a token costs, without what is there once for every different id.
+    # Bytes per token, without those per distinct id.
     assert (stats.file_bytes - 8 * stats.alphabet - 8192) / stats.tokens <= 12
 
 
 @pytest.mark.parametrize("ids", [3, 300, 70_000])
 def test_every_width_of_codes(folder: Path, ids: int) -> None:
-    """Two bytes up to 65,535 different ids, three beyond."""
+    """Two bytes up to 65,535 distinct ids, three beyond."""
     random = Random(ids)
     every = random.sample(range(2**31), ids)
     texts: list[Text] = [([random.choice(every) for _ in range(90)], 10, i) for i in range(4)]
@@ -228,7 +229,7 @@ def test_every_width_of_codes(folder: Path, ids: int) -> None:
 
 
 def test_large_intervals_are_estimated_from_samples_when_hubs_are_stale(folder: Path) -> None:
-    """A context seen 20,000 times, followed by three tokens in known shares; a tenth of it is forgotten."""
+    """A context seen 20,000 times with three followers in known shares; a tenth of it is forgotten."""
     random = Random(3)
     texts: list[Text] = []
     for lsn in range(10):
@@ -237,27 +238,27 @@ def test_large_intervals_are_estimated_from_samples_when_hubs_are_stale(folder: 
             tokens += [1, random.choices([2, 3, 4], [6, 3, 1])[0]]
         texts.append((tokens, 0, lsn))
     segment = sealed(folder, texts)
-    exact = segment.look([1], tokens=[2, 3, 4])[0]
+    exact = segment.query([1], tokens=[2, 3, 4])[0]
     assert exact.total == 20_000
     segment.forget([9])
-    stale = segment.look([1], tokens=[2, 3, 4])[0]
+    stale = segment.query([1], tokens=[2, 3, 4])[0]
     assert abs(stale.total - 18_000) < 3_000
     assert stale.strongest[0][0] == 2
     for before, now in zip(exact.votes, stale.votes, strict=True):
         assert abs(now - 0.9 * before) < 5_000
-    assert segment.settle(0) == 1
-    assert segment.settle() == 0
-    settled = segment.look([1], tokens=[2, 3, 4])[0]
+    assert segment.correct_hubs(0) == 1
+    assert segment.correct_hubs() == 0
+    corrected = segment.query([1], tokens=[2, 3, 4])[0]
     counted = [sum(t[i + 1] == v for t, _, _ in texts[:9] for i in range(0, 4_000, 2)) for v in (2, 3, 4)]
-    assert settled.votes == counted
-    assert settled.total == 18_000
-    assert settled.newest == (texts[8][0][-1], 8)
+    assert corrected.votes == counted
+    assert corrected.total == 18_000
+    assert corrected.newest == (texts[8][0][-1], 8)
 
 
 def test_an_empty_segment(folder: Path) -> None:
     segment = sealed(folder, [])
     segment.check()
-    assert segment.look([1, 2, 3]) == []
+    assert segment.query([1, 2, 3]) == []
     assert segment.outputs() == []
     source = sealed(folder, [([1, 2, 3], 0, 5)], name="source.seg")
     source.forget([5])

@@ -1,4 +1,4 @@
-"""What a namespace that has seen nothing starts from."""
+"""Starting weights of new namespaces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUM_COUNTERS = 2 * (19_936 + 24)
 
 
 def taught() -> Learner:
-    """A learner that saw a text twice."""
+    """A learner trained on a text twice."""
     with SuffixCache(starting_weights=b"") as cache:
         space = cache.namespace("a")
         for _ in range(2):
@@ -59,9 +59,8 @@ def resident_bytes() -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="measured with /proc")
 def test_a_namespace_that_nothing_was_drafted_in_takes_no_memory_for_weights() -> None:
-    """Every namespace had tables of 266 KiB from its creation on, also those that one open session had made
-    and nobody ever used: 2000 of them took half a gigabyte, at every start again. Now they read the shared
-    starting weights until something is learned."""
+    """Every namespace had tables of 266 KiB from its creation on, used or not: 2000 of them took half a
+    gigabyte after every start. They read the shared starting weights until something is learned."""
     with SuffixCache() as cache:
         cache.namespace("first")
         gc.collect()
@@ -87,7 +86,7 @@ def test_a_learner_copies_the_shared_weights_when_it_first_learns() -> None:
 
 
 def test_drafts_are_those_of_a_learner_that_was_given_the_weights() -> None:
-    """Bit for bit, while it reads the shared weights, while it copies them, and later."""
+    """Bit for bit: while a learner reads the shared weights, while it copies them, and later."""
     rng = np.random.default_rng(5)
     given = Learner()
     assert given.load(new_learner().save())
@@ -102,7 +101,7 @@ def test_drafts_are_those_of_a_learner_that_was_given_the_weights() -> None:
             for i in range(40, 300, 3):
                 draft = draft_from(session, 16, curve, tree=i % 2 == 0)
                 seen.append([np.asarray(column).tobytes() for column in (draft.token_ids, draft.probs)])
-                session.account(1.1, 3)
+                session.record_step(1.1, 3)
                 session.append(text[i : i + 3], True)
         drafts.append((seen, learner.save()))
     assert drafts[0] == drafts[1]

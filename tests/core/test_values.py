@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from suffixsvc_client.costs import CostEncoder
 
 from suffixsvc import wire
 from suffixsvc.errors import InvalidCostError, InvalidTokensError
-from suffixsvc.values import MAX_TOKEN_ID, CostMemo, as_cost_curve, as_token_array
+from suffixsvc.values import MAX_TOKEN_ID, CostCurveCache, as_cost_curve, as_token_array
+from suffixsvc_client.protocol.costs import CostEncoder
 
 CURVE = np.array([0, 1, 1.5, 2.5], np.float32)
 FROZEN = CURVE.copy()
@@ -24,7 +24,7 @@ COSTS: list[Any] = [
 
 @pytest.mark.parametrize("last", COSTS, ids=repr)
 def test_a_known_cost_is_what_checking_it_again_gives(last: Any) -> None:
-    memo, encoder = CostMemo(), CostEncoder()
+    memo, encoder = CostCurveCache(), CostEncoder()
     for cost in (last, *(c for other in COSTS for c in (other, last))):
         for width in (2, 5):
             assert memo.curve(cost, width).tolist() == as_cost_curve(cost, width)[: width + 1].tolist()
@@ -34,7 +34,7 @@ def test_a_known_cost_is_what_checking_it_again_gives(last: Any) -> None:
 
 
 def test_costs_that_take_turns_are_worked_out_once() -> None:
-    memo = CostMemo()
+    memo = CostCurveCache()
     asked = [(0.02, 16), (0.02, 0), (CURVE, 2)]
     first = [memo.curve(cost, width) for cost, width in asked]
     for (cost, width), known in zip(asked, first, strict=True):
@@ -46,7 +46,7 @@ def test_costs_that_take_turns_are_worked_out_once() -> None:
 
 @pytest.mark.parametrize("freeze", [False, True])
 def test_a_curve_that_was_written_to_is_another_one(freeze: bool) -> None:
-    memo, encoder = CostMemo(), CostEncoder()
+    memo, encoder = CostCurveCache(), CostEncoder()
     curve = CURVE.copy()
     behind = curve[:]
     curve.setflags(write=not freeze)
@@ -63,7 +63,7 @@ def test_a_curve_that_was_written_to_is_another_one(freeze: bool) -> None:
 
 
 def test_a_cost_that_was_refused_is_refused_again() -> None:
-    memo, encoder = CostMemo(), CostEncoder()
+    memo, encoder = CostCurveCache(), CostEncoder()
     for _ in range(2):
         with pytest.raises(InvalidCostError):
             memo.curve(float("nan"), 4)

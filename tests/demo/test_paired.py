@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from suffixsvc_bench.demo.paired import Pairing, Timing, median_ratio, speed
 
 
@@ -31,6 +32,6 @@ def test_equal_calls_have_no_spread() -> None:
     assert interval.low == interval.high == pytest.approx(1.2)
 
 
-def test_nothing_measured_is_nothing_said() -> None:
+def test_no_calls_have_no_ratio() -> None:
     assert median_ratio([]) is None
     assert speed([]) == 0.0

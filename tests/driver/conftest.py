@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from suffixsvc_driver.targets import llama_grammar
-from suffixsvc_driver.targets.llama import LlamaTarget
+
+from suffixsvc_driver.targets.llama import grammar as llama_grammar
+from suffixsvc_driver.targets.single import LlamaTarget
 from support.targets import WIDTH_INDEPENDENT
 from support.tiny_gguf import write_tiny_llama
 
 
 @pytest.fixture(autouse=True)
-def patient_grammars(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Grammars look at a draft for as long as it takes: how much of one is permitted does not depend on the
-    machine's load."""
-    monkeypatch.setattr(llama_grammar, "_PATIENCE", math.inf)
+def unlimited_grammar_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the time limit of checking drafts, so that results do not depend on the load of the machine."""
+    monkeypatch.setattr(llama_grammar, "_TIME_LIMIT", math.inf)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Curves, policies, trust, chains, vocabularies, slots: the driver's small pure parts."""
+"""Curves, policies, calibrator, chains, vocabularies, slots: the driver's small pure parts."""
 
 from __future__ import annotations
 
@@ -9,18 +9,24 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from suffixsvc_driver.chain import clean_chain, common_prefix
-from suffixsvc_driver.curve import CostCurve
-from suffixsvc_driver.events import Feedback
-from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
-from suffixsvc_driver.policy import Headroom, RunningRate, best_ask, best_prefix, weigh_prefixes
-from suffixsvc_driver.targets.slots import SlotCache
-from suffixsvc_driver.trust import Trust
-from suffixsvc_driver.vocabulary import Vocabulary, check_vocabulary
 
 from suffixsvc.errors import InvalidCostError, VocabularyMismatchError
 from suffixsvc.fingerprint import tokenizer_fingerprint
 from suffixsvc.types import Draft, DraftSource
+from suffixsvc_driver.cost.curve import CostCurve
+from suffixsvc_driver.drafts.chain import clean_chain, common_prefix
+from suffixsvc_driver.drafts.events import Feedback
+from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
+from suffixsvc_driver.policy.calibration import Calibrator
+from suffixsvc_driver.policy.chain_gain import (
+    Headroom,
+    RunningRate,
+    best_prefix,
+    best_query,
+    evaluate_prefixes,
+)
+from suffixsvc_driver.targets.slots import SlotCache
+from suffixsvc_models.vocabulary import Vocabulary, check_vocabulary
 
 # -- curves
 
@@ -29,12 +35,12 @@ from suffixsvc.types import Draft, DraftSource
     "costs",
     [(), (0,), (0, 2.0), (0, 1, math.nan), (0, 1, math.inf), (0, 1, -0.1)],
 )
-def test_curves_that_make_no_sense(costs: tuple[float, ...]) -> None:
+def test_invalid_curves(costs: tuple[float, ...]) -> None:
     with pytest.raises(InvalidCostError):
         CostCurve(costs)
 
 
-def test_a_width_nobody_measured_is_no_bargain() -> None:
+def test_an_unmeasured_width_is_not_cheap() -> None:
     curve = CostCurve.from_samples({1: 1.0, 2: 1.9, 4: 2.5, 8: 6.0, 12: 5.0}, seconds_per_step=0.03)
     assert curve.costs == (0, 1, 1.9, 2.5, 2.5, 6, 6, 6, 6, 6, 6, 6, 5)
     assert curve.padded_width(5, 100) == 12
@@ -65,7 +71,7 @@ curves = st.lists(st.floats(0, 20), min_size=1, max_size=20).map(lambda c: CostC
     rate=st.floats(1, 5),
     limit=st.integers(0, 25),
     room=st.integers(1, 25),
-    beside=st.integers(0, 6),
+    other_tokens=st.integers(0, 6),
     replays=st.booleans(),
     given_tokens=st.integers(0, 4),
 )
@@ -75,21 +81,22 @@ def test_the_best_prefix_is_the_best(
     rate: float,
     limit: int,
     room: int,
-    beside: int,
+    other_tokens: int,
     replays: bool,
     given_tokens: int,
 ) -> None:
-    """Against trying every prefix in every width that holds it."""
-    headroom = Headroom(limit, room, beside, replays)
+    """Against all prefixes in all widths that hold them."""
+    headroom = Headroom(limit, room, other_tokens, replays)
     costs = [0.1 + 0.05 * (n - given_tokens) for n in range(1, max(len(probs), limit) + 1)]
     choice = best_prefix(probs, curve, rate, headroom, given=given_tokens, costs=costs)
-    base, best = 1 + beside, 0.0
-    widest = min(room + beside, curve.max_width)
+    base, best = 1 + other_tokens, 0.0
+    widest = min(room + other_tokens, curve.max_width)
     for n in range(given_tokens + 1, min(len(probs), limit) + 1):
         paths = [math.prod(probs[:i]) for i in range(n + 1)]
         again = 0.0
         if replays:
-            # accepted tokens 0 .. n - 1, then one that fails: batch and accepted tokens once more
+            # tokens 0 .. n - 1 accepted, then a rejected one: the batch and the accepted
+            # tokens are recomputed
             failing = [paths[i] * (1 - probs[i]) for i in range(n)]
             again = sum(p * (curve.cost(base + i + 1) - 1) for i, p in enumerate(failing))
         for width in range(base + n, widest + 1):
@@ -98,7 +105,7 @@ def test_the_best_prefix_is_the_best(
                 best = max(best, sum(paths[1:]) - rate * cost)
     assert choice.gain == pytest.approx(best)
     assert choice.length < choice.width <= max(1, room)
-    assert choice.width + beside <= max(1 + beside, curve.max_width)
+    assert choice.width + other_tokens <= max(1 + other_tokens, curve.max_width)
     assert choice.length <= min(limit, len(probs))
 
 
@@ -108,11 +115,11 @@ def test_the_best_prefix_is_the_best(
     rate=st.floats(1, 5),
     headroom=st.builds(Headroom, st.integers(0, 25), st.integers(1, 25), st.integers(0, 6), st.booleans()),
 )
-def test_what_is_weighed_is_what_was_chosen_from(
+def test_evaluated_prefixes_contain_the_best_one(
     probs: list[float], curve: CostCurve, rate: float, headroom: Headroom
 ) -> None:
     choice = best_prefix(probs, curve, rate, headroom)
-    weighed = weigh_prefixes(probs, curve, rate, headroom)
+    weighed = evaluate_prefixes(probs, curve, rate, headroom)
     assert max([0.0, *(each.gain for each in weighed)]) == choice.gain
     if choice.length:
         chosen = weighed[choice.length - 1]
@@ -125,16 +132,16 @@ def test_the_widest_step_that_can_pay() -> None:
     assert CostCurve((0, 1)).widest_paying == 1
 
 
-def test_asking_must_earn_its_price() -> None:
+def test_a_query_must_gain_its_cost() -> None:
     curve = CostCurve.linear(0.1, 16)
     room = Headroom(15, 100)
-    free = best_ask(1.0, curve, 1.0, room)
+    free = best_query(1.0, curve, 1.0, room)
     assert free.length == 15
-    assert best_ask(1.0, curve, 1.0, room, cost_per_token=0.95).length == 0
-    assert 0 < best_ask(0.5, curve, 1.0, room, cost_per_token=0.05).length < 6
-    # behind four tokens that nearly always come it is worth more than behind four that never do
-    sure = best_ask(0.5, curve, 1.0, room, after=[0.95] * 4, cost_per_token=0.05)
-    vain = best_ask(0.5, curve, 1.0, room, after=[0.05] * 4, cost_per_token=0.05)
+    assert best_query(1.0, curve, 1.0, room, cost_per_token=0.95).length == 0
+    assert 0 < best_query(0.5, curve, 1.0, room, cost_per_token=0.05).length < 6
+    # after four tokens that are nearly always accepted it gains more than after four that never are
+    sure = best_query(0.5, curve, 1.0, room, after=[0.95] * 4, cost_per_token=0.05)
+    vain = best_query(0.5, curve, 1.0, room, after=[0.05] * 4, cost_per_token=0.05)
     assert sure.length > 4
     assert vain.length == 0
 
@@ -148,19 +155,19 @@ def test_asking_must_earn_its_price() -> None:
 def test_suggested_tokens_save_the_passes_in_which_they_agree(
     acceptance: float, suggested: list[float], limit: int, rate: float
 ) -> None:
-    """Against the expectation over how many of them are what the layer would write."""
+    """Against the expectation over the number of suggested tokens that the layer would draft."""
     curve = CostCurve.linear(0.02, 32)
-    prices = {"cost_per_ask": 0.1, "cost_per_token": 0.05, "cost_per_read": 0.01}
-    choice = best_ask(acceptance, curve, rate, Headroom(limit, 100), suggested=suggested, **prices)
+    costs_of_query = {"cost_per_query": 0.1, "cost_per_token": 0.05, "cost_per_read": 0.01}
+    choice = best_query(acceptance, curve, rate, Headroom(limit, 100), suggested=suggested, **costs_of_query)
     best = 0.0
     for n in range(1, limit + 1):
-        looked_at = suggested[: n - 1]  # the pass that looks at them gives one token more
+        verified = suggested[: n - 1]  # the pass that verifies them drafts one token more
         passes = 0.0
-        for agreed in range(len(looked_at) + 1):
-            here = math.prod(looked_at[:agreed])
-            here *= 1.0 if agreed == len(looked_at) else 1.0 - looked_at[agreed]
+        for agreed in range(len(verified) + 1):
+            here = math.prod(verified[:agreed])
+            here *= 1.0 if agreed == len(verified) else 1.0 - verified[agreed]
             passes += here * (n - agreed)
-        cost = 0.1 + 0.05 * passes + 0.01 * len(looked_at) + curve.costs[n + 1] - 1.0
+        cost = 0.1 + 0.05 * passes + 0.01 * len(verified) + curve.costs[n + 1] - 1.0
         # where a suggested token is wrong, the layer is right half as often as elsewhere
         probs = [max(acceptance, p + (1.0 - p) * acceptance / 2) for p in suggested[:n]]
         probs += [acceptance] * (n - len(probs))
@@ -182,27 +189,29 @@ def test_the_running_rate_is_never_below_plain_decoding() -> None:
     assert rate.value == pytest.approx(4.0, rel=0.02)
 
 
-# -- trust
+# -- calibration
 
 
-def test_trust_starts_with_the_layers_word() -> None:
-    assert Trust().believe("any", 0.7, 3) == 0.7
+def test_calibration_starts_with_the_raw_probability() -> None:
+    assert Calibrator().calibrate("any", 0.7, 3) == 0.7
 
 
-def test_trust_learns_each_claim_and_each_layer() -> None:
-    trust = Trust()
+def test_calibration_by_layer_and_raw_probability() -> None:
+    calibrator = Calibrator()
     for i in range(400):
-        trust.learn("liar", 0.95, 0, False)
-        trust.learn("modest", 0.4, 0, i % 10 != 0)
-        trust.learn("deep", 0.9, min(i % 2 * 6, 6), i % 2 == 0)
-    assert trust.believe("liar", 0.95, 0) < 0.05
-    assert trust.believe("liar", 0.6, 8) < 0.1, "a liar is not believed with other claims either"
-    assert trust.believe("modest", 0.4, 0) == pytest.approx(0.9, abs=0.05)
-    assert trust.believe("deep", 0.9, 0) > 0.9 > 0.2 > trust.believe("deep", 0.9, 6)
-    assert trust.believe("other", 0.95, 0) == 0.95
+        calibrator.learn("liar", 0.95, 0, False)
+        calibrator.learn("modest", 0.4, 0, i % 10 != 0)
+        calibrator.learn("deep", 0.9, min(i % 2 * 6, 6), i % 2 == 0)
+    assert calibrator.calibrate("liar", 0.95, 0) < 0.05
+    assert calibrator.calibrate("liar", 0.6, 8) < 0.1, (
+        "other raw probabilities of an overconfident layer are lowered, too"
+    )
+    assert calibrator.calibrate("modest", 0.4, 0) == pytest.approx(0.9, abs=0.05)
+    assert calibrator.calibrate("deep", 0.9, 0) > 0.9 > 0.2 > calibrator.calibrate("deep", 0.9, 6)
+    assert calibrator.calibrate("other", 0.95, 0) == 0.95
     for _ in range(300):
-        trust.learn("liar", 0.95, 0, True)
-    assert trust.believe("liar", 0.95, 0) > 0.7
+        calibrator.learn("liar", 0.95, 0, True)
+    assert calibrator.calibrate("liar", 0.95, 0) > 0.7
 
 
 # -- chains
@@ -271,7 +280,7 @@ def test_each_vocabulary_rule_names_itself(rule: str, texts: list[bytes], change
 def test_vocabularies_that_fit() -> None:
     target = vocabulary(TEXTS)
     check_vocabulary(target, target)
-    # exactly 128 more entries, all padding; one side knows no texts behind its end
+    # exactly 128 more entries, all padding; one side has no texts beyond its end
     check_vocabulary(vocabulary([*TEXTS, *(b"[PAD%d]" % i for i in range(300, 428))]), target)
     check_vocabulary(target, vocabulary([*TEXTS, *([b""] * 128)]))
     # the first five ids may differ
@@ -290,13 +299,13 @@ def test_common_prefix(a: list[int], b: list[int]) -> None:
     assert n == min(len(a), len(b)) or a[n] != b[n]
 
 
-def test_where_prompts_go() -> None:
+def test_slots_of_prompts() -> None:
     cache = SlotCache(2)
     system = list(range(50))
 
     def put(prompt: list[int]) -> tuple[int, int, int | None]:
         placement = cache.place(prompt)
-        slot = cache.carry_out(placement)
+        slot = cache.apply(placement)
         slot.tokens = prompt[:-1]
         return placement.slot, placement.keep, placement.copy_from
 
@@ -308,7 +317,7 @@ def test_where_prompts_go() -> None:
 
 
 def test_padding_looks_for_the_cheapest_width_that_fits() -> None:
-    """With no room for the cheapest of all, the cheapest that fits was passed over."""
+    """Without room for the cheapest width, the cheapest one that fits was not found."""
     curve = CostCurve((0.0, 1.0, 4.0, 5.0, 3.0, 2.0))
     assert curve.padded_width(3, 5) == 5
     assert curve.padded_width(3, 4) == 4
@@ -316,20 +325,20 @@ def test_padding_looks_for_the_cheapest_width_that_fits() -> None:
     assert curve.padded_width(1, 5) == 1
 
 
-def test_an_underclaiming_layer_saves_no_credit_for_lies() -> None:
-    trust = Trust()
+def test_underestimates_earn_no_credit_for_overestimates() -> None:
+    calibrator = Calibrator()
     for _ in range(500):
-        trust.learn("shy", 0.1, 0, True)
+        calibrator.learn("shy", 0.1, 0, True)
     for _ in range(30):
-        trust.learn("shy", 0.9, 0, False)
-    assert trust.believe("shy", 0.9, 0) < 0.2
+        calibrator.learn("shy", 0.9, 0, False)
+    assert calibrator.calibrate("shy", 0.9, 0) < 0.2
 
 
 # -- prompt lookup as a layer
 
 
 @pytest.mark.parametrize("cost", [0, 1, 0.2, np.float32(0.2), [0, 1, 1.1, 1.2, 1.3, 1.4]])
-def test_prompt_lookup_takes_any_kind_of_price(cost: Any) -> None:
+def test_prompt_lookup_takes_any_kind_of_cost(cost: Any) -> None:
     layer = PromptLookupLayer()
     layer.begin([1, 2, 3, 4, 5] * 4, cost)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""The cache can never hurt: a service that dies, hangs, lies or comes back changes nothing but speed.
+"""End-to-end faults: a service that dies, hangs, sends garbage or restarts changes nothing but speed.
 
 A real service in its own process, a real client, the real driver and a real (tiny, random) model whose
 arithmetic does not depend on the batch's width: so "unchanged" means bit for bit.
@@ -20,18 +20,18 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from suffixsvc_client import ClientConfig, SuffixClient
-from suffixsvc_driver.config import DriverConfig
-from suffixsvc_driver.curve import CostCurve
-from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
-from suffixsvc_driver.layers.suffix import SuffixLayer
-from suffixsvc_driver.loop import Result, StepRecord, generate
-from suffixsvc_driver.targets.llama import LlamaTarget
-from support.targets import WIDTH_INDEPENDENT
-from support.tiny_gguf import write_tiny_llama
 
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import suffix_cache_pb2_grpc
+from suffixsvc_client import ClientConfig, SuffixClient
+from suffixsvc_driver.cost.curve import CostCurve
+from suffixsvc_driver.decode.loop import Result, StepRecord, generate
+from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
+from suffixsvc_driver.layers.suffix import SuffixLayer
+from suffixsvc_driver.settings.driver_config import DriverConfig
+from suffixsvc_driver.targets.single import LlamaTarget
+from support.targets import WIDTH_INDEPENDENT
+from support.tiny_gguf import write_tiny_llama
 
 TOKENS = 80
 #: almost free drafts, so that as many as possible are sent
@@ -70,13 +70,13 @@ class Service:
     def start(self) -> None:
         ready = self.data.parent / "ready"
         ready.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "suffixsvc.cli", "serve"]
+        command = [sys.executable, "-m", "suffixsvc_cli", "serve"]
         command += ["--data", str(self.data), "--listen", self.address, "--ready-file", str(ready)]
         self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
         while not ready.exists():
             assert self.process.poll() is None, "the service did not start"
-            assert time.monotonic() < deadline, "the service did not come up"
+            assert time.monotonic() < deadline, "the service did not start"
             time.sleep(0.02)
 
     def signal(self, number: int) -> None:
@@ -130,7 +130,7 @@ def run(
         result = generate(target, prompt, DriverConfig(), layers, TOKENS, curve=CARELESS, on_step=on_step)
         if commit:
             session.close()
-        return Outcome(result, max((s.ask_seconds for s in steps), default=0.0), client)
+        return Outcome(result, max((s.query_seconds for s in steps), default=0.0), client)
 
 
 def fill(target: LlamaTarget, prompt: list[int], service: Service, times: int = 3) -> None:
@@ -146,7 +146,7 @@ def require_unchanged(outcome: Outcome, plain: Result) -> None:
     assert outcome.slowest_ask < TIMER_S * 16 < OPEN_S
 
 
-def test_memory_makes_it_shorter_and_changes_nothing(
+def test_memory_saves_steps_and_changes_nothing(
     target: LlamaTarget, prompt_and_plain: tuple[list[int], Result], service: Service
 ) -> None:
     """The undisturbed run, so that the others are known to have had something to lose."""
@@ -198,7 +198,7 @@ def test_paused_for_good(
     require_unchanged(outcome, plain)
 
 
-def test_restarted_in_the_middle_the_session_goes_on(
+def test_restarted_in_the_middle(
     target: LlamaTarget, prompt_and_plain: tuple[list[int], Result], service: Service
 ) -> None:
     prompt, plain = prompt_and_plain
@@ -208,24 +208,24 @@ def test_restarted_in_the_middle_the_session_goes_on(
             service.kill()
             service.start()
         if step > 3:
-            time.sleep(0.02)  # a real target's step takes time, in which the client connects again
+            time.sleep(0.02)  # a real target's step takes time in which the client reconnects
 
     outcome = run(target, prompt, service.address, disturb, commit=True)
     require_unchanged(outcome, plain)
     again = run(target, prompt, service.address)
     require_unchanged(again, plain)
-    assert again.result.stats.accepted > 0, "what was written across the restart was not kept"
+    assert again.result.stats.accepted > 0, "the output of the restarted session was not stored"
 
 
-def test_nobody_there(
+def test_a_missing_service(
     target: LlamaTarget, prompt_and_plain: tuple[list[int], Result], tmp_path: Path
 ) -> None:
     prompt, plain = prompt_and_plain
-    require_unchanged(run(target, prompt, f"unix:{tmp_path}/nobody.sock"), plain)
+    require_unchanged(run(target, prompt, f"unix:{tmp_path}/absent.sock"), plain)
 
 
-class Liar(suffix_cache_pb2_grpc.SuffixCacheServicer):
-    """Answers every question with something that looks right and is not."""
+class WrongService(suffix_cache_pb2_grpc.SuffixCacheServicer):
+    """A service whose answers look valid and are wrong."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -272,7 +272,7 @@ def test_garbage(
 ) -> None:
     prompt, plain = prompt_and_plain
     server = grpc.server(futures.ThreadPoolExecutor(4))
-    suffix_cache_pb2_grpc.add_SuffixCacheServicer_to_server(Liar(seed), server)
+    suffix_cache_pb2_grpc.add_SuffixCacheServicer_to_server(WrongService(seed), server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:

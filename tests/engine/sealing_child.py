@@ -1,16 +1,15 @@
-"""The victim: opens a cache, writes, forgets, seals and merges without end, and is killed.
+"""Child process that opens a cache, writes, forgets, seals and merges until it is killed.
 
-An order (``support.victims``):
+An order (``support.child_runner``):
 
     {"folder": ..., "seed": ..., "point": name or null, "hits": n, "background": bool}
 
-A victim writes one line before and one
-after everything it does, straight into the pipe:
+It writes one line before and one after every operation, directly into the pipe:
 
     + SEED COUNT      about to add outputs SEED, SEED + 1, ...
     = SEED ID ID ...  acknowledged
     - ID ...  /  ~    about to forget  /  acknowledged
-    ! POINT           about to be killed at a named point
+    ! POINT           about to be killed at a sync point
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from random import Random
 from typing import Any
 
 from sealing_testing import NS, open_cache, output
-from support.stored import stored_outputs
-from support.victims import killer, say
 
 from suffixsvc import Limits, SuffixCache
 from suffixsvc.types import NewOutput
+from support.child_runner import kill_hook, report
+from support.stored import stored_outputs
 
 LIMITS = Limits(seal_tokens=200)
 
 
 def output_of(seed: int) -> NewOutput:
-    """What output ``seed`` holds: the checker computes the same."""
+    """The output of ``seed``, which the checker computes as well."""
     random = Random(seed)
     length = random.choice([3, 30, 90])
     start = random.randrange(5)
@@ -40,9 +39,9 @@ def output_of(seed: int) -> NewOutput:
 
 
 def live(order: dict[str, Any]) -> None:
-    """Never returns of its own accord."""
+    """Run until the process is killed."""
     cache = open_cache(
-        Path(order["folder"]), LIMITS, background=order["background"], crash_hook=killer(order)
+        Path(order["folder"]), LIMITS, background=order["background"], sync_point=kill_hook(order)
     )
     namespace = cache.namespace(NS)
     random = Random(order["seed"])
@@ -50,9 +49,9 @@ def live(order: dict[str, Any]) -> None:
     for round_ in count():
         seed = order["seed"] * 100_000 + 10 * round_
         number = random.randrange(1, 5)
-        say(f"+ {seed} {number}")
+        report(f"+ {seed} {number}")
         ids = namespace.add_outputs([output_of(seed + i) for i in range(number)])
-        say(f"= {seed} {' '.join(map(str, ids))}")
+        report(f"= {seed} {' '.join(map(str, ids))}")
         mine += ids
         work(cache, random, mine)
 
@@ -63,18 +62,18 @@ def work(cache: SuffixCache, random: Random, mine: list[int]) -> None:
         chosen = [
             mine.pop(random.randrange(len(mine))) for _ in range(min(len(mine), random.randrange(1, 9)))
         ]
-        say(f"- {' '.join(map(str, chosen))}")
+        report(f"- {' '.join(map(str, chosen))}")
         if len(chosen) == 1:
             cache.namespace(NS).forget(chosen[0])
         else:
             cache._outputs.forget_many(NS, chosen)
-        say("~")
+        report("~")
     elif what < 0.45:
-        with cache._quiet() as sealer:
+        with cache._exclusive() as sealer:
             assert sealer is not None
             sealer.seal(cache._catalog.index_of(NS))
     elif what < 0.6:
-        with cache._quiet() as sealer:
+        with cache._exclusive() as sealer:
             assert sealer is not None
             sealer.merge(cache._catalog.index_of(NS))
     elif what < 0.65:

@@ -1,4 +1,4 @@
-"""What the engine's errors say: the field, the condition that it must meet, and what came instead."""
+"""Messages of the engine's errors: the field, the condition that it must meet, and the actual value."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from suffixsvc_client import AsyncSuffixClient, SuffixClient
-from suffixsvc_client.testing import FakeTransport
 
 from suffixsvc import Limits, NewOutput, SuffixCache
 from suffixsvc.errors import (
@@ -20,6 +18,8 @@ from suffixsvc.errors import (
 )
 from suffixsvc.service.handlers import Handlers
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc_client import AsyncSuffixClient, SuffixClient
+from suffixsvc_client.testing import FakeTransport
 
 
 def stats_of_service(cache: SuffixCache, path: str) -> None:
@@ -41,7 +41,7 @@ UNKNOWN: dict[str, Callable[[SuffixCache, str], object]] = {
 def test_a_namespace_that_is_not_there_is_named_alike_everywhere(
     use: Callable[[SuffixCache, str], object], folder: bool, tmp_path: Any
 ) -> None:
-    """Six places built this error, each in its own words; some said nothing of what to do."""
+    """Regression: six places built this error with different words, some without a remedy."""
     with SuffixCache(tmp_path / "d" if folder else None, background=False) as cache:
         with pytest.raises(UnknownNamespaceError) as caught:
             use(cache, "acme/x")
@@ -82,7 +82,7 @@ def open_session_with(reads: Any) -> None:
 def test_a_wrong_argument_is_named_with_its_condition(
     call: Callable[[], None], kind: type[SuffixError], message: str
 ) -> None:
-    """They said "policies are none" and "reads is no list of namespaces"."""
+    """The message is `<field> must be <condition>`."""
     with pytest.raises(kind) as caught:
         call()
     assert str(caught.value) == message
@@ -115,8 +115,8 @@ REMEDY = (
     ids=["tokens", "array", "second", "number", "segment_lens"],
 )
 def test_what_is_no_output_is_refused_by_name(outputs: Any, message: str, remote: bool) -> None:
-    """Plain tokens given to add_outputs ended in an AttributeError of 'list', and NewOutput was in no public
-    module."""
+    """Regression: plain tokens passed to add_outputs raised an AttributeError of 'list', and NewOutput was
+    in no public module."""
     with SuffixCache() as cache, SuffixClient(transport=FakeTransport(cache)) as client:
         namespace = client.namespace("a") if remote else cache.namespace("a")
         with pytest.raises(InvalidInputError) as caught:
@@ -131,7 +131,7 @@ def test_what_is_no_output_is_refused_by_name(outputs: Any, message: str, remote
     [(5, "5"), (None, "None"), ("nowhere", "'nowhere'"), ("http://127.0.0.1:1", "'http://127.0.0.1:1'")],
 )
 def test_an_address_of_a_client_has_one_of_two_forms(client: Any, address: Any, got: str) -> None:
-    """A number ended in an AttributeError; a URL was accepted, and every call failed later."""
+    """Regression: a number raised an AttributeError; a URL was accepted, and every call failed later."""
     with pytest.raises(InvalidConfigError) as caught:
         client(address)
     text = f"the address of the service must be unix:PATH or HOST:PORT; got {got}"
@@ -149,7 +149,7 @@ def test_an_address_of_a_client_has_one_of_two_forms(client: Any, address: Any, 
     ids=["string", "number", "mapping"],
 )
 def test_reads_that_are_no_list_are_refused(reads: Any, message: str, remote: bool) -> None:
-    """The client read a string letter by letter: namespace 'n' was unknown."""
+    """Regression: the client read a string letter by letter: namespace 'n' was unknown."""
     with SuffixCache() as cache, SuffixClient(transport=FakeTransport(cache)) as client:
         with pytest.raises(InvalidInputError) as caught:
             (client if remote else cache).namespace("a").open_session([1], reads=reads)
@@ -170,7 +170,7 @@ def test_reads_that_are_no_list_are_refused(reads: Any, message: str, remote: bo
     ],
 )
 def test_a_malformed_path_is_refused_for_what_is_wrong_with_it(path: Any, condition: str, got: str) -> None:
-    """A path with a space was said to have "an empty or unprintable segment"."""
+    """Regression: a path with a space was reported as "an empty or unprintable segment"."""
     with SuffixCache() as cache, pytest.raises(InvalidNamespaceError) as caught:
         cache.namespace(path)
     form = "segments joined by '/', as in acme/qwen2.5-coder/sql-agent"

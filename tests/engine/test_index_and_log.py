@@ -1,4 +1,4 @@
-"""Index and log hold the same: after failed writes, in both directions, whoever works at once."""
+"""Agreement of index and log after failed writes, in both directions, and under concurrency."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def text(seed: int, tokens: int = 2000) -> TokenArray:
 
 
 def full_cache(folder: Path | None) -> SuffixCache:
-    """A cache whose store has no room for another 20,000 tokens."""
+    """A cache whose store has no space for another 20,000 tokens."""
     cache = SuffixCache(folder, limits=Limits(max_store_bytes=2 << 20), background=False)
     with contextlib.suppress(StoreFullError):
         for seed in range(1000, 1100):
@@ -34,7 +34,7 @@ def full_cache(folder: Path | None) -> SuffixCache:
 
 
 def drafted(cache: SuffixCache, written: TokenArray) -> int:
-    """Tokens of a text that are drafted after a part of it."""
+    """Tokens of a text that are drafted after a prefix of it."""
     session = cache.namespace(NS).open_session(written[1000:1040])
     draft = session.step(written[1040:1044], 16, 0.0).token_ids
     session.close(commit=False)
@@ -47,8 +47,8 @@ def drafted(cache: SuffixCache, written: TokenArray) -> int:
 def test_a_session_whose_output_finds_no_room_leaves_no_text(
     tmp_path: Path, place: str, turns: int, wait: bool
 ) -> None:
-    """``close(wait=False)`` on a full store: the text stayed in the index, drafted, was in no log, and so
-    could not be forgotten; ``check()`` saw nothing of it."""
+    """Regression: after ``close(wait=False)`` on a full store the text stayed in the index and was
+    drafted, but was in no log and could not be forgotten; ``check()`` did not detect it."""
     with full_cache(None if place == "memory" else tmp_path / "d") as cache:
         before = cache.namespace(NS).stats()
         secret = text(1, 20_000)
@@ -88,7 +88,7 @@ def test_a_bulk_load_that_finds_no_room_leaves_no_text(tmp_path: Path, place: st
 
 @pytest.mark.parametrize("place", ["memory", "folder"])
 def test_a_large_bulk_load_that_fails_half_way_leaves_no_text(tmp_path: Path, place: str) -> None:
-    """It is written in several transactions; those before the failure are taken back from log and index."""
+    """It takes several transactions; those before the failure are rolled back in log and index."""
     folder = None if place == "memory" else tmp_path / "d"
     with SuffixCache(folder, limits=Limits(max_store_bytes=8 << 20), background=False) as cache:
         cache.namespace(NS).add_output(text(9999))
@@ -113,7 +113,9 @@ def test_check_finds_text_that_is_in_no_log() -> None:
         live.step(text(2), 0)
         cache.check()
         cache._catalog.index_of(NS).insert(output(text(3)))
-        with pytest.raises(IndexCorruptError, match="neither in the log nor live"):
+        with pytest.raises(
+            IndexCorruptError, match="must hold the text of the log and of live sessions only"
+        ):
             cache.check()
 
 
@@ -121,13 +123,13 @@ def test_check_finds_outputs_that_are_miscounted() -> None:
     with SuffixCache() as cache:
         cache.namespace(NS).add_output(text(1))
         index = cache._catalog.index_of(NS)
-        index.kept(output(text(3)), index.insert(output(text(3))), 17)
-        with pytest.raises(IndexCorruptError, match="counts other outputs than the log holds"):
+        index.record_logged(output(text(3)), index.insert(output(text(3))), 17)
+        with pytest.raises(IndexCorruptError, match="must count the outputs of the log"):
             cache.check()
 
 
 def test_forgetting_takes_its_text_out_before_it_returns(tmp_path: Path) -> None:
-    """Whoever of several forgets together does the work: each returns when its own text is gone."""
+    """Concurrent calls of forget share the work: each returns after its text was removed."""
     with SuffixCache(tmp_path / "d", background=False) as cache:
         namespace = cache.namespace(NS)
         texts = {namespace.add_output(text(seed)): text(seed) for seed in range(64)}
@@ -156,9 +158,9 @@ def run(works: list[Callable[[], None]]) -> None:
 
 
 @pytest.mark.parametrize("place", ["memory", "folder"])
-def test_everybody_at_once_leaves_index_and_log_agreed(tmp_path: Path, place: str) -> None:
-    """Sessions that close and wait or not, bulk loads, forgets, expiry, eviction, sealing, merging, and
-    checks beside them. The seed is printed."""
+def test_concurrent_operations_leave_index_and_log_agreed(tmp_path: Path, place: str) -> None:
+    """Sessions that close with and without wait, bulk loads, forgets, expiry, eviction, sealing, merging, and
+    concurrent checks. The seed is printed."""
     seed = random.randrange(2**32)
     print("seed", seed)
     policies = Policies({NS: Policy(max_bytes=300_000), f"{NS}/ttl": Policy(ttl_seconds=1)})
@@ -230,7 +232,7 @@ def test_everybody_at_once_leaves_index_and_log_agreed(tmp_path: Path, place: st
     cache._store.barrier()
     cache.check()
     for index in cache._indexes.values():
-        assert index.balance() is not None, "nothing is on its way any more"
+        assert index.consistency_snapshot() is not None, "nothing is on its way any more"
     stats = cache.stats()
     assert stats.sessions == 0
     assert stats.outputs == cache._store.stats().outputs
@@ -240,5 +242,5 @@ def test_everybody_at_once_leaves_index_and_log_agreed(tmp_path: Path, place: st
     assert cache.stats().index_nodes == 3
     assert cache.stats().held_bytes == 0
     assert not cache._outputs._unindexer._removals
-    assert not cache._room._coming
+    assert not cache._quotas.usage.reserved
     cache.close()

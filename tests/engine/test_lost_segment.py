@@ -1,4 +1,4 @@
-"""A segment whose file is cut short while a cache is open, as on a disk that fails."""
+"""A segment whose file is truncated while a cache is open, as on a failing disk."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ print("clean", flush=True)
 
 
 def test_a_segment_that_was_cut_short_is_built_again_while_the_cache_drafts(tmp_path: Path) -> None:
-    """The process ended with SIGBUS at the first draft. Now drafting goes on without the segment, maintenance
-    builds it again from the log, and index, log and segments agree afterwards."""
+    """Regression: the process ended with SIGBUS at the first draft. Now drafting continues without the
+    segment, maintenance rebuilds it from the log, and index, log and segments agree afterwards."""
     result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(PROGRAM), os.fspath(tmp_path / "cache")],
         capture_output=True,

@@ -1,8 +1,7 @@
-"""Namespaces: there when something is written to them, gone when they are deleted."""
+"""Life of namespaces: created with their first output, deleted with their contents."""
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import threading
 from collections.abc import Iterator, Sequence
@@ -10,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from namespace_testing import TEXT, paths
 from sealing_testing import output
 
 from suffixsvc import Limits, Policies, Policy, SuffixCache
-from suffixsvc.engine.namespace import Namespace
 from suffixsvc.errors import (
     InvalidNamespaceError,
     LimitExceededError,
@@ -26,13 +25,6 @@ from suffixsvc.errors import (
 )
 from suffixsvc.types import StoredOutput
 
-TEXT = list(range(100, 140))
-
-
-@pytest.fixture(params=["memory", "folder"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
-    return None if request.param == "memory" else tmp_path / "d"
-
 
 @pytest.fixture
 def cache(place: Path | None) -> Iterator[SuffixCache]:
@@ -42,12 +34,9 @@ def cache(place: Path | None) -> Iterator[SuffixCache]:
         opened.check()
 
 
-def paths(cache: SuffixCache) -> list[str]:
-    return [record.path for record in cache.namespaces()]
-
-
-def test_a_namespace_that_nobody_wrote_to_is_not_kept(cache: SuffixCache) -> None:
-    """Opening a session created one for ever: 266 KiB of memory each, again at every start."""
+def test_a_namespace_without_a_write_is_not_kept(cache: SuffixCache) -> None:
+    """Regression: opening a session created a namespace permanently: 266 KiB of memory each, also after a
+    restart."""
     for number in range(50):
         session = cache.namespace(f"n/{number}").open_session(TEXT)
         session.step(TEXT[:5], 4)
@@ -136,7 +125,7 @@ def test_namespaces_are_still_bounded() -> None:
         cache.namespace("c")
 
 
-# ------------------------------------------------------------------------------------------------ deleting
+# --------------------------------------------------------------------------------------------------- deletion
 
 
 def test_what_was_deleted_is_gone_for_good(place: Path | None, cache: SuffixCache) -> None:
@@ -153,7 +142,7 @@ def test_what_was_deleted_is_gone_for_good(place: Path | None, cache: SuffixCach
     assert len(reader.step(TEXT[10:20], 8, 0.01, at=11)) == 0 or place is None
     assert not cache.has_namespace("small/a")
     assert "small/a" not in paths(cache)
-    assert cache._room._total == cache.stats().held_bytes > 0
+    assert cache._quotas.usage.used == cache.stats().held_bytes > 0
     reader.close(commit=False)
     if place is not None:
         assert list((place / "segments").iterdir()) == []
@@ -193,7 +182,8 @@ def test_what_every_session_reads_is_not_deleted(cache: SuffixCache) -> None:
 
 
 def test_writers_beside_deletions_keep_index_and_log_agreed(cache: SuffixCache) -> None:
-    """Whatever is acknowledged after a deletion began is in the namespace that comes after it, or refused."""
+    """A write that is acknowledged after a deletion began is in the next namespace of the path, or
+    rejected."""
     stop = threading.Event()
     failed: list[BaseException] = []
 
@@ -209,7 +199,7 @@ def test_writers_beside_deletions_keep_index_and_log_agreed(cache: SuffixCache) 
                         session.step([number, *TEXT], 0)
                         session.close()
                 except (UnknownNamespaceError, StoreError):
-                    continue  # of the one that goes
+                    continue  # of the deleted namespace
         except BaseException as error:
             failed.append(error)
 
@@ -238,8 +228,9 @@ def test_writers_beside_deletions_keep_index_and_log_agreed(cache: SuffixCache) 
 def test_a_deletion_that_failed_half_way_stops_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store knew a namespace no more whose deletion an I/O error had interrupted, the engine still listed
-    it: eviction, expiry, sealing and check of all namespaces ended at it with UnknownNamespaceError."""
+    """Regression: the store no longer had a namespace whose deletion an I/O error had interrupted, while the
+    engine still listed it: eviction, expiry, sealing and check of all namespaces failed at it with
+    UnknownNamespaceError."""
 
     def fails(*_: object) -> int:
         raise StoreError("injected")
@@ -260,8 +251,8 @@ def test_a_deletion_that_failed_half_way_stops_nothing_else(
 
 
 def test_a_deletion_takes_texts_out_of_the_index_as_it_goes(tmp_path: Path) -> None:
-    """Every output of the namespace, its tokens included, was kept in memory until the store had deleted the
-    last of them, and only then was the first text taken out of the index."""
+    """Regression: every output of the namespace with its tokens was held in memory until the store had
+    deleted the last one, and only then was the first text removed from the index."""
     with SuffixCache(tmp_path / "d", background=False) as cache:
         namespace = cache.namespace("a")
         namespace.add_outputs([output([n % 50, *TEXT], namespace="a") for n in range(1_000)])
@@ -284,8 +275,8 @@ def test_a_deletion_takes_texts_out_of_the_index_as_it_goes(tmp_path: Path) -> N
 def test_a_deletion_that_was_interrupted_at_its_end_can_be_finished(
     place: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store had deleted the namespace when an interrupt came. The engine listed it until the next start:
-    the store did not know it any more when it was to be deleted again."""
+    """Regression: an interrupt came after the store had deleted the namespace. The engine listed it until the
+    next start, because the store did not have it when it was deleted again."""
     with SuffixCache(place, background=False) as cache:
         cache.namespace("a").add_output(TEXT)
         delete = cache._store.delete_namespace
@@ -303,105 +294,3 @@ def test_a_deletion_that_was_interrupted_at_its_end_can_be_finished(
         cache.namespace("a", "another").add_output(TEXT)
         cache.check()
         assert cache.stats().outputs == 1
-
-
-# ------------------------------------------------------------------------------------------- its tokenizer
-
-
-def stored_tokenizers(cache: SuffixCache) -> dict[str, str]:
-    return {record.path: record.tokenizer for record in cache._store.namespaces()}
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_a_tokenizer_that_is_bound_while_the_first_write_is_in_flight_is_stored(
-    place: Path | None, cache: SuffixCache, monkeypatch: pytest.MonkeyPatch, kept: bool
-) -> None:
-    """The write had been handed to the store without a tokenizer, and the store did not hold the namespace
-    yet: the tokenizer was bound in memory alone, and after a restart another one could be bound."""
-    append = cache._store.append
-    begun, go_on, bound = threading.Event(), threading.Event(), threading.Event()
-
-    def late(*args: Any, **more: Any) -> Any:
-        begun.set()
-        assert go_on.wait(60)
-        if not kept:
-            raise StoreError("injected")
-        return append(*args, **more)
-
-    def write() -> None:
-        with contextlib.suppress(StoreError):
-            cache.namespace("a").add_output(TEXT)
-
-    def bind() -> None:
-        held.append(cache.namespace("a", "a-tokenizer"))
-        bound.set()
-
-    held: list[Namespace] = []
-    monkeypatch.setattr(cache._store, "append", late)
-    threads = [threading.Thread(target=write), threading.Thread(target=bind)]
-    threads[0].start()
-    assert begun.wait(60)
-    threads[1].start()
-    early = bound.wait(0.2)
-    go_on.set()
-    for thread in threads:
-        thread.join()
-    assert not early, "bound before it was known whether the namespace is stored"
-    assert held[0].tokenizer == "a-tokenizer"
-    assert stored_tokenizers(cache) == ({"a": "a-tokenizer"} if kept else {})
-    monkeypatch.undo()
-    held[0].add_output(TEXT)
-    assert stored_tokenizers(cache) == {"a": "a-tokenizer"}
-
-
-def test_a_tokenizer_that_could_not_be_stored_is_stored_later(
-    place: Path | None, cache: SuffixCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The store failed to note the tokenizer of a namespace that had none. Memory had it from then on, so no
-    later call saw anything to be stored, until the restart that lost it."""
-
-    def fails(*_: object) -> None:
-        raise StoreError("injected")
-
-    cache.namespace("a").add_output(TEXT)
-    for _ in range(2):
-        with monkeypatch.context() as broken:
-            broken.setattr(cache._store, "add_namespace", fails)
-            with pytest.raises(StoreError, match="injected"):
-                cache.namespace("a", "a-tokenizer")
-    assert stored_tokenizers(cache) == {"a": ""}
-    cache.namespace("a", "a-tokenizer")
-    assert stored_tokenizers(cache) == {"a": "a-tokenizer"}
-    with monkeypatch.context() as broken:
-        broken.setattr(cache._store, "add_namespace", fails)
-        cache.namespace("a", "a-tokenizer")  # what is stored is not stored again
-
-
-def test_the_next_write_stores_a_tokenizer_that_could_not_be_stored(
-    place: Path | None, cache: SuffixCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In its own transaction, for a caller that binds it no second time."""
-
-    def fails(*_: object) -> None:
-        raise StoreError("injected")
-
-    namespace = cache.namespace("a")
-    namespace.add_output(TEXT)
-    with monkeypatch.context() as broken:
-        broken.setattr(cache._store, "add_namespace", fails)
-        with pytest.raises(StoreError, match="injected"):
-            cache.namespace("a", "a-tokenizer")
-    namespace.add_output(TEXT)
-    assert stored_tokenizers(cache) == {"a": "a-tokenizer"}
-
-
-def test_a_tokenizer_that_came_with_the_first_write_is_not_stored_twice(
-    cache: SuffixCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: object) -> None:
-        raise StoreError("injected")
-
-    cache.namespace("a", "a-tokenizer").add_output(TEXT)
-    monkeypatch.setattr(cache._store, "add_namespace", fails)
-    cache.namespace("a", "a-tokenizer").add_output(TEXT)
-    assert stored_tokenizers(cache) == {"a": "a-tokenizer"}

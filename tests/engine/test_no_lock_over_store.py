@@ -1,4 +1,4 @@
-"""No call of the store is made with a lock held that other calls of the cache need."""
+"""Calls of the store are made without any lock that other calls of the cache need."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 
 from suffixsvc import Policies, Policy, SuffixCache
-from suffixsvc.engine.lifetime import Lifetime
+from suffixsvc.engine.base.close_guard import CloseGuard
 from suffixsvc.errors import SessionClosedError
+from suffixsvc.runtime.sync_points import with_sync_points
 
 TEXT = list(range(100, 140))
-#: beyond it something hangs
+#: timeout of a hang
 LONG = 60.0
 
 
 class Gate:
-    """A crash hook that holds the store's thread before a commit, from :meth:`shut` on."""
+    """A sync point that blocks the store's thread before a commit, after :meth:`shut`."""
 
     def __init__(self) -> None:
         self.reached, self.open = threading.Event(), threading.Event()
@@ -49,7 +50,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture
 def cache(tmp_path: Path, gate: Gate) -> Iterator[SuffixCache]:
     policies = Policies({"full": Policy(max_bytes=100_000), "old": Policy(ttl_seconds=5)})
-    with SuffixCache(tmp_path / "d", policies=policies, background=False, crash_hook=gate) as opened:
+    with with_sync_points(SuffixCache, gate)(tmp_path / "d", policies=policies, background=False) as opened:
         for path in ("a", "b", "full", "old"):
             namespace = opened.namespace(path)
             namespace.add_output(TEXT)
@@ -83,9 +84,9 @@ def written(cache: SuffixCache, path: str = "a"):  # type: ignore[no-untyped-def
 def test_while_a_commit_hangs_everything_else_goes_on(
     cache: SuffixCache, gate: Gate, pool: ThreadPoolExecutor, blocked: str, path: str
 ) -> None:
-    """The lock of the whole cache was held while outputs were deleted from the disk: 20,000 that expired
-    together blocked every open for 1.5 s, eight callers of Forget moved the median open from 0.13 to 118 ms.
-    Here the disk takes for ever, and opens, steps, statistics and ends that wait for nothing return."""
+    """Regression: the lock of the whole cache was held while outputs were deleted from the disk: 20,000 that
+    expired together blocked every open for 1.5 s, and eight callers of Forget raised the median open from
+    0.13 to 118 ms. Here the disk hangs, and opens, steps, statistics and closes without wait return."""
     gate.shut()
     waiting = pool.submit(BLOCKED[blocked], cache)
     assert gate.reached.wait(LONG)
@@ -110,7 +111,7 @@ def test_while_a_commit_hangs_everything_else_goes_on(
 def test_forgets_of_several_callers_share_a_commit(
     cache: SuffixCache, gate: Gate, pool: ThreadPoolExecutor
 ) -> None:
-    """One at a time they took a disk's synchronisation each, under a lock."""
+    """Regression: serialised by a lock, each took one synchronisation of the disk."""
     namespace = cache.namespace("a")
     ids = [namespace.add_output([*TEXT, i]) for i in range(8)]
     gate.shut()
@@ -132,7 +133,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         if condition():
             return
         tick.wait(0.002)
-    raise AssertionError("the condition never came true")
+    raise AssertionError("the condition did not become true in time")
 
 
 def test_a_close_waits_for_the_calls_under_way(
@@ -142,7 +143,7 @@ def test_a_close_waits_for_the_calls_under_way(
     forget = pool.submit(cache.namespace("a").forget, 1)
     assert gate.reached.wait(LONG)
     close = pool.submit(cache.close)
-    wait_for(lambda: cache._lifetime._ended)
+    wait_for(lambda: cache._close_guard._closed)
     with pytest.raises(SessionClosedError):
         cache.namespace("a")
     assert not close.done()
@@ -154,31 +155,31 @@ def test_a_close_waits_for_the_calls_under_way(
 
 
 def test_the_gate_lets_calls_nest_and_ends_once(pool: ThreadPoolExecutor) -> None:
-    lifetime = Lifetime()
+    close_guard = CloseGuard()
     inside, go_on = threading.Event(), threading.Event()
 
     def call() -> None:
-        with lifetime.while_open():
+        with close_guard.while_open():
             inside.set()
             assert go_on.wait(LONG)
-            with lifetime.while_open():  # what began before the close is not cut in two
+            with close_guard.while_open():  # what began before the close is not cut in two
                 pass
 
     calling = pool.submit(call)
     assert inside.wait(LONG)
-    ending: Future[bool] = pool.submit(lifetime.end)
-    wait_for(lambda: lifetime._ended)
+    ending: Future[bool] = pool.submit(close_guard.close)
+    wait_for(lambda: close_guard._closed)
     with pytest.raises(SessionClosedError):
-        lifetime.require_open()
+        close_guard.require_open()
     assert not ending.done()
     go_on.set()
     calling.result(LONG)
     assert ending.result(LONG)
-    assert not lifetime.end()
+    assert not close_guard.close()
 
 
 def test_a_call_can_close_what_it_is_in() -> None:
-    """As a signal's handler does that runs between two lines of it."""
-    lifetime = Lifetime()
-    with lifetime.while_open():
-        assert lifetime.end()
+    """As in a signal handler that runs within a call."""
+    close_guard = CloseGuard()
+    with close_guard.while_open():
+        assert close_guard.close()

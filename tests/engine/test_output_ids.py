@@ -1,4 +1,4 @@
-"""Outputs with an id of their own: what is sent twice is in the log once, and in the index once."""
+"""Ids of outputs: an output that is sent twice is once in the log and once in the index."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Reopen = Callable[[], SuffixCache]
 
 @pytest.fixture
 def reopen(tmp_path: Path) -> Iterator[Reopen]:
-    """Closes the cache that is open and opens the folder again; checked at the end."""
+    """Close the open cache and open the folder again; checked at the end."""
     opened: list[SuffixCache] = []
 
     def again() -> SuffixCache:
@@ -34,7 +34,7 @@ def reopen(tmp_path: Path) -> Iterator[Reopen]:
 
 
 def run(cache: SuffixCache, *, context: bool, wait: bool = True, incomplete: bool = False) -> int | None:
-    """A generation of the session "mine", the same each time."""
+    """A generation of the session "mine", always the same."""
     session = cache.namespace(NS).open_session([1, 2, 3])
     session.step(list(range(100, 130)), max_draft_tokens=0)
     if context:
@@ -49,8 +49,8 @@ def run(cache: SuffixCache, *, context: bool, wait: bool = True, incomplete: boo
 def test_a_close_that_is_repeated_is_kept_once(
     reopen: Reopen, context: bool, restart: bool, wait: bool
 ) -> None:
-    """The service ended after the commit and before its answer; the client resumed its session and closed it
-    again: the output stood in the log twice."""
+    """Regression: the service ended after the commit and before its reply; the client resumed its session and
+    closed it again: the output was in the log twice."""
     cache = reopen()
     first = run(cache, context=context)
     before = cache.stats()
@@ -59,7 +59,7 @@ def test_a_close_that_is_repeated_is_kept_once(
     again = run(cache, context=context, wait=wait)
     if wait:
         assert again == first
-    cache.check()  # waits for what is under way
+    cache.check()  # waits for commits in flight
     after = cache.stats()
     assert (after.outputs, after.tokens) == (before.outputs, before.tokens) == (1, 60 if context else 30)
     assert first is not None
@@ -119,7 +119,7 @@ def test_who_continues_what() -> None:
         ("mine", "acme/n", longer, 3),
         ("mine", NS, tokens(1, 2, 3, 100, 5, 102), 3),
         ("mine", NS, text[:4], 3),
-        ("mine", NS, longer, 5),  # the next turn: what was written is its prompt
+        ("mine", NS, longer, 5),  # the next turn, whose prompt is the output
     ):
         assert not continues(uuid, session_id, namespace, other, first)
     whole = output_uuid("mine", NS, text, 3, incomplete=False)

@@ -1,4 +1,4 @@
-"""A range of the log that could be read back only in part, after a damaged segment had left the index."""
+"""A range of the log that was loaded in part, after a damaged segment was taken out of use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOT, IN_FILES = 100_000, 20_000
 
 @pytest.fixture(params=[HOT, IN_FILES], ids=["hot", "in files"])
 def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SuffixCache]:
-    """A cache in use, whose only segment is damaged and known to be."""
+    """A cache in use whose only segment is known to be damaged."""
     random = Random(1)
     with open_cache(tmp_path / "d", Limits(seal_tokens=HOT)) as cache:
         cache.namespace(NS).add_outputs(
@@ -39,7 +39,7 @@ def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SuffixCa
 
 
 def breaking_after(cache: SuffixCache, rows: int) -> Callable[..., Iterator[StoredOutput]]:
-    """The store's scan, which fails after so many rows."""
+    """The store's scan, which fails after a number of rows."""
     scan = cache._store.scan
 
     def breaks(*args: Any, **more: Any) -> Iterator[StoredOutput]:
@@ -53,7 +53,7 @@ def breaking_after(cache: SuffixCache, rows: int) -> Callable[..., Iterator[Stor
 
 def look(cache: SuffixCache) -> None:
     assert cache._maintenance is not None
-    cache._maintenance.look()
+    cache._maintenance.run_once()
 
 
 def all_there(cache: SuffixCache, count: int) -> None:
@@ -67,9 +67,9 @@ def all_there(cache: SuffixCache, count: int) -> None:
 def test_a_range_that_was_read_in_part_is_read_to_its_end_before_it_is_sealed(
     damaged: SuffixCache, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    """The store failed while a repair read its rows: the index held some of them and took the rest for hot.
-    The next seal took out of the hot index what had never been there: the namespace had -60,000 hot tokens,
-    no error was reported, and a check raised IndexCorruptError."""
+    """Regression: the store failed while a repair read its rows: the index held some of them and counted the
+    rest as hot. The next seal removed texts from the hot index that were not in it: the namespace had -60,000
+    hot tokens, no error was reported, and a check raised IndexCorruptError."""
     cache = damaged
     with monkeypatch.context() as broken:
         broken.setattr(cache._store, "scan", breaking_after(cache, rows))
@@ -88,14 +88,14 @@ def test_a_range_that_was_read_in_part_is_read_to_its_end_before_it_is_sealed(
 def test_forgetting_in_a_range_that_was_read_in_part_holds(
     damaged: SuffixCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Forgetting an output that had not been read again failed with IndexCorruptError, though the log had let
-    it go."""
+    """Regression: forgetting an output that was not loaded yet raised IndexCorruptError, although the log had
+    deleted it."""
     cache = damaged
     namespace = cache.namespace(NS)
     with monkeypatch.context() as broken:
         broken.setattr(cache._store, "scan", breaking_after(cache, 15))
         look(cache)
-    for output_id in (3, 12, 20):  # of the first file or hot, of the second or hot, of none
+    for output_id in (3, 12, 20):  # in the first file or hot, in the second or hot, in none
         namespace.forget(output_id)
     written = namespace.add_output([7] * 50)
     assert written == OUTPUTS + 1
@@ -106,7 +106,7 @@ def test_forgetting_in_a_range_that_was_read_in_part_holds(
 
 
 def test_maintenance_reads_the_rest_by_itself(damaged: SuffixCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No later look read the rest: the segment that was damaged had left the index already."""
+    """Regression: no later run loaded the rest, because the damaged segment was no longer in use."""
     cache = damaged
     with monkeypatch.context() as broken:
         broken.setattr(cache._store, "scan", breaking_after(cache, 7))

@@ -1,35 +1,16 @@
-"""Sealing, merging and what a restart finds, in one process and without surprises."""
+"""Sealing and merging: contents, drafts, deletions and restarts."""
 
 from __future__ import annotations
 
-import gc
-import signal
-import threading
-import time
-import weakref
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import structlog
-from sealing_testing import LIMITS, NS, files, ngram_oracle, ngrams, open_cache, output
+from sealing_testing import LIMITS, NS, SQL, files, fill, ngram_oracle, ngrams, open_cache, output
 
 from suffixsvc import Limits, SuffixCache
-from suffixsvc.engine.sealing import Sealer
-from suffixsvc.engine.tiering import MOST_SEGMENTS
-from suffixsvc.errors import SessionClosedError, StoreFullError, UnknownNamespaceError, UnknownOutputError
-from suffixsvc.index import NamespaceIndex
-from suffixsvc.index.commitment import Commitment
+from suffixsvc.engine.sealing.tiering import MAX_SEGMENTS
+from suffixsvc.errors import UnknownNamespaceError, UnknownOutputError
 from suffixsvc.store import LmdbStore
-
-SQL = list(range(100, 130))
-
-
-def fill(cache: SuffixCache, count: int, length: int = 20) -> list[int]:
-    return cache.namespace(NS).add_outputs(
-        [output([i, i + 1, *SQL[: length - 2]], tail=[7, 8, 9]) for i in range(count)]
-    )
 
 
 def test_sealed_outputs_leave_the_hot_index_and_count_as_before(tmp_path: Path) -> None:
@@ -102,7 +83,7 @@ def test_forgotten_outputs_stay_forgotten_through_merges_and_restarts(tmp_path: 
 
 def test_merging_is_tiered_and_keeps_few_segments(tmp_path: Path) -> None:
     with open_cache(tmp_path / "d", Limits(seal_tokens=20)) as cache:
-        with cache._quiet() as sealer:
+        with cache._exclusive() as sealer:
             assert sealer is not None
             fill(cache, 1)
             index = cache._catalog.index_of(NS)
@@ -114,11 +95,11 @@ def test_merging_is_tiered_and_keeps_few_segments(tmp_path: Path) -> None:
                 while sealer.merge(index):
                     pass
                 most = max(most, len(index.sealed()))
-        assert most <= MOST_SEGMENTS
+        assert most <= MAX_SEGMENTS
         assert sum(each.outputs for each in index.sealed()) == 41
         assert index.sealed()[0].outputs >= 15
         cache.check()
-    assert len(files(tmp_path / "d")) <= MOST_SEGMENTS
+    assert len(files(tmp_path / "d")) <= MAX_SEGMENTS
 
 
 def test_segments_of_which_all_is_forgotten_go(tmp_path: Path) -> None:
@@ -128,7 +109,7 @@ def test_segments_of_which_all_is_forgotten_go(tmp_path: Path) -> None:
         assert len(files(tmp_path / "d")) == 3
         for output_id in ids[3:6]:
             cache.namespace(NS).forget(output_id)
-        with cache._quiet() as sealer:
+        with cache._exclusive() as sealer:
             assert sealer is not None
             assert sealer.merge(cache._catalog.index_of(NS))
             assert not sealer.merge(cache._catalog.index_of(NS))
@@ -142,7 +123,7 @@ def test_segments_of_which_all_is_forgotten_go(tmp_path: Path) -> None:
 
 
 def test_a_segment_with_much_forgotten_is_written_anew_without_it(tmp_path: Path) -> None:
-    """The only way that forgotten bytes leave a segment that has no neighbours to merge with."""
+    """The only way in which deleted bytes leave a segment without adjacent segments."""
     with open_cache(tmp_path / "d", Limits(seal_tokens=1000)) as cache:
         secret = 1234567
         kept = fill(cache, 2)
@@ -152,7 +133,7 @@ def test_a_segment_with_much_forgotten_is_written_anew_without_it(tmp_path: Path
         raw = secret.to_bytes(4, "little")
         assert raw in (tmp_path / "d/segments" / name).read_bytes()
         cache.namespace(NS).forget(ids[0])
-        with cache._quiet() as sealer:
+        with cache._exclusive() as sealer:
             assert sealer is not None
             assert sealer.merge(cache._catalog.index_of(NS))
         (name,) = files(tmp_path / "d")
@@ -197,145 +178,6 @@ def test_outputs_of_several_turns_are_sealed_as_they_were_logged(tmp_path: Path)
             assert ngrams(cache, n) == ngram_oracle([stored.output], n)
 
 
-@pytest.mark.parametrize("turns", [1, 2])
-def test_live_text_is_not_sealed_and_what_is_durable_can_be_before_its_session_knows(
-    tmp_path: Path, turns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An output of several turns used to be indexed anew after it was durable; sealed in between, it would
-    have stayed in the hot index for ever. Now the index holds it as it stays before the log does."""
-    with open_cache(tmp_path / "d") as cache:
-        fill(cache, 3)
-        live = cache.namespace(NS).open_session([1])
-        for turn in range(turns):
-            live.append_context([turn])
-            live.step(SQL, max_draft_tokens=0)
-        assert cache.seal() == 3
-        wait = Commitment.wait
-        sealed: list[int] = []
-
-        def wait_and_seal(commitment: Commitment) -> int:
-            output_id = wait(commitment)
-            sealed.append(cache.seal())
-            return output_id
-
-        monkeypatch.setattr(Commitment, "wait", wait_and_seal)
-        assert live.close() is not None
-        assert sealed == [1]
-        assert cache.namespace(NS).stats().index_nodes == 1
-        cache.check()
-
-
-@pytest.mark.parametrize("turns", [1, 2])
-def test_a_close_that_was_interrupted_and_dropped_leaves_index_and_log_agreed(
-    tmp_path: Path, turns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The output is durable, its session is collected without having been told: the text was taken back from
-    the index, and stayed in the log."""
-    with open_cache(tmp_path / "d") as cache:
-        session = cache.namespace(NS).open_session([1])
-        for turn in range(turns):
-            session.append_context([turn])
-            session.step(SQL, max_draft_tokens=0)
-
-        def interrupted(commitment: Commitment) -> int:
-            assert commitment.made is not None
-            commitment.made[1].result()
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(Commitment, "wait", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            session.close()
-        cache.check()
-        del session
-        gc.collect()
-        assert cache.stats().sessions == 0
-        cache.check()
-        assert (cache.stats().outputs, cache.stats().tokens) == (1, 30 * turns)
-        assert cache.seal() == 1
-        cache.check()
-
-
-def test_a_load_that_is_faster_than_sealing_waits(tmp_path: Path) -> None:
-    """Or the hot index would hold all of it: the background looks once a second."""
-    with open_cache(tmp_path / "d", background=True) as cache:
-        batch = LIMITS.seal_tokens
-        for i in range(20):
-            cache.namespace(NS).add_outputs([output([i] * batch)])
-            assert cache.stats().hot_tokens <= 5 * batch
-        cache.check()
-
-
-def test_a_load_goes_on_where_sealing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Sealer, index: object) -> int:
-        raise StoreFullError("no space left")
-
-    monkeypatch.setattr(Sealer, "seal", full)
-    with open_cache(tmp_path / "d", background=True) as cache:
-        with structlog.testing.capture_logs() as lines:
-            for i in range(10):
-                cache.namespace(NS).add_outputs([output([i] * LIMITS.seal_tokens)])
-        assert {line["event"] for line in lines} == {"sealing failed; it is tried again"}
-        assert cache.stats().outputs == 10
-        cache.check()
-
-
-@pytest.fixture
-def heard() -> Iterator[None]:
-    """SIGINT interrupts, also where the tests run in the background of a shell, which ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("heard")
-@pytest.mark.parametrize("point", ["seal-built", "seal-entered", "seal-published"])
-def test_an_interrupt_does_not_cut_sealing_in_two(tmp_path: Path, point: str) -> None:
-    """A real signal, wherever it comes."""
-
-    def interrupt(at: str) -> None:
-        if at == point:
-            signal.raise_signal(signal.SIGINT)
-
-    with open_cache(tmp_path / "d", crash_hook=interrupt) as cache:
-        ids = fill(cache, 3)
-        with pytest.raises(KeyboardInterrupt):
-            cache.seal()
-        cache.check()
-        point = ""
-        cache.compact()
-        cache.namespace(NS).forget(ids[0])
-        cache.check()
-        assert cache.stats().hot_tokens == 0
-
-
-@pytest.mark.usefixtures("heard")
-@pytest.mark.parametrize("at", [(NamespaceIndex, "insert"), (Commitment, "release")], ids=["begin", "end"])
-def test_an_interrupt_does_not_cut_a_commit_in_two(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: tuple[type, str]
-) -> None:
-    """Of several runs: they are indexed anew, once."""
-    with open_cache(tmp_path / "d") as cache:
-        session = cache.namespace(NS).open_session([1])
-        for run in (SQL[:20], SQL[20:]):
-            session.step(run, 0)
-            session.append_context([7, 7])
-        work = getattr(*at)
-
-        def interrupted(*arguments: Any) -> Any:
-            signal.raise_signal(signal.SIGINT)
-            return work(*arguments)
-
-        monkeypatch.setattr(*at, interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            session.close()
-        output_id = session.close()
-        assert output_id is not None
-        cache.check()
-        assert ngrams(cache, 2)[(SQL[0], SQL[1])] == 1
-        cache.namespace(NS).forget(output_id)
-        assert cache.namespace(NS).stats().index_nodes == 1
-
-
 def test_namespaces_are_sealed_apart(tmp_path: Path) -> None:
     with open_cache(tmp_path / "d") as cache:
         for i in range(8):
@@ -367,80 +209,6 @@ def test_compacting_reports_progress(tmp_path: Path) -> None:
             cache.namespace(path).add_outputs([output(SQL, namespace=path)])
         assert cache.compact(progress=lambda *at: seen.append(at)) == 2
     assert seen == [(0, 2), (1, 2), (2, 2)]
-
-
-def wait_for(what: str, ready: object) -> None:
-    end = time.monotonic() + 60
-    while not ready():  # type: ignore[operator]  # a function without arguments
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
-
-
-def test_the_background_seals_and_merges_by_itself(tmp_path: Path) -> None:
-    with open_cache(tmp_path / "d", background=True) as cache:
-        for _ in range(8):
-            fill(cache, 6)
-        index = cache._catalog.index_of(NS)
-        wait_for("sealed", lambda: index.hot_tokens < LIMITS.seal_tokens)
-        wait_for("merged", lambda: len(index.sealed()) <= MOST_SEGMENTS)
-        wait_for("settled", lambda: all(not e.segment.stats().unsettled for e in index.sealed()))
-        cache.check()
-        assert cache.stats().outputs == 48
-
-
-def test_many_small_namespaces_are_sealed_too(tmp_path: Path) -> None:
-    """None of them reaches the threshold; together they would be indexed again at every restart."""
-    with open_cache(tmp_path / "d", background=True) as cache:
-        for i in range(20):
-            cache.namespace(f"n/{i}").add_outputs([output(range(40), namespace=f"n/{i}")])
-        wait_for("sealed", lambda: cache.stats().hot_tokens <= 4 * LIMITS.seal_tokens)
-        cache.check()
-
-
-def test_closing_ends_the_thread_and_is_idempotent(tmp_path: Path) -> None:
-    cache = open_cache(tmp_path / "d", background=True)
-    fill(cache, 60)
-    threads = [threading.Thread(target=cache.close) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    cache.close()
-    assert not [t for t in threading.enumerate() if t.name == "suffixsvc-maintenance"]
-    with pytest.raises(SessionClosedError):
-        cache.seal()
-    with pytest.raises(SessionClosedError):
-        cache.check()
-    with open_cache(tmp_path / "d") as cache:
-        assert cache.stats().outputs == 60
-        cache.check()
-
-
-def test_a_cache_that_nobody_closed_lets_go_of_its_folder(tmp_path: Path) -> None:
-    cache = open_cache(tmp_path / "d", background=True)
-    fill(cache, 9)
-    del cache
-    gc.collect()
-    open_cache(tmp_path / "d").close()
-
-
-def test_a_cache_lives_as_long_as_its_sessions_and_no_longer(tmp_path: Path) -> None:
-    cache = open_cache(tmp_path / "d", background=True)
-    fill(cache, 9)
-    session = cache.namespace(NS).open_session([1])
-    alive = weakref.ref(cache)
-    gc.disable()  # nothing that a cache is made of leads back to it
-    try:
-        del cache
-        assert alive() is not None
-        session.step(SQL, max_draft_tokens=0)
-        assert session.close() == 10
-        del session
-        assert alive() is None
-    finally:
-        gc.enable()
-    with open_cache(tmp_path / "d") as again:
-        assert again.stats().outputs == 10
 
 
 def test_a_folder_from_before_segments_is_served_and_can_be_sealed(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from random import Random
 import pytest
 from sealing_child import LIMITS, output_of
 from sealing_testing import NS, files, ngram_oracle, ngrams, open_cache
+
 from support.forking import ForkServer
 from support.stored import stored_outputs
 
@@ -19,13 +20,13 @@ pytestmark = pytest.mark.crash
 POINTS = ["seal-read", "seal-built", "seal-entered", "seal-published", "seal-done", "repair-dropped"]
 POINTS += ["merge-built", "merge-entered", "merge-published", "merge-removed"]
 POINTS += ["begun", "written", "committed", "acknowledged"]
-#: lives of one folder, in order; "" is a kill at a random time, with the background thread at work
+#: runs on one folder, in order; "" is a kill at a random time, with the background thread
 LIVES = [*POINTS, *[""] * 10]
 FOLDERS = 3
 
 
 class Truth:
-    """What the victims of one folder were promised, and what they were about to do when they died."""
+    """What the killed processes of one folder acknowledged, and what they were about to do."""
 
     def __init__(self) -> None:
         self.promised: dict[int, int] = {}  # id -> seed
@@ -38,7 +39,7 @@ class Truth:
         self.killed_at = ""
 
     def hear(self, line: str) -> None:
-        if line[:1] not in "+=-~!?":  # a line of the log
+        if line[:1] not in "+=-~!?":  # a row of the log
             return
         kind, *words = line.split()
         numbers = [int(word) for word in words if kind != "!"]
@@ -60,7 +61,7 @@ class Truth:
             raise AssertionError(f"victim said {line!r}")
 
     def compare(self, folder: Path) -> None:
-        """Open what the victim left, and hold it against every promise."""
+        """Open the folder of a killed process, and compare it with everything that was acknowledged."""
         with open_cache(folder, LIMITS) as cache:
             cache.check()
             rows = {stored.output_id: stored.output for stored in stored_outputs(cache, NS)}
@@ -78,12 +79,14 @@ class Truth:
             for output_id, output in rows.items():
                 wanted = output_of(self.promised[output_id])
                 assert output.token_ids.tolist() == wanted.token_ids.tolist()
-            # what indexes and segments hold is what the log holds
+            # indexes and segments agree with the log
             for n in (1, 3):
                 assert ngrams(cache, n) == ngram_oracle(list(rows.values()), n)
             stats = cache.namespace(NS).stats()
             assert stats.outputs == len(rows)
-            known = [record.path for record in cache._store.namespaces()]  # it may have died before it wrote
+            known = [
+                record.path for record in cache._store.namespaces()
+            ]  # it may have been killed before it wrote
             assert files(folder) == sorted(r.name for path in known for r in cache._store.segments(path))
 
 
@@ -107,7 +110,7 @@ def damage(folder: Path, random: Random) -> bool:
 
 @pytest.mark.parametrize("number", range(FOLDERS))
 def test_kill_9_at_every_step(fork_server: ForkServer, tmp_path: Path, number: int) -> None:
-    """Nothing acknowledged is lost, nothing forgotten comes back, no file is left over."""
+    """No acknowledged output is lost, no deleted one comes back, no file is left over."""
     seed = int(os.environ.get("SEALING_CRASH_SEED", Random().randrange(10_000))) + number
     print(f"SEALING_CRASH_SEED={seed - number}")
     random = Random(seed)

@@ -1,4 +1,4 @@
-"""Any sequence of writing, forgetting, sealing, merging, damage and restarts, against what must be kept."""
+"""Random sequences of writes, deletions, seals, merges, damage and restarts, compared with a model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODEL_LIMITS = Limits(seal_tokens=50)
 
 
 def invented(random: Random, path: str) -> NewOutput:
-    """Repetitive, some of it equal to what was there, in one to three turns."""
+    """Repetitive tokens, some of them equal to earlier ones, in one to three runs."""
     length = random.choice([3, 8, 20, 40])
     start = random.randrange(3)
     tokens = [(start + i * random.choice([1, 1, 1, 2])) % 11 for i in range(length)]
@@ -45,7 +45,7 @@ class SealingMachine(RuleBasedStateMachine):
         self.kept: dict[int, NewOutput] = {}
         self.cache = open_cache(self.folder, MODEL_LIMITS)
         for path in PATHS:
-            self.cache.namespace(path).put_note("here", b"")  # also where nothing was written
+            self.cache.namespace(path).put_note("here", b"")  # also without a write
 
     @rule(path=st.sampled_from(PATHS), count=st.integers(1, 6))
     def add(self, path: str, count: int) -> None:
@@ -54,7 +54,7 @@ class SealingMachine(RuleBasedStateMachine):
 
     @rule(path=st.sampled_from(PATHS), turns=st.integers(1, 3), commit=st.booleans())
     def session(self, path: str, turns: int, commit: bool) -> None:
-        """Written live, committed or taken back."""
+        """A live output, committed or retracted."""
         wanted = [invented(self.random, path) for _ in range(turns)]
         session = self.cache.namespace(path).open_session(wanted[0].prompt_tail)
         for i, turn in enumerate(wanted):
@@ -96,13 +96,13 @@ class SealingMachine(RuleBasedStateMachine):
 
     @rule(path=st.sampled_from(PATHS))
     def seal_one_batch(self, path: str) -> None:
-        with self.cache._quiet() as sealer:
+        with self.cache._exclusive() as sealer:
             assert sealer is not None
             sealer.seal(self.cache._catalog.index_of(path))
 
     @rule(path=st.sampled_from(PATHS))
     def merge(self, path: str) -> None:
-        with self.cache._quiet() as sealer:
+        with self.cache._exclusive() as sealer:
             assert sealer is not None
             sealer.merge(self.cache._catalog.index_of(path))
 
@@ -146,7 +146,7 @@ class SealingMachine(RuleBasedStateMachine):
             assert left in listed or left == victim_name, "only what was damaged beyond recognition may stay"
             if left not in listed:
                 assert how != "gone"
-                (self.folder / "segments" / left).unlink()  # as somebody would who read the log
+                (self.folder / "segments" / left).unlink()  # as a user would after reading the log
 
     def listed(self) -> set[str]:
         return {record.name for path in PATHS for record in self.cache._store.segments(path)}

@@ -1,5 +1,5 @@
-"""What the engine knows of a namespace goes with it: nothing of it is left, and nothing hits its successor,
-the next namespace of the same path."""
+"""State of a deleted namespace: nothing of it is left, and nothing of it affects its successor, the next
+namespace of the same path."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import structlog
 from sealing_testing import NS, damage, files, ngram_oracle, ngrams, open_cache, output
 
 from suffixsvc import Limits, Policies, Policy, SuffixCache
-from suffixsvc.engine import maintenance
+from suffixsvc.engine.sealing import maintenance
 from suffixsvc.errors import SegmentCorruptError, StoreError, UnknownNamespaceError
 
 TEXT = list(range(100, 140))
 
 
 def known_paths(cache: SuffixCache) -> set[str]:
-    """What any part of the engine that works for all namespaces has under a path."""
-    parts = [cache._room, cache._maintenance, cache._maintenance and cache._maintenance.sealer]
+    """The paths that parts of the engine shared by all namespaces hold."""
+    parts = [cache._quotas, cache._maintenance, cache._maintenance and cache._maintenance.sealer]
     tables = [table for part in parts if part is not None for table in vars(part).values()]
     return {key for table in tables if isinstance(table, dict) for key in table if isinstance(key, str)}
 
@@ -32,9 +32,9 @@ def in_agreement(cache: SuffixCache, path: str = NS) -> None:
     assert ngrams(cache, 2, path) == ngram_oracle(kept, 2)
 
 
-def test_of_a_namespace_that_is_gone_nothing_is_left(tmp_path: Path) -> None:
-    """Policy, bytes, pauses and merge plans were kept by path: a service whose clients choose paths grew by
-    an entry for every path that was ever used, also by sessions that wrote nothing."""
+def test_nothing_is_left_of_a_deleted_namespace(tmp_path: Path) -> None:
+    """Regression: policy, bytes, pauses and merge plans were held by path: a service whose clients choose
+    paths grew by an entry for every path that was ever used, also by sessions without output."""
     limits = Limits(max_cache_bytes=1 << 26, seal_tokens=60)
     policies = Policies({"n": Policy(max_bytes=1 << 24, ttl_seconds=1000)})
     with SuffixCache(tmp_path / "d", limits=limits, policies=policies, background=False) as cache:
@@ -47,7 +47,7 @@ def test_of_a_namespace_that_is_gone_nothing_is_left(tmp_path: Path) -> None:
             path = f"n/written/{number}"
             for _ in range(6):
                 cache.namespace(path).add_output([*TEXT, number])
-            cache._maintenance.look()
+            cache._maintenance.run_once()
             cache.evict()
             index = weakref.ref(cache._catalog.index_of(path))
             cache.delete_namespace(path)
@@ -55,26 +55,27 @@ def test_of_a_namespace_that_is_gone_nothing_is_left(tmp_path: Path) -> None:
         assert known_paths(cache) == set()
 
 
-def test_a_session_of_a_deleted_namespace_takes_nothing_from_its_successors_account() -> None:
-    """The old session's close set what its path held to nothing. The successor's outputs counted no longer
-    for the limit of the whole cache, which could then be passed by as much."""
+def test_a_session_of_a_deleted_namespace_does_not_change_its_successors_bytes() -> None:
+    """Regression: the old session's close reset the bytes of its path to zero. The successor's outputs no
+    longer counted towards the limit of the whole cache, which could then be exceeded by as much."""
     with SuffixCache(limits=Limits(max_cache_bytes=1 << 22)) as cache:
         old = cache.namespace("a").open_session([1])
         old.step(TEXT, 0)
         cache.delete_namespace("a", force=True)
         cache.namespace("a").add_outputs([output([n, *TEXT], namespace="a") for n in range(50)])
         held = cache.stats().held_bytes
-        assert cache._room._total == held > 0
+        assert cache._quotas.usage.used == held > 0
         old.close()
-        assert cache._room._total == cache.stats().held_bytes == held
+        assert cache._quotas.usage.used == cache.stats().held_bytes == held
         cache.delete_namespace("a")
-        assert cache._room._total == 0
+        assert cache._quotas.usage.used == 0
 
 
 def test_a_successor_is_sealed_though_sealing_its_predecessor_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pause after a failure, up to five minutes, was the path's: the successor was not sealed in it."""
+    """Regression: the pause after a failure, up to five minutes, was held by path: the successor was not
+    sealed."""
     monkeypatch.setattr(maintenance, "_FIRST_PAUSE_SECONDS", 300.0)
     broken = [True]
 
@@ -82,11 +83,11 @@ def test_a_successor_is_sealed_though_sealing_its_predecessor_failed(
         if point == "seal-read" and broken:
             raise OSError(24, "Too many open files")
 
-    with open_cache(tmp_path / "d", crash_hook=hook) as cache:
+    with open_cache(tmp_path / "d", sync_point=hook) as cache:
         assert cache._maintenance is not None
         for generation in range(2):
             cache.namespace(NS).add_outputs([output([*TEXT, n, generation]) for n in range(3)])
-            cache._maintenance.look()
+            cache._maintenance.run_once()
             assert (cache.stats().segments > 0) == (not broken)
             if broken:
                 cache.delete_namespace(NS)
@@ -94,9 +95,11 @@ def test_a_successor_is_sealed_though_sealing_its_predecessor_failed(
         in_agreement(cache)
 
 
-def test_a_damaged_segment_is_its_own_namespaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A damaged segment that could not be dropped from the manifest was to be dropped from the successor's:
-    each seal tried it again in vain, and its file stayed until the next start."""
+def test_a_damaged_segment_does_not_affect_the_successor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: a damaged segment that could not be dropped from the manifest was dropped from the
+    successor's: each seal retried it in vain, and its file stayed until the next start."""
     limits = Limits(seal_tokens=40_000)
     with open_cache(tmp_path / "d", limits) as cache:
         cache.namespace(NS).add_outputs([output([n % 50 for n in range(k, k + 2_000)]) for k in range(30)])
@@ -113,7 +116,7 @@ def test_a_damaged_segment_is_its_own_namespaces(tmp_path: Path, monkeypatch: py
 
         with monkeypatch.context() as broken:
             broken.setattr(cache._store, "drop_segments", fails)
-            cache._maintenance.look()
+            cache._maintenance.run_once()
         del sealed
         cache.delete_namespace(NS)
         assert files(tmp_path / "d") == []
@@ -125,7 +128,8 @@ def test_a_damaged_segment_is_its_own_namespaces(tmp_path: Path, monkeypatch: py
 
 
 def deleting(cache: Callable[[], SuffixCache], path: str, succeeded: bool) -> Callable[[str], None]:
-    """A hook that deletes a namespace, and may write to its successor, once, at the end of a seal."""
+    """A sync point function that deletes a namespace, and may write to its successor, once, at the end of a
+    seal."""
     left = [path]
 
     def hook(point: str) -> None:
@@ -143,10 +147,10 @@ def deleting(cache: Callable[[], SuffixCache], path: str, succeeded: bool) -> Ca
 def test_a_namespace_that_is_deleted_before_its_turn_is_not_sealed(
     tmp_path: Path, work: str, succeeded: bool
 ) -> None:
-    """Sealing all namespaces went on with the index of one that had been deleted meanwhile: it read the
-    successor's rows and entered a segment of them into the successor's manifest. Without a successor it ended
-    with UnknownNamespaceError."""
-    cache = open_cache(tmp_path / "d", crash_hook=deleting(lambda: cache, "b", succeeded))
+    """Regression: sealing all namespaces continued with the index of a deleted one: it read the
+    successor's rows and added a segment of them to the successor's manifest. Without a successor it raised
+    UnknownNamespaceError."""
+    cache = open_cache(tmp_path / "d", sync_point=deleting(lambda: cache, "b", succeeded))
     with cache:
         for path in ("a", "b"):
             cache.namespace(path).add_outputs([output([n, *TEXT], namespace=path) for n in range(3)])
@@ -158,8 +162,8 @@ def test_a_namespace_that_is_deleted_before_its_turn_is_not_sealed(
 
 
 def test_eviction_and_expiry_pass_over_a_namespace_that_is_deleted_meanwhile(tmp_path: Path) -> None:
-    """The twice-a-minute look of the service ended with UnknownNamespaceError, and did nothing for the
-    namespaces after that one."""
+    """Regression: the periodic run of the service raised UnknownNamespaceError, and skipped the namespaces
+    after that one."""
     policies = Policies(default=Policy(max_bytes=1 << 20, ttl_seconds=1000))
     for _ in range(2):
         with SuffixCache(tmp_path / "d", policies=policies, background=False) as cache:
@@ -168,17 +172,17 @@ def test_eviction_and_expiry_pass_over_a_namespace_that_is_deleted_meanwhile(tmp
     with SuffixCache(tmp_path / "d", policies=policies, background=False) as cache:
         indexes = cache._indexes.stored()
         cache.delete_namespace("a")
-        due = cache._store.clock.due()
-        assert cache._room.evict(indexes) == cache._room.expire(indexes, due) == 0
-        cache._room.save(indexes)
+        due = cache._store.clock.expiry_cutoff()
+        assert cache._quotas.evictor.evict(indexes) == cache._quotas.evictor.expire(indexes, due) == 0
+        cache._quotas.evictor.save(indexes)
         far = type(due).at(cache._store.clock.now_us() + 2_000_000_000)
-        assert cache._room.expire(indexes, far) == 2
+        assert cache._quotas.evictor.expire(indexes, far) == 2
         assert cache.stats().outputs == 0
 
 
 def test_a_handle_of_a_deleted_namespace_does_nothing_to_its_successor(tmp_path: Path) -> None:
-    """clear() through such a handle deleted the successor's outputs, forget() one of them, and note() gave
-    what the successor had kept."""
+    """Regression: clear() through such a handle deleted the successor's outputs, forget() one of them, and
+    note() returned the successor's note."""
     with open_cache(tmp_path / "d") as cache:
         old = cache.namespace(NS)
         old.add_output(TEXT)

@@ -1,4 +1,4 @@
-"""Which segments are merged when."""
+"""The merge policy: which segments are merged, and when."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suffixsvc.engine.tiering import FAN_IN, MOST_SEGMENTS, MOST_TOKENS, Size, plan_merge
+from suffixsvc.engine.sealing.tiering import FAN_IN, MAX_SEGMENTS, MAX_TOKENS, Size, plan_merge
 
 
 def sizes(*tokens: int) -> list[Size]:
@@ -37,9 +37,9 @@ def test_much_forgotten_is_written_anew_alone() -> None:
 
 
 def test_no_segment_becomes_too_large() -> None:
-    assert plan_merge(sizes(*[MOST_TOKENS // 4] * 4)) == range(4)
-    assert plan_merge(sizes(*[MOST_TOKENS // 3] * 9)) == range(3), "three fit"
-    assert plan_merge(sizes(*[MOST_TOKENS] * 9)) is None
+    assert plan_merge(sizes(*[MAX_TOKENS // 4] * 4)) == range(4)
+    assert plan_merge(sizes(*[MAX_TOKENS // 3] * 9)) == range(3), "three fit"
+    assert plan_merge(sizes(*[MAX_TOKENS] * 9)) is None
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=400))
@@ -52,7 +52,7 @@ def test_whatever_comes_there_are_few_and_each_token_is_written_few_times(coming
             merged = sum(now[i] for i in window)
             written += merged
             now[window.start : window.stop] = [merged]
-        assert len(now) <= MOST_SEGMENTS
+        assert len(now) <= MAX_SEGMENTS
     assert sum(now) == sum(coming)
 
 

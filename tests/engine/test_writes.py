@@ -14,56 +14,51 @@ import numpy as np
 import pytest
 
 from suffixsvc import Limits, Policies, Policy, SuffixCache
-from suffixsvc.engine import outputs as outputs_module
+from suffixsvc.engine.outputs import output_log
 from suffixsvc.errors import StoreFullError, UnknownNamespaceError
 from suffixsvc.index import NamespaceIndex
 from suffixsvc.types import NewOutput
 
 NS = "acme/m"
 TEXT = list(range(100, 140))
-#: of a condition that holds at once on a machine that is not stuck
+#: timeout of conditions that are normally met at once
 PATIENCE_SECONDS = 60.0
-
-
-@pytest.fixture(params=["memory", "folder"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
-    return None if request.param == "memory" else tmp_path / "d"
 
 
 @pytest.fixture
 def cache(place: Path | None) -> Iterator[SuffixCache]:
-    """With a limit, so that writes reserve bytes of it."""
+    """A cache with a limit, so that writes reserve bytes."""
     policies = Policies({NS: Policy(max_bytes=10_000_000)})
     with SuffixCache(place, policies=policies, background=False) as opened:
         yield opened
 
 
 @pytest.fixture
-def heard() -> Iterator[None]:
-    """SIGINT interrupts, also where the tests run in the background of a shell, which ignores it."""
+def sigint_raises() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also where a shell's background job ignores it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 def output(first: int, tokens: int = 30, uuid: bytes = b"") -> NewOutput:
-    """Of two runs, so that it is several texts in the index."""
+    """An output of two runs, which is indexed as several texts."""
     ids = np.arange(first, first + tokens, dtype=np.int32)
     return NewOutput(NS, ids, (10, tokens - 10), np.asarray([5, 6], np.int32), uuid=uuid)
 
 
 def require_settled(cache: SuffixCache, index: NamespaceIndex) -> None:
-    """Nothing is on its way, and index and log agree."""
+    """No write is in flight, and index and log agree."""
     cache._store.barrier()
-    cache._outputs.settle()
+    cache._outputs.finish_removals()
     assert index.writes == 0
-    assert index.balance() is not None, "text is on its way for ever"
-    assert not cache._room._coming
+    assert index.consistency_snapshot() is not None, "text is on its way for ever"
+    assert not cache._quotas.usage.reserved
     cache.check()
 
 
 def in_time(work: Callable[[], object]) -> None:
-    """Do it on a thread, and fail where it never ends."""
+    """Run a function in a thread, and fail if it does not end."""
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -82,15 +77,16 @@ def in_time(work: Callable[[], object]) -> None:
 # --------------------------------------------------------------------------------------------- interrupts
 
 
-@pytest.mark.usefixtures("heard")
+@pytest.mark.usefixtures("sigint_raises")
 def test_an_interrupt_while_a_write_is_handed_over_does_not_take_it_back(
     cache: SuffixCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C while the store took the outputs, delivered right after that: the engine took their texts out of
-    the index and ended the write, and the store's thread ended it again. The rows were in the log, their
-    texts were not in the index, and the namespace counted -1 writes, so that its deletion never ended.
+    """Regression: Ctrl-C while the store received the outputs, delivered right after that: the engine
+    removed their texts from the index and ended the write, and the store's thread ended it again. The rows
+    were in the log, their texts were not in the index, and the namespace counted -1 writes, so that its
+    deletion hung.
 
-    What was handed over is the store's to decide."""
+    After the submission only the store decides."""
     append = cache._store.append
 
     def interrupted(*arguments: Any) -> Any:
@@ -108,21 +104,22 @@ def test_an_interrupt_while_a_write_is_handed_over_does_not_take_it_back(
     in_time(lambda: cache.delete_namespace(NS))
 
 
-@pytest.mark.usefixtures("heard")
+@pytest.mark.usefixtures("sigint_raises")
 @pytest.mark.parametrize("fails", [False, True], ids=["kept", "refused"])
 def test_an_interrupt_at_any_line_of_a_bulk_load_leaves_index_and_log_agreed(
     tmp_path: Path, fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A text that was in the index half way, or not noted yet, stayed in it: no log held it, and nothing
-    could forget it. Each line that runs of a bulk load is interrupted once, by a real signal."""
-    code = codes_of(outputs_module.Outputs._log)
+    """Regression: a text that was inserted in part, or not recorded yet, stayed in the index: no log had
+    it, and it could not be forgotten. Each line that a bulk load runs is interrupted once, by a real
+    signal."""
+    code = codes_of(output_log.OutputLog._log)
     with SuffixCache(tmp_path / "d", background=False) as cache:
         if fails:
 
             def refused(*arguments: Any) -> Any:
                 raise StoreFullError("injected")
 
-            monkeypatch.setattr("suffixsvc.store.tables.WriteView.append", refused)
+            monkeypatch.setattr("suffixsvc.store.transactions.write_view.WriteView.append", refused)
         index = cache.namespace(NS)._index
         uuid = bytes(16)
         line = 0
@@ -137,7 +134,7 @@ def test_an_interrupt_at_any_line_of_a_bulk_load_leaves_index_and_log_agreed(
 
 
 def codes_of(*functions: Callable[..., object]) -> set[CodeType]:
-    """Their code and that of the functions inside them."""
+    """The code objects of functions and of the functions inside them."""
     found: set[CodeType] = set()
     left = [function.__code__ for function in functions]  # type: ignore[attr-defined]  # functions of ours
     while left:
@@ -148,7 +145,7 @@ def codes_of(*functions: Callable[..., object]) -> set[CodeType]:
 
 
 def interrupted_at(line: int, codes: set[CodeType], work: Callable[[], object]) -> bool:
-    """Do some work with a signal at the line-th line that it runs of these; whether there was one."""
+    """Run work with a signal at the line-th line that it runs of these; returns whether there was one."""
     left = [line]
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
@@ -176,12 +173,12 @@ def interrupted_at(line: int, codes: set[CodeType], work: Callable[[], object]) 
 
 
 @pytest.mark.parametrize("way", ["bulk", "session", "session of two runs"])
-def test_a_completion_that_fails_wakes_whoever_waits_for_it(
+def test_a_completion_that_fails_wakes_its_waiters(
     cache: SuffixCache, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """An exception while a kept output was counted skipped the steps after it: the write stayed in flight,
-    its bytes reserved, and the deletion of its namespace waited for ever with the maintenance lock held, so
-    that sealing and checks of every namespace waited as well."""
+    """Regression: an exception while a committed output was counted skipped the steps after it: the write
+    stayed in flight, its bytes reserved, and the deletion of its namespace hung with the maintenance lock
+    held, so that sealing and checks of every namespace hung as well."""
 
     def fails(*arguments: object) -> None:
         raise MemoryError("injected")
@@ -189,12 +186,12 @@ def test_a_completion_that_fails_wakes_whoever_waits_for_it(
     namespace = cache.namespace(NS)
     index = namespace._index
     with monkeypatch.context() as patch:
-        patch.setattr(NamespaceIndex, "kept", fails)
+        patch.setattr(NamespaceIndex, "record_logged", fails)
         write(cache, way)
         cache._store.barrier()
     assert index.writes == 0
-    assert not cache._room._coming
-    assert index.balance() is not None
+    assert not cache._quotas.usage.reserved
+    assert index.consistency_snapshot() is not None
     in_time(lambda: cache.delete_namespace(NS))
     write(cache, way)
     cache.check()
@@ -216,8 +213,8 @@ def write(cache: SuffixCache, way: str) -> None:
 def test_texts_that_are_there_already_leave_the_index_one_by_one(
     cache: SuffixCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bulk load of outputs that the log has already failed to take the text of one out of the index again:
-    the others of the load were not counted, and the load stayed in flight for ever."""
+    """Regression: a bulk load of outputs that the log already had failed to remove the text of one from the
+    index: the others of the load were not counted, and the load stayed in flight forever."""
     namespace = cache.namespace(NS)
     namespace.add_outputs([output(1, uuid=bytes(16)), output(5000, uuid=bytes([1] * 16))])
     remove, failed = NamespaceIndex.remove, []
@@ -242,16 +239,16 @@ def test_texts_that_are_there_already_leave_the_index_one_by_one(
 
 
 def test_a_handle_of_a_deleted_namespace_opens_no_session(cache: SuffixCache) -> None:
-    """The session was opened, and could never be closed with commit: it kept its place, and the memory of the
-    namespace that was gone, until the process ended."""
+    """Regression: the session was opened, and could never be closed with commit: it held its slot, and the
+    memory of the deleted namespace, until the process ended."""
     namespace = cache.namespace(NS)
     namespace.add_output(TEXT)
     cache.delete_namespace(NS)
     with pytest.raises(UnknownNamespaceError, match=NS) as caught:
         namespace.open_session([1, 2, 3], [4, 5])
-    assert "Ask the cache for it again" in str(caught.value)
+    assert "get it from the cache again" in str(caught.value)
     assert cache.stats().sessions == 0
-    assert cache._sessions == 0
+    assert cache._sessions._live == 0
     assert namespace._index.index.stats().tokens == 0, "what it had written is in the index"
     session = cache.namespace(NS).open_session([1])
     session.step(TEXT, 0)
@@ -264,8 +261,8 @@ def test_a_handle_of_a_deleted_namespace_opens_no_session(cache: SuffixCache) ->
 def test_a_close_that_meets_the_deletion_of_its_namespace_ends_the_session(
     cache: SuffixCache, monkeypatch: pytest.MonkeyPatch, turns: int, wait: bool
 ) -> None:
-    """Deleted with force while the session was on its way into the log: its close failed with
-    UnknownNamespaceError, and so did every later one; the session kept its place."""
+    """Regression: the namespace was deleted with force while the session's commit was in flight: its close
+    raised UnknownNamespaceError, and so did every later one; the session held its slot."""
     namespace = cache.namespace(NS)
     namespace.add_output(TEXT)
     session = namespace.open_session([1])
@@ -276,7 +273,7 @@ def test_a_close_that_meets_the_deletion_of_its_namespace_ends_the_session(
     ids: list[int | None] = []
 
     def close_before(index: NamespaceIndex) -> None:
-        """The namespace refuses writes already, and its sessions are not discarded yet."""
+        """The namespace rejects writes already, and its sessions are not discarded yet."""
         ids.append(session.close(wait=wait))
         discard(index)
 
@@ -285,15 +282,15 @@ def test_a_close_that_meets_the_deletion_of_its_namespace_ends_the_session(
     assert ids == [None]
     assert session.closed
     assert session.close() is None
-    assert cache._sessions == 0
-    assert namespace._index.balance() is not None
+    assert cache._sessions._live == 0
+    assert namespace._index.consistency_snapshot() is not None
     assert namespace._index.live_sessions == 0
     cache.check()
 
 
 def test_sessions_that_are_opened_beside_deletions_can_all_be_closed(place: Path | None) -> None:
-    """Opening looked at the flag before the deletion set it, and entered the namespace after the deletion had
-    discarded its sessions."""
+    """Regression: opening read the flag before the deletion set it, and entered the namespace after the
+    deletion had discarded its sessions."""
     with SuffixCache(place, limits=Limits(max_sessions=4), background=False) as cache:
         stop = threading.Event()
         failed: list[BaseException] = []
@@ -331,10 +328,10 @@ def test_sessions_that_are_opened_beside_deletions_can_all_be_closed(place: Path
         assert not [thread for thread in threads if thread.is_alive()]
         assert not [error for error in failed if not deleted(error)]
         cache._store.barrier()
-        assert cache.stats().sessions == cache._sessions == 0
+        assert cache.stats().sessions == cache._sessions._live == 0
         cache.check()
 
 
 def deleted(error: BaseException) -> bool:
-    """What a handle says whose namespace is being deleted, or was."""
+    """The errors of a handle whose namespace is being deleted, or was."""
     return isinstance(error, UnknownNamespaceError) or "is being deleted" in str(error)

@@ -1,14 +1,14 @@
-"""Fuzzes the decoders of the wire by coverage, with atheris (https://github.com/google/atheris).
+"""Coverage-guided fuzzer of the wire's decoders, with atheris (https://github.com/google/atheris).
 
     python tests/fuzz/fuzz_wire.py [SCRATCH FOLDER] [libFuzzer options, e.g. -max_total_time=60 -seed=1]
 
-`make fuzz-wire` installs atheris and runs it. What it tries and what it calls a finding stands in
-tests/support/wire_target.py. It starts from the inputs in wire_corpus.txt (hex, one a line); those it found
-worth keeping lie in the scratch folder's corpus/ afterwards, and `--save` writes as few of them as cover the
-same back to wire_corpus.txt.
+`make fuzz-wire` installs atheris and runs it. tests/support/wire_target.py defines the targets and the
+findings. The fuzzer starts from the inputs in wire_corpus.txt (hex, one per line). New inputs with more
+coverage are stored in corpus/ of the scratch folder, and `--save` writes a minimal set of the same coverage
+back to wire_corpus.txt.
 
-Half of the mutations change bytes, as libFuzzer does it; the other half change fields, so that what comes out
-is a message and the checks behind the parser are reached.
+Half of the mutations change bytes, as in libFuzzer; the other half change fields, so that the result is a
+valid message and the checks after the parser are reached.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
+
 from support.wire_target import KINDS, Services, run_one, seeds
 
-#: modules whose branches count; atheris cannot instrument the imports of an editable install
+#: instrumented modules; atheris cannot instrument the imports of an editable install
 COUNTED: Final = (
     "suffixsvc.wire",
     "suffixsvc.values",
@@ -38,6 +39,8 @@ COUNTED: Final = (
     "suffixsvc.errors",
     "suffixsvc.service",
     "suffixsvc.index.session",
+    "suffixsvc.index.session_arguments",
+    "suffixsvc.index.session_errors",
     "support.wire_target",
 )
 CORPUS: Final = Path(__file__).with_name("wire_corpus.txt")
@@ -143,7 +146,7 @@ def _bytes(old: bytes, choice: random.Random) -> bytes:
 
 
 def _instrument() -> int:
-    """Make the branches of the modules that are looked at count; how many functions that are."""
+    """Instrument the functions of the COUNTED modules; their number."""
     found = [
         function
         for function in gc.get_objects()
@@ -162,7 +165,7 @@ def _fill(folder: Path) -> None:
 
 
 def _save(scratch: Path) -> None:
-    """The smallest inputs of the corpus that cover what all of it covers, into wire_corpus.txt."""
+    """Write a minimal set of inputs with the coverage of the whole corpus to wire_corpus.txt."""
     merged = scratch / "merged"
     merged.mkdir(exist_ok=True)
     for path in merged.iterdir():
@@ -192,7 +195,7 @@ def main() -> None:
     def one(data: bytes) -> None:
         run_one(data, services)
 
-    # libFuzzer starts itself again to merge: by the shell, and by its name
+    # libFuzzer restarts itself to merge, through the shell and by its name
     itself = shlex.join([sys.executable, __file__])
     atheris.Setup([itself, "-max_len=1024", "-timeout=20", *options, *folders], one, custom_mutator=mutate)
     atheris.Fuzz()

@@ -1,4 +1,4 @@
-"""The corpus of the wire's fuzzer without the fuzzer: every input, and inputs beside them."""
+"""The corpus of the wire fuzzer without the fuzzer: every input, and mutations of it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.wire_target import KINDS, Services, run_one, seeds
 
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from support.wire_target import KINDS, Services, run_one, seeds
 
 LINES = Path(__file__).with_name("wire_corpus.txt").read_text(encoding="ascii").split()
 CORPUS = [*seeds(), *map(bytes.fromhex, LINES)]
@@ -37,15 +37,17 @@ def test_every_input_is_answered_or_refused(services: Services) -> None:
 
 @given(st.sampled_from(CORPUS), st.randoms(use_true_random=False), st.integers(1, 4))
 @settings(max_examples=500, deadline=None)
-def test_inputs_beside_them_too(services: Services, data: bytes, choice: random.Random, changes: int) -> None:
+def test_mutated_inputs_are_answered_or_refused(
+    services: Services, data: bytes, choice: random.Random, changes: int
+) -> None:
     changed = bytearray(data)
     for _ in range(changes):
         changed[choice.randrange(len(changed))] = choice.randrange(256)
     run_one(bytes(changed), services)
 
 
-def test_the_target_finds_what_is_wrong(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decoder that lets a negative id pass is found: the target's checks can fail."""
+def test_the_target_finds_a_defect(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder that accepts a negative id is found: the checks of the target can fail."""
     monkeypatch.setattr("suffixsvc.wire.unpack_tokens", lambda data, name="": _unchecked(data))
     message = pb.AppendContextRequest(session_id="a", token_ids=b"\xff\xff\xff\xff")
     negative = bytes([[kind for kind, _ in KINDS].index(type(message))]) + message.SerializeToString()

@@ -1,4 +1,4 @@
-"""llama.cpp's own programs against our lookup caches: ``make interop``, outside the everyday tests.
+"""Fixtures of the interoperability tests with llama.cpp's programs: ``make interop``, not in ``make test``.
 
 What the tests find goes into a table, which is printed at the end and written into docs/interop.md when all
 of them passed.
@@ -12,29 +12,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from suffixsvc_caches.tokenizers import Tokenizer, load_tokenizer
-from support.llama_tools import ROOT, Note, Tools
 
 from suffixsvc import __version__
+from suffixsvc_caches.tokenizers import Tokenizer, load_tokenizer
+from support.llama_tools import ROOT, Note, Tools
 
 PAGE = ROOT / "docs" / "interop.md"
 _BEGIN, _END = "<!-- written by make interop: begin -->\n", "<!-- written by make interop: end -->\n"
 MODEL = "smollm2-135m"
 PROGRAMS = ("llama-lookup-create", "llama-lookup-merge", "llama-lookup-stats", "llama-lookup", "llama-server")
 
-#: (program, what was compared, what came out), in the order in which the tests found it
+#: (program, what was compared, outcome), in the order of the tests
 FOUND: list[tuple[str, str, str]] = []
 VERSIONS: dict[str, str] = {}
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Only ``pytest -m interop`` looks in here."""
+    """Collect this folder only for ``pytest -m interop``."""
     return True if "interop" not in (config.getoption("markexpr") or "") else None
 
 
 @pytest.fixture(scope="session")
 def tools() -> Tools:
-    from suffixsvc_driver import models
+    import suffixsvc_models as models
 
     folder = os.environ.get("LLAMA_CPP_BIN")
     if not folder:

@@ -1,4 +1,4 @@
-"""llama-lookup-create, -merge, -stats and llama-lookup against our files and forecasts."""
+"""Comparison of llama-lookup, -create, -merge and -stats with our files and replays."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from suffixsvc.errors import StoreCorruptError
 from suffixsvc_caches.lookup import (
-    Harm,
+    FaultEffect,
     LookupTable,
     find_faults,
     merge_tables,
@@ -20,17 +22,15 @@ from suffixsvc_caches.lookup import (
 )
 from suffixsvc_caches.lookup.faults import Fault
 from suffixsvc_caches.lookup.files import read_words, record_starts
-from suffixsvc_caches.lookup.forecast import Forecast, Forecaster, Program, TokenCall
+from suffixsvc_caches.lookup.replay import LookupReplayer, Program, ReplayStats, TokenCall
 from suffixsvc_caches.manifest import find_mismatches, read_manifest
 from suffixsvc_caches.tokenizers import Tokenizer
 from support import lookup_oracle as oracle
 from support.llama_tools import ROOT, Note, Tools
 
-from suffixsvc.errors import StoreCorruptError
-
 pytestmark = pytest.mark.interop
 
-#: pages that programs write: the outcome would depend on the last one
+#: generated pages, on which the outcome must not depend
 _WRITTEN = ("interop.md", "performance.md")
 
 
@@ -49,7 +49,7 @@ def held_out() -> str:
 
 
 def counted(token_ids: list[int]) -> LookupTable:
-    """2-grams, counted as simply as can be."""
+    """2-grams, counted by a plain loop."""
     found: dict[tuple[int, int], dict[int, int]] = {}
     for a, b, c in zip(token_ids, token_ids[1:], token_ids[2:], strict=False):
         followers = found.setdefault((a, b), {})
@@ -58,7 +58,7 @@ def counted(token_ids: list[int]) -> LookupTable:
 
 
 def stats(tools: Tools, text: Path, ctx: int, *args: str | Path) -> dict[str, int]:
-    """What llama-lookup-stats prints."""
+    """Parse the output of llama-lookup-stats."""
     result = tools.run(
         "llama-lookup-stats",
         "-m",
@@ -77,8 +77,8 @@ def stats(tools: Tools, text: Path, ctx: int, *args: str | Path) -> dict[str, in
     return {name: int(number) for name, number in re.findall(rf"\b({names})\s*=\s*(\d+)", result.stderr)}
 
 
-def printed(forecast: Forecast) -> dict[str, int]:
-    return {name: getattr(forecast, name) for name in ("n_draft", "n_predict", "n_drafted", "n_accept")}
+def printed(replayed: ReplayStats) -> dict[str, int]:
+    return {name: getattr(replayed, name) for name in ("n_draft", "n_predict", "n_drafted", "n_accept")}
 
 
 # ------------------------------------------------------------------------------------------------- the files
@@ -122,11 +122,11 @@ def laid_out(records: list[tuple[list[int], list[tuple[int, int]]]]) -> bytes:
 def worst(path: Path) -> Fault | None:
     words, rest = read_words(path)
     faults = [*find_faults(words, *record_starts(words), rest)]
-    by_harm = {fault.harm: fault for fault in reversed(faults)}
-    return next((by_harm[harm] for harm in Harm if harm in by_harm), None)
+    by_harm = {fault.effect: fault for fault in reversed(faults)}
+    return next((by_harm[harm] for harm in FaultEffect if harm in by_harm), None)
 
 
-def test_what_verify_says_of_damaged_files_is_what_happens(tools: Tools, tmp_path: Path, note: Note) -> None:
+def test_verify_predicts_the_effect_of_damaged_files(tools: Tools, tmp_path: Path, note: Note) -> None:
     whole = laid_out(SMALL)
     damaged = [whole[:length] for length in range(len(whole) + 1)]
     words = list(struct.unpack(f"<{len(whole) // 4}i", whole))
@@ -141,18 +141,19 @@ def test_what_verify_says_of_damaged_files_is_what_happens(tools: Tools, tmp_pat
         out.unlink(missing_ok=True)
         fault = worst(path)
         result = tools.run("llama-lookup-merge", path, out)
-        if fault is not None and fault.harm is Harm.ABORTS:
+        if fault is not None and fault.effect is FaultEffect.ABORTS:
             assert result.returncode != 0, fault
             tally["aborts"] += 1
             continue
         assert result.returncode == 0, (fault, result.stderr[-500:])
-        if fault is not None and fault.harm is Harm.ABORTS_LATER:  # the server does, where it drafts it
-            with pytest.raises(StoreCorruptError, match="is no token id"):
+        # llama-server aborts when it drafts the token
+        if fault is not None and fault.effect is FaultEffect.ABORTS_LATER:
+            with pytest.raises(StoreCorruptError, match="is not a token id"):
                 read_lookup(out)
             tally["reads all"] += 1
             continue
         rewritten = read_lookup(out)
-        cut = fault is not None and fault.harm is Harm.CUT
+        cut = fault is not None and fault.effect is FaultEffect.CUT
         assert rewritten.file_bytes() < len(raw) if cut else True
         tally["reads a part" if cut else "reads all"] += 1
     assert all(tally.values())
@@ -171,7 +172,7 @@ def test_create_counts_what_our_builder_counts(
     text.write_text(corpus, encoding="utf-8")
     result = tools.run("llama-lookup-create", "-m", tools.model, "--no-escape", "-f", text, "-lcs", theirs)
     assert result.returncode == 0, result.stderr[-2000:]
-    command = [sys.executable, "-m", "suffixsvc.cli", "build", str(text), "--format", "text"]
+    command = [sys.executable, "-m", "suffixsvc_cli", "build", str(text), "--format", "text"]
     command += ["--tokenizer", str(tools.model), "--lookup-static", str(ours), "--exact-counts"]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
@@ -192,8 +193,8 @@ def test_create_counts_what_our_builder_counts(
 
 
 def test_stats_of_a_text_without_ties(tools: Tools, tokenizer: Tokenizer, tmp_path: Path, note: Note) -> None:
-    """A round of words that is left now and then, each time by a new word, never before its n-grams have been
-    seen in their chunk: no two followers are ever equally good."""
+    """A cycle of words with occasional new words, inserted only after the cycle's n-grams have been counted
+    in their chunk: two followers never have equal counts."""
     ctx, chance = 1024, random.Random(7)
     words = chance.sample(single_words(tokenizer), 400)
     circle, others = words[:40], iter(words[40:])
@@ -213,7 +214,7 @@ def test_stats_of_a_text_without_ties(tools: Tools, tokenizer: Tokenizer, tmp_pa
     oracle.TIES.clear()
     oracle.stats(token_ids, ctx, 8, oracle.loaded([(n, [*f.items()]) for n, f in table.as_dict().items()]))
     assert oracle.TIES == []
-    forecast = Forecaster(table, program=Program.STATS, ctx=ctx).add_log([TokenCall([], token_ids)])
+    forecast = LookupReplayer(table, program=Program.STATS, ctx=ctx).add_log([TokenCall([], token_ids)])
     assert 0 < forecast.n_accept < forecast.n_drafted
     assert stats(tools, file, ctx, "-lcs", cache) == printed(forecast)
     note(
@@ -224,7 +225,7 @@ def test_stats_of_a_text_without_ties(tools: Tools, tokenizer: Tokenizer, tmp_pa
 
 
 def single_words(tokenizer: Tokenizer) -> list[int]:
-    """Tokens that are a word with a space before it, whatever stands around them."""
+    """Tokens that are a word with a leading space in any context."""
     found = [
         i
         for i in range(3000, 20_000)
@@ -260,7 +261,7 @@ def test_stats_of_documentation(
     }
     for name, (static, beside, args) in given.items():
         for ctx in (256, 1024):
-            forecast = Forecaster(static, beside, program=Program.STATS, ctx=ctx).add_log(
+            forecast = LookupReplayer(static, beside, program=Program.STATS, ctx=ctx).add_log(
                 [TokenCall([], token_ids)]
             )
             expected, got = stats(tools, file, ctx, *args), printed(forecast)
@@ -276,10 +277,10 @@ def test_stats_of_documentation(
             )
 
 
-def _shown(forecast: Forecast, outcome: str) -> str:
+def _shown(replayed: ReplayStats, outcome: str) -> str:
     return (
-        f"`cache forecast --program stats`: n_drafted {forecast.n_drafted:,}, n_accept {forecast.n_accept:,} "
-        f"({forecast.accept:.1%}): {outcome}"
+        f"`cache forecast --program stats`: n_drafted {replayed.n_drafted:,}, n_accept {replayed.n_accept:,} "
+        f"({replayed.accept:.1%}): {outcome}"
     )
 
 

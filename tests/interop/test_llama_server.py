@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from suffixsvc_caches.lookup import DRAFT_TOKENS, LookupTable, write_lookup
-from suffixsvc_caches.lookup.forecast import Forecaster, TokenCall
+from suffixsvc_caches.lookup.replay import LookupReplayer, TokenCall
 from suffixsvc_caches.tokenizers import Tokenizer
 from support.llama_tools import Note, RunningServer, Tools, serving
 
@@ -23,7 +24,7 @@ TOKENS = 96
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server wrote, and what it says of the drafts."""
+    """Answer of the server, and its counts of drafted tokens."""
 
     token_ids: list[int]
     drafted: int
@@ -31,7 +32,7 @@ class Answer:
 
 
 class Server(RunningServer):
-    """A running llama-server, and what these tests ask of it."""
+    """Client of a running llama-server."""
 
     def complete(self) -> Answer:
         asked = {
@@ -58,7 +59,7 @@ def drafting(tools: Tools, log: Path, *args: str | Path) -> Iterator[Server]:
 
 
 def static_cache(path: Path, token_ids: list[int]) -> LookupTable:
-    """2-grams of an answer, counted as if it had been given twice."""
+    """2-grams of an answer, counted twice."""
     found: dict[tuple[int, int], dict[int, int]] = {}
     for a, b, c in zip(token_ids, token_ids[1:], token_ids[2:], strict=False):
         followers = found.setdefault((a, b), {})
@@ -82,16 +83,16 @@ def test_the_server_drafts_from_our_cache(
     assert found.accepted > without.accepted + TOKENS // 4
     prompt = tokenizer.encode_batch([PROMPT])[0].tolist()
     forecasts = [
-        Forecaster(cache).add_log([TokenCall(prompt, answer.token_ids)])
+        LookupReplayer(cache).add_log([TokenCall(prompt, answer.token_ids)])
         for cache, answer in ((None, without), (table, found))
     ]
-    # The server cuts its last draft to the tokens that are left.
+    # The server truncates its last draft to the remaining tokens.
     for forecast, answer in zip(forecasts, (without, found), strict=True):
         assert 0 <= forecast.n_drafted - answer.drafted < DRAFT_TOKENS
         assert 0 <= forecast.n_accept - answer.accepted < DRAFT_TOKENS
     note(
         "llama-server",
-        f"`--spec-type ngram-cache -lcs`, a cache of its own answer of {TOKENS} tokens",
+        f"`--spec-type ngram-cache -lcs`, a cache of its answer of {TOKENS} tokens",
         f"starts and drafts from it: /metrics shows {found.drafted} drafted, {found.accepted} accepted "
         f"(`cache forecast`: {forecasts[1].n_drafted} and {forecasts[1].n_accept}, the last "
         f"draft not cut to what is left); without the cache {without.drafted} and {without.accepted}",
@@ -109,7 +110,7 @@ def test_the_server_ignores_the_cache_without_the_type(tools: Tools, tmp_path: P
     )
 
 
-def test_the_server_aborts_on_a_torn_cache(tools: Tools, tmp_path: Path, note: Note) -> None:
+def test_the_server_aborts_on_a_truncated_cache(tools: Tools, tmp_path: Path, note: Note) -> None:
     static_cache(tmp_path / "ours.bin", [1, 2, 3, 4])
     torn = tmp_path / "torn.bin"
     torn.write_bytes((tmp_path / "ours.bin").read_bytes()[:-1])

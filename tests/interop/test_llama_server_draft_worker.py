@@ -1,4 +1,4 @@
-"""The real llama-server as draft worker: what its API says is what our adapter takes it to say."""
+"""llama-server as draft worker: vocabulary, drafts, probabilities and restarts."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from suffixsvc_driver.config import DriverConfig
-from suffixsvc_driver.curve import CostCurve
-from suffixsvc_driver.layers.draft_model import DraftModelLayer
-from suffixsvc_driver.loop import generate
-from suffixsvc_driver.targets.llama import LlamaTarget
-from suffixsvc_driver.targets.llama_context import ContextSettings
-from suffixsvc_driver.workers.engine import DraftEngine, DraftRequest
-from suffixsvc_driver.workers.interface import DraftingSession
-from suffixsvc_driver.workers.llama_protocol import completion_request
-from suffixsvc_driver.workers.llama_server import LlamaServerClient
-from suffixsvc_driver.workers.pool import WorkerPool, WorkerState
-from support.llama_tools import Note, RunningServer, Tools, serving
-from support.tiny_gguf import write_tiny_llama
 
 from suffixsvc.errors import LimitExceededError, ServiceUnavailableError, VocabularyMismatchError
 from suffixsvc.types import Draft
+from suffixsvc_driver.cost.curve import CostCurve
+from suffixsvc_driver.decode.loop import generate
+from suffixsvc_driver.layers.draft_model import DraftModelLayer
+from suffixsvc_driver.settings.driver_config import DriverConfig
+from suffixsvc_driver.targets.llama.context import ContextSettings
+from suffixsvc_driver.targets.single import LlamaTarget
+from suffixsvc_driver.workers.client.interface import DraftSession
+from suffixsvc_driver.workers.llama_server.protocol import completion_request
+from suffixsvc_driver.workers.llama_server.worker import LlamaServerClient
+from suffixsvc_driver.workers.pool.entry import WorkerState
+from suffixsvc_driver.workers.pool.pool import WorkerPool
+from suffixsvc_driver.workers.server.engine import DraftEngine, DraftRequest
+from support.llama_tools import Note, RunningServer, Tools, serving
+from support.tiny_gguf import write_tiny_llama
 
 pytestmark = pytest.mark.interop
 
@@ -55,7 +56,7 @@ def target(tools: Tools) -> Iterator[LlamaTarget]:
         yield target
 
 
-def ask(session: DraftingSession, count: int = DRAFTED, after: tuple[int, ...] = ()) -> Draft:
+def ask(session: DraftSession, count: int = DRAFTED, after: tuple[int, ...] = ()) -> Draft:
     deadline = time.monotonic() + PATIENT
     while not len(draft := session.draft(count, PATIENT, after)):
         assert time.monotonic() < deadline, session.last_error
@@ -63,10 +64,10 @@ def ask(session: DraftingSession, count: int = DRAFTED, after: tuple[int, ...] =
     return draft
 
 
-def test_it_says_what_the_file_says(
+def test_the_vocabulary_is_that_of_the_file(
     client: LlamaServerClient, target: LlamaTarget, tools: Tools, note: Note
 ) -> None:
-    """Every id's bytes over HTTP: the fingerprint is that of the file."""
+    """The bytes of every id over HTTP give the fingerprint of the file."""
     vocabulary = target.model.vocabulary
     description = client.check_vocabulary(vocabulary)
     assert client.vocabulary(description) == vocabulary
@@ -84,7 +85,7 @@ def test_it_says_what_the_file_says(
 def test_it_drafts_as_our_worker_does(
     client: LlamaServerClient, target: LlamaTarget, tools: Tools, note: Note
 ) -> None:
-    """The same model behind both: the same tokens with the same probabilities, but for rounding."""
+    """With the same model both give the same tokens, and the same probabilities up to rounding."""
     engine = DraftEngine(tools.model, ContextSettings(CONTEXT, slots=2, threads=1, max_width=1))
     client.check_vocabulary(target.model.vocabulary)
     session = client.open_session(p_min=0.0)
@@ -104,15 +105,15 @@ def test_it_drafts_as_our_worker_does(
         "llama-server",
         "as draft worker: greedy drafts and probabilities beside those of `suffixsvc draft-worker`",
         f"the same {compared} tokens, probabilities within 0.1"
-        + (f"; {differing} behind a near-tie differ" if differing else ""),
+        + (f"; {differing} after a near-tie differ" if differing else ""),
     )
 
 
 def test_characters_of_several_tokens(
     server: RunningServer, client: LlamaServerClient, target: LlamaTarget, note: Note
 ) -> None:
-    """The server tells the probability of a character's last token only, so its two lists do not run in step:
-    the draft ends before the first token that has none."""
+    """The server returns a probability for the last token of a character only, so that its lists differ in
+    length: the draft ends before the first token without a probability."""
     model = target.model
     text = model.tokenize("🙂🙃" * 8)
     last = next(i for i in range(20, len(text)) if model.token_bytes(text[i]) == "🙃".encode()[-1:])
@@ -133,7 +134,7 @@ def test_characters_of_several_tokens(
 
 
 def test_a_generation_with_it(server: RunningServer, target: LlamaTarget, tools: Tools, note: Note) -> None:
-    """Verified by the same model: most of it is accepted, and the prompt is read once."""
+    """With the same model as target most drafted tokens are accepted, and the prompt is evaluated once."""
     text = target.model.tokenize(PROMPT)
     with LlamaServerClient(f"http://{server.address}") as client:
         layer = DraftModelLayer(client, target.model.vocabulary, p_min=0.0, timeout_seconds=PATIENT)
@@ -171,7 +172,7 @@ def test_texts_it_cannot_hold(client: LlamaServerClient, target: LlamaTarget) ->
 
 
 def test_connections_that_the_server_closes(client: LlamaServerClient, target: LlamaTarget) -> None:
-    """It closes each after a hundred answers: nothing is lost over that."""
+    """The server closes a connection after a hundred answers; no request is lost."""
     client.check_vocabulary(target.model.vocabulary)
     session = client.open_session(p_min=0.0)
     session.set_text([1000] * 5)
@@ -184,7 +185,7 @@ def test_connections_that_the_server_closes(client: LlamaServerClient, target: L
 def test_it_restarts_with_another_model(
     tools: Tools, target: LlamaTarget, tmp_path: Path, note: Note
 ) -> None:
-    """Left out until the right one is back."""
+    """The worker is not used until the right model is back."""
     foreign = Tools(tools.folder, write_tiny_llama(tmp_path / "tiny.gguf"))
     small = ("-c", str(CONTEXT), "-np", "1")
     with serving(tools, tmp_path / "1.log", *small) as first:
@@ -210,8 +211,8 @@ def test_it_restarts_with_another_model(
         assert ask(session, 4).token_ids.tolist() == expected
         session.close()
         pool.close()
-    with pytest.raises(ServiceUnavailableError), LlamaServerClient(f"http://127.0.0.1:{port}") as nobody:
-        nobody.describe(1.0)
+    with pytest.raises(ServiceUnavailableError), LlamaServerClient(f"http://127.0.0.1:{port}") as stopped:
+        stopped.describe(1.0)
     note(
         "llama-server",
         "as draft worker: killed, started again with another model, then with the first",

@@ -1,18 +1,18 @@
-"""The victim: a cache that is always at its limit, writes, drafts and evicts without end, and is killed.
-It seals and merges in between, so that evictions take from segments, too.
+"""Child process with a cache that is always at its limit: writes, drafts and evicts until it is killed.
+It seals and merges in between, so that evictions delete from segments, too.
 
-An order (``support.victims``):
+An order (``support.child_runner``):
 
     {"folder": ..., "seed": ..., "point": name or null, "hits": n}
 
-A victim says, straight into the pipe:
+It writes lines directly into the pipe:
 
     + SEED COUNT       about to write outputs SEED, SEED + 1, ...
     = SEED ID ID ...   acknowledged
     x ID ID ...        chosen to be evicted, nothing was done yet
     o ID ID ...        evicted
-    c ID               in a namespace that has room
-    ! POINT            about to be killed at a named point, of an eviction
+    c ID               in a namespace without eviction
+    ! POINT            about to be killed at a sync point of an eviction
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ import threading
 from typing import Any
 
 from limits_testing import output
-from support.victims import say
 
 from suffixsvc import Limits, Policies, Policy, SuffixCache
-from suffixsvc.engine import room
+from suffixsvc.engine.limits import eviction
+from suffixsvc.runtime.sync_points import with_sync_points
+from support.child_runner import report
 
 NS = "crash"
 POLICIES = Policies(default=Policy(max_bytes=120 << 10))
-#: of the store's points those that an eviction passes, in the order in which it does
+#: sync points of the store that an eviction passes, in order
 POINTS = ["evict-chosen", "begun", "written", "committed", "acknowledged", "evict-done"]
 
 
 def live(order: dict[str, Any]) -> None:
-    """It never returns of its own accord."""
+    """Run until the process is killed."""
     hits = order["hits"]
     # The store's thread acknowledges one transaction while this one goes on to the next. So evictions are
     # counted, odd within one, and it is noted for which a transaction began.
@@ -52,35 +53,34 @@ def live(order: dict[str, Any]) -> None:
         name, _, told = point.partition(" ")
         if name == "evict-chosen":
             now += 1
-            say(f"x {told}")
+            report(f"x {told}")
         elif name == "begun":
             began = now
         if now % 2 and name == order["point"] and (began == now or name == "evict-chosen"):
             hits -= 1
             if hits <= 0:
-                say(f"! {name}")
+                report(f"! {name}")
                 os.kill(os.getpid(), signal.SIGKILL)
         if name == "evict-done":
-            say(f"o {told}")
+            report(f"o {told}")
             now += 1
 
-    room.BATCH_OUTPUTS = 4  # type: ignore[misc] # several transactions an eviction
-    cache = SuffixCache(
+    eviction.BATCH_OUTPUTS = 4  # type: ignore[misc] # several transactions per eviction
+    cache = with_sync_points(SuffixCache, hook)(
         order["folder"],
         policies=POLICIES,
-        crash_hook=hook,
         limits=Limits(seal_tokens=1000),
         background=False,
     )
     rng = random.Random(order["seed"])
     namespace = cache.namespace(NS)
-    say(f"c {cache.namespace('calm').add_output([1, 2, 3])}")
+    report(f"c {cache.namespace('calm').add_output([1, 2, 3])}")
     seed = order["seed"] * 10_000
     while True:
         count = rng.randrange(1, 7)
-        say(f"+ {seed} {count}")
+        report(f"+ {seed} {count}")
         ids = namespace.add_outputs([output(NS, seed + n, rng.randrange(20, 150)) for n in range(count)])
-        say(f"= {seed} {' '.join(map(str, ids))}")
+        report(f"= {seed} {' '.join(map(str, ids))}")
         with namespace.open_session([1]) as session:
             for stored in list(cache._store.scan(NS))[: rng.randrange(4)]:
                 session.append_context([0])

@@ -1,4 +1,4 @@
-"""What the tests of limits share: outputs nobody confuses, and what a cache holds."""
+"""Helpers of the tests of limits: distinct outputs, and the contents of a cache."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from suffixsvc import SuffixCache
+from suffixsvc.engine.limits.size_estimates import predicted_bytes
 from suffixsvc.types import NewOutput, TokenArray
+
+KIB = 1 << 10
 
 
 def text(seed: int, tokens: int = 200) -> TokenArray:
-    """Tokens that no other seed shares (a vocabulary of its own each)."""
+    """Tokens that no other seed shares: each seed has its own vocabulary."""
     rng = np.random.default_rng(seed)
     return (seed % 1_000_000 * 1000 + rng.integers(0, 1000, tokens)).astype(np.int32)
 
@@ -35,12 +38,12 @@ def add(cache: SuffixCache, path: str, seeds: Sequence[int], tokens: int = 200) 
 
 
 def ids(cache: SuffixCache, path: str) -> list[int]:
-    """What the log holds of a namespace."""
+    """Ids of a namespace's outputs in the log."""
     return [stored.output_id for stored in cache._store.scan(path)]
 
 
 def draft_from(cache: SuffixCache, path: str, seed: int, tokens: int = 200) -> int:
-    """Step through the beginning of an output as a model would that writes it again; tokens drafted."""
+    """Step through the beginning of an output as a model that writes it again; returns the drafted tokens."""
     session = cache.namespace(path).open_session([1, 2, 3])
     drafted = len(session.step(text(seed, tokens)[:16], 16, 0.01))
     session.close(commit=False)
@@ -48,7 +51,7 @@ def draft_from(cache: SuffixCache, path: str, seed: int, tokens: int = 200) -> i
 
 
 def index_is_log(cache: SuffixCache) -> None:
-    """Every index holds exactly what a new one would that is built from the log."""
+    """Assert that every index equals a new one that is built from the log."""
     cache.check()
     with SuffixCache() as other:
         for record in cache._store.namespaces():
@@ -63,3 +66,7 @@ def index_is_log(cache: SuffixCache) -> None:
                 )
             stats, expected = cache.namespace(record.path).stats(), namespace.stats()
             assert (stats.outputs, stats.tokens) == (expected.outputs, expected.tokens)
+
+
+#: upper bound of the bytes of one output with 200 tokens
+OUTPUT = predicted_bytes(output("x", 1))

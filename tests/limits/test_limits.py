@@ -1,46 +1,21 @@
-"""Limits as users meet them: what goes, what stays, what is refused, and what never notices."""
+"""Limits of namespaces: eviction by use, writes in flight, failures of the store."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from limits_testing import add, draft_from, ids, index_is_log, output, text
+from limits_testing import KIB, OUTPUT, add, draft_from, ids, index_is_log, output, text
 
-from suffixsvc import Limits, Policies, Policy, SuffixCache
-from suffixsvc.engine.prices import predicted_bytes
-from suffixsvc.engine.room import BATCH_OUTPUTS, LOWER_MARK
+from suffixsvc import Policies, Policy, SuffixCache
+from suffixsvc.engine.limits.eviction import BATCH_OUTPUTS, LOW_WATERMARK
+from suffixsvc.engine.limits.size_estimates import predicted_bytes
 from suffixsvc.errors import InvalidConfigError, LimitExceededError, StoreFullError
+from suffixsvc.runtime.sync_points import with_sync_points
 from suffixsvc.types import NewOutput
-
-KIB = 1 << 10
-#: one of the outputs used here, at most
-OUTPUT = predicted_bytes(output("x", 1))
-
-
-@pytest.fixture(params=["memory", "folder"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
-    return None if request.param == "memory" else tmp_path / "data"
-
-
-@pytest.fixture
-def opened() -> Iterator[list[SuffixCache]]:
-    caches: list[SuffixCache] = []
-    yield caches
-    for cache in caches:
-        with cache:
-            index_is_log(cache)
-
-
-@pytest.fixture
-def small(place: Path | None, opened: list[SuffixCache]) -> SuffixCache:
-    """`small` and what is below it may hold 100 KiB each, everything else what it likes."""
-    opened.append(SuffixCache(place, policies=Policies({"small": Policy(max_bytes=100 * KIB)})))
-    return opened[0]
 
 
 def test_a_namespace_stays_within_its_bytes_and_its_neighbours_keep_theirs(small: SuffixCache) -> None:
@@ -70,23 +45,25 @@ def test_what_was_evicted_is_not_drafted_and_its_memory_is_back(small: SuffixCac
 
 
 def test_bulk_that_fits_is_kept_whole_and_bulk_that_cannot_is_refused(small: SuffixCache) -> None:
-    """Nothing that a call brings is evicted by the same call."""
+    """A call never evicts its own outputs."""
     namespace = small.namespace("small/ns")
     fits = 100 * KIB // OUTPUT
     old = add(small, "small/ns", range(100, 100 + fits))
     new = add(small, "small/ns", range(fits))
     assert ids(small, "small/ns")[-fits:] == new
-    with pytest.raises(LimitExceededError, match="together larger") as caught:
+    with pytest.raises(LimitExceededError, match="outputs together must be smaller") as caught:
         add(small, "small/ns", range(200, 201 + fits))
     assert str(100 * KIB) in str(caught.value.expected)
     assert "max_bytes" in str(caught.value.remedy)
     assert set(ids(small, "small/ns")) <= {*old, *new}
-    assert namespace.stats().refused_outputs == 0, "of sessions only: here the caller was told"
+    assert namespace.stats().refused_outputs == 0, "it counts sessions only: here the caller got an error"
 
 
 def test_an_output_larger_than_its_namespace_is_refused_by_name(small: SuffixCache) -> None:
     kept = add(small, "small/ns", [1])
-    with pytest.raises(LimitExceededError, match="an output is larger than namespace small/ns may ever hold"):
+    with pytest.raises(
+        LimitExceededError, match="an output must be smaller than the limit of namespace small/ns"
+    ):
         small.namespace("small/ns").add_output(text(2, 5000))
     assert ids(small, "small/ns") == kept
 
@@ -133,9 +110,8 @@ def test_a_close_that_waits_for_nothing_leaves_eviction_to_the_next(small: Suffi
 
 
 def test_what_a_slow_disk_has_not_written_yet_pins_nothing(tmp_path: Path) -> None:
-    """At a namespace's limit, outputs on their way into the log counted as if they could never be evicted: of
-    30 closes that waited for nothing, 25 lost their output on a slow disk. Here nothing is written before all
-    are closed."""
+    """Regression: at a namespace's limit, outputs on their way into the log counted as pinned: of 30 closes
+    without wait, 25 lost their output on a slow disk. Here nothing is written before all are closed."""
     shut, opened = threading.Event(), threading.Event()
 
     def slow(point: str) -> None:
@@ -143,7 +119,7 @@ def test_what_a_slow_disk_has_not_written_yet_pins_nothing(tmp_path: Path) -> No
             assert opened.wait(60)
 
     policies = Policies({"small": Policy(max_bytes=100 * KIB)})
-    with SuffixCache(tmp_path / "data", policies=policies, crash_hook=slow) as cache:
+    with with_sync_points(SuffixCache, slow)(tmp_path / "data", policies=policies) as cache:
         namespace = cache.namespace("small/ns")
         add(cache, "small/ns", [100])
         shut.set()
@@ -161,7 +137,7 @@ def test_what_a_slow_disk_has_not_written_yet_pins_nothing(tmp_path: Path) -> No
 
 
 def test_what_is_on_its_way_and_will_stay_does_count(tmp_path: Path) -> None:
-    """A pinned namespace does not take more than fits while the disk is slow."""
+    """A pinned namespace does not admit more than fits while the disk is slow."""
     shut, opened = threading.Event(), threading.Event()
 
     def slow(point: str) -> None:
@@ -169,7 +145,7 @@ def test_what_is_on_its_way_and_will_stay_does_count(tmp_path: Path) -> None:
             assert opened.wait(60)
 
     pinned = Policies({"docs": Policy(max_bytes=100 * KIB, pinned=True)})
-    with SuffixCache(tmp_path / "data", policies=pinned, crash_hook=slow) as cache:
+    with with_sync_points(SuffixCache, slow)(tmp_path / "data", policies=pinned) as cache:
         namespace = cache.namespace("docs")
         shut.set()
         for seed in range(30):
@@ -232,14 +208,14 @@ def test_a_lower_limit_holds_from_the_next_start_on(tmp_path: Path) -> None:
         stats = cache.namespace("ns").stats()
         assert stats.held_bytes <= 50 * KIB
         assert ids(cache, "ns") == all_of_them[-stats.outputs :]
-        while cache.evict():  # what one batch was too few for, down to the lower mark
+        while cache.evict():  # the rest of the batches, down to the low watermark
             assert cache.namespace("ns").stats().held_bytes > 40 * KIB
-        assert cache.namespace("ns").stats().held_bytes <= 50 * KIB * LOWER_MARK
+        assert cache.namespace("ns").stats().held_bytes <= 50 * KIB * LOW_WATERMARK
         index_is_log(cache)
 
 
 def test_one_write_evicts_no_more_than_it_must_and_one_batch(tmp_path: Path) -> None:
-    """Down to the lower mark goes in batches, one a write, and stops there."""
+    """Eviction down to the low watermark is done in batches, one per write, and stops there."""
     limit = 1 << 20
     with SuffixCache(policies=Policies({"ns": Policy(max_bytes=limit)})) as cache:
         namespace = cache.namespace("ns")
@@ -251,149 +227,7 @@ def test_one_write_evicts_no_more_than_it_must_and_one_batch(tmp_path: Path) -> 
         assert limit * 0.9 < namespace.stats().held_bytes <= limit
 
 
-# ------------------------------------------------------------------------------------------------- pinned
-
-
-def test_pinned_namespaces_refuse_rather_than_forget(place: Path | None, opened: list[SuffixCache]) -> None:
-    pinned = Policy(max_bytes=60 * KIB, ttl_seconds=10, pinned=True)
-    cache = SuffixCache(place, policies=Policies({"docs": pinned}))
-    opened.append(cache)
-    kept: list[int] = []
-    while cache.namespace("docs").stats().held_bytes < 60 * KIB - OUTPUT:
-        kept += add(cache, "docs", [len(kept)])
-    with pytest.raises(LimitExceededError, match="namespace docs is full of what is pinned") as caught:
-        add(cache, "docs", [98])
-    assert "unpin" in str(caught.value.remedy)
-    assert len(kept) > 3
-    session = cache.namespace("docs").open_session([1])
-    session.step(text(99), 0)
-    assert session.close() is None
-    assert cache.evict() == 0
-    assert cache.expire(now=4e9) == 0, "the policy's time to live does not apply"
-    assert ids(cache, "docs") == kept
-    assert cache.namespace("docs").stats().held_bytes <= 60 * KIB
-
-
-def test_an_own_ttl_holds_even_in_a_pinned_namespace(place: Path | None, opened: list[SuffixCache]) -> None:
-    """Whoever gave it was promised that the output would be forgotten."""
-    cache = SuffixCache(place, policies=Policies({"docs": Policy(pinned=True)}))
-    opened.append(cache)
-    cache.namespace("docs").add_output([1, 2, 3], ttl_seconds=5)
-    assert cache.expire(now=4e9) == 1
-    assert ids(cache, "docs") == []
-
-
-def test_a_corpus_within_a_namespace_stays_while_the_rest_goes(small: SuffixCache) -> None:
-    namespace = small.namespace("small/ns")
-    corpus = namespace.add_outputs([output("small/ns", 500 + n, corpus=True) for n in range(3)])
-    corpus += namespace.add_outputs([output("small/ns", 510 + n, corpus=True) for n in range(3)])
-    for seed in range(60):
-        add(small, "small/ns", [seed])
-    assert set(corpus) < set(ids(small, "small/ns"))
-    with pytest.raises(LimitExceededError, match="full of what is pinned"):
-        namespace.add_outputs([output("small/ns", 600 + n) for n in range(4)])
-
-
-# -------------------------------------------------------------------------------------------- time to live
-
-
-def test_a_policys_ttl_applies_to_outputs_without_one(place: Path | None, opened: list[SuffixCache]) -> None:
-    policies = Policies({"ns": Policy(ttl_seconds=3600), "ns/keep": Policy(ttl_seconds=0)})
-    cache = SuffixCache(place, policies=policies)
-    opened.append(cache)
-    outputs = [
-        output("ns", 1),
-        output("ns", 2, ttl_seconds=10),
-        output("ns", 3, ttl_seconds=7200),
-        output("ns", 4, corpus=True),
-    ]
-    none, _short, long, corpus = cache.namespace("ns").add_outputs(outputs)
-    keep = add(cache, "ns/keep", [5])
-    written = cache._store.get(none).written_at
-    assert cache.expire(now=written + 11) == 1
-    assert ids(cache, "ns") == [none, long, corpus]
-    assert cache.expire(now=written + 3599) == 0
-    assert cache.expire(now=written + 3602) == 1
-    assert ids(cache, "ns") == [long, corpus]
-    assert cache.expire(now=written + 7300) == 1
-    assert ids(cache, "ns") == [corpus]
-    assert ids(cache, "ns/keep") == keep
-    assert cache.namespace("ns").stats().evicted_outputs == 0, "that was not eviction"
-
-
-def test_a_policys_ttl_holds_for_what_was_written_before_it(tmp_path: Path) -> None:
-    with SuffixCache(tmp_path / "data") as cache:
-        [output_id] = add(cache, "ns", [1])
-        written = cache._store.get(output_id).written_at
-    with SuffixCache(tmp_path / "data", policies=Policies(default=Policy(ttl_seconds=60))) as cache:
-        assert cache.expire(now=written + 59) == 0
-        assert cache.expire(now=written + 61) == 1
-        index_is_log(cache)
-
-
-def test_many_outputs_expire_in_batches(place: Path | None, opened: list[SuffixCache]) -> None:
-    cache = SuffixCache(place, policies=Policies(default=Policy(ttl_seconds=60)))
-    opened.append(cache)
-    cache.namespace("ns").add_outputs([output("ns", n, 2) for n in range(2 * BATCH_OUTPUTS + 3)])
-    assert cache.expire(now=4e9) == 2 * BATCH_OUTPUTS + 3
-    assert cache.namespace("ns").stats().held_bytes == 0
-
-
-# ------------------------------------------------------------------------------------------ the whole cache
-
-
-def whole(kib: int, policies: Policies | None = None, path: Path | None = None) -> SuffixCache:
-    return SuffixCache(path, limits=Limits(max_cache_bytes=kib * KIB), policies=policies)
-
-
-def test_a_full_cache_is_the_writers_own_affair(place: Path | None, opened: list[SuffixCache]) -> None:
-    cache = whole(300, path=place)
-    opened.append(cache)
-    others = {path: add(cache, path, range(n, n + 8)) for n, path in enumerate(["a", "b"])}
-    mine: list[int] = []
-    for seed in range(100, 160):
-        mine += add(cache, "mine", [seed])
-        assert cache.stats().held_bytes <= cache.stats().limit_bytes == 300 * KIB
-    assert {path: ids(cache, path) for path in others} == others
-    kept = ids(cache, "mine")
-    assert kept == mine[-len(kept) :]
-    assert 2 < len(kept) < 60
-    assert cache.stats().held_bytes > 250 * KIB
-
-
-def test_who_has_nothing_to_give_is_refused_when_the_cache_is_full(opened: list[SuffixCache]) -> None:
-    cache = whole(150)
-    opened.append(cache)
-    for seed in range(40):
-        add(cache, "early", [seed])
-    with pytest.raises(LimitExceededError, match="cache is full and namespace late has too little") as caught:
-        cache.namespace("late").add_outputs([output("late", 1000 + n) for n in range(3)])
-    assert "max_cache_bytes" in str(caught.value.expected)
-    before = ids(cache, "early")
-    session = cache.namespace("late").open_session([1])
-    session.step(text(5000), 16)
-    assert session.close() is None, "the session itself is not hurt"
-    assert ids(cache, "early") == before
-    assert add(cache, "early", [7777]), "who has something to give goes on"
-
-
-def test_a_full_cache_with_lower_limit_shrinks_as_it_is_written_to(tmp_path: Path) -> None:
-    """The first to write does not pay for all that is too much."""
-    with SuffixCache(tmp_path / "data") as cache:
-        add(cache, "a", range(50))
-        add(cache, "b", range(50, 100))
-    with whole(400, path=tmp_path / "data") as cache:
-        assert cache.stats().held_bytes > 450 * KIB
-        add(cache, "a", [1000])
-        assert 40 < cache.namespace("a").stats().outputs < 50
-        assert cache.namespace("b").stats().outputs == 50
-        for seed in range(2000, 2080):
-            add(cache, "ab"[seed % 2], [seed])
-        assert cache.stats().held_bytes <= 400 * KIB
-        index_is_log(cache)
-
-
-# ---------------------------------------------------------------------------------------------- the corners
+# ---------------------------------------------------------------------------------------------- special cases
 
 
 def test_outputs_forgotten_by_hand_and_by_eviction_never_collide(small: SuffixCache) -> None:
@@ -416,7 +250,7 @@ def test_identical_outputs_can_be_evicted_one_by_one(small: SuffixCache) -> None
 
 @pytest.mark.parametrize("alphabet", [1, 2, 3, 8, 300, 150_000])
 def test_the_prediction_is_not_short(alphabet: int) -> None:
-    """What is admitted as fitting must fit: text that shares little, of every length."""
+    """Admitted outputs must fit: text with few repetitions, of every length."""
     rng = np.random.default_rng(alphabet)
     for tokens in (1, 2, 3, 10, 64, 65, 200, 5000):
         for tail in (0, 64):
@@ -447,12 +281,12 @@ def test_threads_that_write_at_once_leave_no_trace_of_it(small: SuffixCache) -> 
     for thread in threads:
         thread.join()
     assert not failed
-    small.evict()  # texts that were taken back after the last write leave a little slack
+    small.evict()  # texts that were retracted after the last write leave some slack
     for path in ("small/0", "small/1"):
         stats = small.namespace(path).stats()
         assert stats.held_bytes <= 100 * KIB
         assert stats.outputs + stats.evicted_outputs == 80
-    assert not small._room._coming, "every reservation was released"
+    assert not small._quotas.usage.reserved, "every reservation was released"
 
 
 def test_a_store_that_cannot_forget_fails_no_write(
@@ -481,7 +315,7 @@ def test_a_refused_write_leaves_no_reservation(small: SuffixCache, monkeypatch: 
     with pytest.raises(ZeroDivisionError):
         session.close()
     monkeypatch.undo()
-    assert not small._room._coming
+    assert not small._quotas.usage.reserved
     session.close(commit=False)
 
 

@@ -1,4 +1,4 @@
-"""Times to live of outputs and of policies, in a cache whose machine's clock is set."""
+"""Times to live of outputs and of policies while the machine's clock is set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOURLY = Policies(default=Policy(ttl_seconds=3600))
 
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """The wall clock goes on from so much later."""
+    """Advance the wall clock."""
     before = time.time
     monkeypatch.setattr(time, "time", lambda: before() + seconds)
 
@@ -25,9 +25,9 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 def test_a_clock_that_steps_forward_deletes_nothing(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found by setting the clock of a machine with a running cache ten years ahead: at the next expiry
-    everything that had a time to live, its own or its namespace's, was gone from log and index. Now what runs
-    counts elapsed time, so both outputs are still there, and so is one that is written meanwhile."""
+    """Regression, found by setting the clock of a machine with a running cache ten years ahead: at the next
+    expiry every output with a time to live, its own or its policy's, was deleted. Now elapsed time counts, so
+    both outputs are retained, and so is one that is written meanwhile."""
     with SuffixCache(None if where == "memory" else tmp_path / "data", policies=HOURLY) as cache:
         kept = cache.namespace("ns").add_outputs([output("ns", 1, ttl_seconds=3600), output("ns", 2)])
         set_clock(monkeypatch, 10 * YEAR)
@@ -42,9 +42,9 @@ def test_a_clock_that_steps_forward_deletes_nothing(
 def test_a_clock_that_is_wrong_at_the_start_deletes_nothing_before_the_grace_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same at a boot: time that passed without a process cannot be told from a wrong clock. It counts,
-    but the outputs that only it makes due stay for the grace period, and the statistics say how much of that
-    is left."""
+    """The same at a boot: time without a process cannot be distinguished from a wrong clock. It counts, but
+    outputs that are due only because of it are retained for the grace period, whose remainder is in the
+    statistics."""
     limits = Limits(expiry_grace_seconds=1800)
     with SuffixCache(tmp_path / "data", policies=HOURLY, limits=limits) as cache:
         kept = cache.namespace("ns").add_outputs([output("ns", 1, ttl_seconds=3600), output("ns", 2)])

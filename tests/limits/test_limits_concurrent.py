@@ -1,4 +1,4 @@
-"""The limit of the whole cache where many sessions grow at once, and where they outlive their namespace."""
+"""The limit of the whole cache with many concurrent sessions, and with sessions of deleted namespaces."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tokens(seed: int, count: int) -> TokenArray:
 
 
 def admitted_at_once(calls: list[Callable[[], object]]) -> int:
-    """Run every call in a thread of its own, all from the same moment on; how many the limit let through."""
+    """Run every call in a separate thread, all from the same moment on; returns how many were admitted."""
     start = threading.Barrier(len(calls))
 
     def run(call: Callable[[], object]) -> bool:
@@ -49,7 +49,7 @@ def admitted_at_once(calls: list[Callable[[], object]]) -> int:
 
 @pytest.fixture
 def often_switched() -> Iterator[None]:
-    """Threads take turns at nearly every step of the interpreter."""
+    """Threads are switched at nearly every step of the interpreter."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -66,9 +66,9 @@ GROW: dict[str, Callable[[Session, TokenArray], object]] = {
 
 @pytest.mark.parametrize("grow", GROW.values(), ids=GROW)
 def test_sessions_that_grow_at_once_see_each_other(grow: Callable[[Session, TokenArray], object]) -> None:
-    """What was admitted stopped counting before the tokens were there, so that growths at the same time
-    did not see each other: 16 sessions appended 60,000 tokens each where there was room for four, and took
-    three times the limit."""
+    """Regression: admitted bytes stopped counting before the tokens were in the index, so that concurrent
+    growth was not limited: 16 sessions appended 60,000 tokens each where four fitted, and took three times
+    the limit."""
     with SuffixCache(limits=Limits(max_cache_bytes=WHOLE)) as cache:
         sessions = [cache.namespace(f"n{i}").open_session([1, 2, 3]) for i in range(THREADS)]
         texts = [tokens(i, LARGE) for i in range(THREADS)]
@@ -76,7 +76,7 @@ def test_sessions_that_grow_at_once_see_each_other(grow: Callable[[Session, Toke
         assert cache.stats().session_bytes <= WHOLE
         assert 1 <= admitted <= 5
         assert sum(session.length == 3 for session in sessions) == THREADS - admitted
-        # What was reserved for them counts no longer: those that are left have the room of those that close.
+        # Their reservations are released: the remaining sessions can use the memory of those that close.
         for session in sessions:
             session.close(commit=False)
         again = cache.namespace("again").open_session([1, 2, 3])
@@ -87,8 +87,8 @@ def test_sessions_that_grow_at_once_see_each_other(grow: Callable[[Session, Toke
 
 
 def test_steps_of_one_message_see_each_other() -> None:
-    """The steps of a message are planned one after the other and taken together: each of them was admitted
-    as if the others were not there."""
+    """Regression: the steps of a message are planned one after the other and taken together: each of them was
+    admitted as if it were the only one."""
     limits = Limits(max_cache_bytes=WHOLE, max_message_bytes=THREADS * (LARGE + 100) * 4)
     with SuffixCache(limits=limits) as cache:
         handlers = Handlers(cache, limits, durable=False, version="")
@@ -109,12 +109,12 @@ def test_steps_of_one_message_see_each_other() -> None:
 
 @pytest.mark.usefixtures("often_switched")
 def test_sessions_that_are_opened_at_once_see_each_other() -> None:
-    """The bytes of the live sessions were summed before the lock was taken under which the sum was used: what
-    was opened in between was in neither the sum nor the reservations."""
+    """Regression: the bytes of the live sessions were summed before the lock was taken under which the sum
+    was used: a session that was opened in between was in neither the sum nor the reservations."""
     with SuffixCache(limits=Limits(max_cache_bytes=WHOLE)) as cache:
         namespaces = [cache.namespace(f"n{i}") for i in range(THREADS)]
         prompts = [tokens(i, 30_000) for i in range(THREADS)]
-        others = [cache.namespace(f"others/{i}") for i in range(2000)]  # the sum over all takes a while
+        others = [cache.namespace(f"others/{i}") for i in range(2000)]  # summing over all takes a while
         opened: list[Session] = []
 
         def open_one(namespace: Namespace, prompt: TokenArray) -> None:
@@ -132,8 +132,8 @@ def test_sessions_that_are_opened_at_once_see_each_other() -> None:
 
 
 def test_sessions_of_a_deleted_namespace_count() -> None:
-    """A namespace that was deleted by force counted for nothing, its live sessions included: with each
-    deletion the cache admitted another limit's worth of them."""
+    """Regression: the live sessions of a namespace that was deleted by force did not count: with each
+    deletion the cache admitted as many more sessions as the limit allows."""
     with SuffixCache(limits=Limits(max_cache_bytes=WHOLE)) as cache:
         live: list[Session] = []
         refused = 0
@@ -161,9 +161,9 @@ def test_sessions_of_a_deleted_namespace_count() -> None:
 
 
 def test_a_decode_step_goes_on_in_a_full_cache_and_much_text_does_not() -> None:
-    """Steps of up to 1024 tokens were taken whatever they brought: 50 sessions took twice the limit in four
-    steps each, and then most of their closes were refused. A decode step brings a draft and one token more;
-    what brings more than that is admitted as a write is."""
+    """Regression: steps of up to 1024 tokens were never rejected: 50 sessions took twice the limit in four
+    steps each, and then most of their closes were rejected. A decode step appends a draft and one token
+    more; larger steps are admitted like writes."""
     limits = Limits(max_cache_bytes=4 << 20)
     with SuffixCache(limits=limits) as cache:
         full = 0

@@ -1,5 +1,5 @@
-"""Processes are killed with SIGKILL at every step of an eviction: nothing is lost but what it chose, and
-nothing that it finished comes back."""
+"""Processes are killed with SIGKILL at every step of an eviction: no output is lost except those it chose,
+and no evicted output comes back."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 from limits_child import NS, POINTS, POLICIES
 from limits_testing import index_is_log, text
+
+from suffixsvc import SuffixCache
 from support.forking import ForkServer
 from support.stored import stored_outputs
 
-from suffixsvc import SuffixCache
-
 pytestmark = pytest.mark.crash
 
-#: lives of one folder, in order; "" is a kill at a random time
+#: runs on one folder, in order; "" is a kill at a random time
 LIVES = ["", *POINTS, "", *POINTS, ""]
 FOLDERS = 4
 
 
 class Truth:
-    """What the victims of one folder were promised, and what an eviction may have taken or has taken."""
+    """What the killed processes of one folder acknowledged, and what an eviction may have deleted."""
 
     def __init__(self) -> None:
         self.promised: dict[int, int] = {}  # id -> seed; -1: a session wrote it
@@ -61,7 +61,7 @@ class Truth:
             raise AssertionError(f"victim said {line!r}")
 
     def compare(self, folder: Path) -> None:
-        """Open what the victim left, and hold it against every promise."""
+        """Open the folder of a killed process, and compare it with everything that was acknowledged."""
         with SuffixCache(folder, policies=POLICIES) as cache:
             rows = {stored.output_id: stored.output for stored in stored_outputs(cache, NS)}
             back = rows.keys() & self.gone
@@ -105,7 +105,7 @@ def test_an_eviction_that_was_killed_took_what_it_chose_or_nothing(
     print(f"LIMITS_CRASH_SEED={seed - number}")
     rng = random.Random(seed)
     truth = Truth()
-    finished = 0  # evictions at least: those before the one that a life was killed in
+    finished = 0  # evictions at least: those before the one in which a run was killed
     for life, point in enumerate(LIVES):
         order = {
             "folder": str(tmp_path / "data"),
@@ -119,5 +119,5 @@ def test_an_eviction_that_was_killed_took_what_it_chose_or_nothing(
         assert status == -signal.SIGKILL
         assert truth.killed_at == point
         truth.compare(tmp_path / "data")
-    # a life that is killed at a random time may finish none: on a slow disk it opens the folder, no more
+    # a run that is killed at a random time may finish none: on a slow disk it only opens the folder
     assert truth.evictions >= finished, "the victims had nothing to evict"

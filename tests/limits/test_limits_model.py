@@ -1,5 +1,5 @@
-"""Random writes, drafts, evictions, pins, expiries and restarts against a list: who must go, and that nobody
-else does."""
+"""Random writes, drafts, evictions, pins, expiries and restarts, compared with a list: which outputs are
+evicted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POLICIES = Policies(
 
 
 class LimitsMachine(RuleBasedStateMachine):
-    """What is kept, per namespace, the longest unused first."""
+    """The stored outputs, per namespace, the least recently used first."""
 
     durable = False
 
@@ -51,7 +51,7 @@ class LimitsMachine(RuleBasedStateMachine):
         limits = Limits(max_cache_bytes=WHOLE, seal_tokens=500)
         self.cache = SuffixCache(data, limits=limits, policies=POLICIES, background=False)
         for path in PATHS:
-            self.cache.namespace(path).put_note("here", b"")  # also where nothing was written
+            self.cache.namespace(path).put_note("here", b"")  # also without a write
         self.note()
 
     def teardown(self) -> None:
@@ -66,7 +66,7 @@ class LimitsMachine(RuleBasedStateMachine):
         return [stored.output_id for stored in self.cache._store.scan(path)]
 
     def after(self, path: str, new: list[int], *, refused: bool) -> None:
-        """A write to this namespace is over: what went must be the longest unused of its own."""
+        """Checks after a write: evicted outputs must be the least recently used of the namespace."""
         if refused:
             assert not new
         self.kept[path] += new
@@ -75,14 +75,14 @@ class LimitsMachine(RuleBasedStateMachine):
         assert set(there) <= set(self.kept[path])
         may_go = [] if path == "pinned" else [i for i in self.kept[path] if i not in self.corpus]
         assert gone == may_go[: len(gone)]
-        assert not set(gone) & set(new), "a write never evicts what it brought"
+        assert not set(gone) & set(new), "a write never evicts its own outputs"
         assert not (gone and refused), "a refused write evicts nothing"
         self.kept[path] = [i for i in self.kept[path] if i in there]
         for other in PATHS:
             if other != path:
                 assert self.there(other) == sorted(self.kept[other]), "a neighbour was touched"
         if not refused:
-            # What comes back when outputs go that lie between pinned ones is an estimate.
+            # The bytes that eviction frees between pinned outputs are estimated.
             slack = 1.05 if self.corpus & set(self.kept[path]) else 1.0
             stats = self.cache.namespace(path).stats()
             assert stats.held_bytes <= LIMITS.get(path, WHOLE) * slack
@@ -90,7 +90,7 @@ class LimitsMachine(RuleBasedStateMachine):
         self.note()
 
     def note(self) -> None:
-        """A text that was taken back leaves the tree a little less tight: bytes that no write brought."""
+        """A retracted text leaves the tree slightly less compact: bytes that no write added."""
         self.before = self.cache.stats().held_bytes
 
     @rule(
@@ -115,7 +115,7 @@ class LimitsMachine(RuleBasedStateMachine):
     def session(self, path: str, tokens: int) -> None:
         seed, self.seed = self.seed, self.seed + 1
         session = self.cache.namespace(path).open_session([1])
-        for first in range(0, tokens, DECODE_STEP):  # which are never refused, and evict nothing
+        for first in range(0, tokens, DECODE_STEP):  # which are never rejected, and evict nothing
             session.step(text(seed, tokens)[first : first + DECODE_STEP], 0)
         output_id = session.close()
         if output_id is not None:
@@ -124,7 +124,7 @@ class LimitsMachine(RuleBasedStateMachine):
 
     @rule(path=st.sampled_from(PATHS), reader=st.sampled_from(PATHS), which=st.integers(0, 30))
     def draft(self, path: str, reader: str, which: int) -> None:
-        """From a namespace of one's own, or from another's."""
+        """From the session's namespace or from another one."""
         if not self.kept[path]:
             return
         output_id = sorted(self.kept[path])[which % len(self.kept[path])]
@@ -146,7 +146,7 @@ class LimitsMachine(RuleBasedStateMachine):
 
     @rule()
     def evict(self) -> None:
-        """On time: namespaces beyond their lower mark may shrink a little more, nobody else."""
+        """Periodic eviction: only namespaces above their low watermark may shrink."""
         before = {path: self.there(path) for path in PATHS}
         self.cache.evict()
         for path in PATHS:
@@ -168,7 +168,7 @@ class LimitsMachine(RuleBasedStateMachine):
 
     @rule(path=st.sampled_from(PATHS))
     def seal(self, path: str) -> None:
-        """Whatever is sealed goes, stays, expires and is drafted from as before."""
+        """Sealed outputs are evicted, expired and drafted from as before."""
         if self.durable and self.kept[path]:
             self.cache.seal(path)
             self.weigh()
@@ -180,9 +180,9 @@ class LimitsMachine(RuleBasedStateMachine):
             self.weigh()
 
     def weigh(self) -> None:
-        """Places were changed; the cache looks at that when it is time."""
+        """Outputs were moved; the cache measures them at the next refresh."""
         for index in self.cache._indexes.values():
-            self.cache._room.refresh(index)
+            self.cache._quotas.usage.refresh(index)
         self.note()
 
     @rule()
@@ -199,7 +199,7 @@ class LimitsMachine(RuleBasedStateMachine):
         for path in PATHS:
             assert self.there(path) == sorted(self.kept[path])
             assert self.cache.namespace(path).stats().outputs == len(self.kept[path])
-        assert self.cache._room._total == self.cache.stats().held_bytes
+        assert self.cache._quotas.usage.used == self.cache.stats().held_bytes
         self.cache.check()
 
 

@@ -1,4 +1,4 @@
-"""Limits across sealed segments: what is sealed is used, ages and goes like everything else."""
+"""Limits with sealed segments: sealed outputs are used, aged and evicted like hot ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def open_cache(folder: Path, policies: Policies | None = None) -> SuffixCache:
 
 
 def filled(folder: Path) -> list[int]:
-    """Twelve outputs, the first ten of them in segments."""
+    """A cache with twelve outputs, the first ten of them in segments."""
     with open_cache(folder) as cache:
         written = [add(cache, "ns", [seed])[0] for seed in range(10)]
         assert cache.seal() == 10
@@ -37,7 +37,9 @@ def test_sealed_outputs_are_evicted_first_when_they_are_the_longest_unused(tmp_p
         index_is_log(cache)
         held = stats.held_bytes
         cache.compact()
-        assert cache.namespace("ns").stats().held_bytes <= held, "what is gone was not counted before either"
+        assert cache.namespace("ns").stats().held_bytes <= held, (
+            "deleted outputs were not counted before either"
+        )
     with open_cache(tmp_path / "d", Policies({"ns": Policy(max_bytes=50 * KIB)})) as cache:
         assert ids(cache, "ns") == written[-stats.outputs :]
         index_is_log(cache)
@@ -61,7 +63,7 @@ def test_what_moves_into_a_segment_keeps_its_age(tmp_path: Path) -> None:
         written = [add(cache, "ns", [seed])[0] for seed in range(6)]
         assert draft_from(cache, "ns", 1) > 0
         cache.compact()
-        assert not cache.namespace("ns")._index.ledger._id_of  # type: ignore[union-attr] # it has one
+        assert not cache.namespace("ns")._index.lru._id_of  # type: ignore[union-attr] # it has one
         while not cache.namespace("ns").stats().evicted_outputs:
             written += add(cache, "ns", [len(written)])
         kept = ids(cache, "ns")
@@ -85,7 +87,7 @@ def test_the_time_to_live_holds_for_sealed_outputs(tmp_path: Path, own: int) -> 
 
 
 def test_sealing_makes_room(tmp_path: Path) -> None:
-    """A position takes a third of the bytes in a segment, so a limit holds more of what is sealed."""
+    """A position takes a third of the bytes in a segment, so a limit holds more sealed outputs."""
     with open_cache(tmp_path / "d") as cache:
         cache.namespace("ns").add_outputs([output("ns", seed, 3000) for seed in range(5)])
         hot = cache.namespace("ns").stats().held_bytes

@@ -1,5 +1,5 @@
-"""Live sessions count: their namespace forgets outputs for them, then they are refused, and those that are
-there go on."""
+"""Live sessions count: outputs of their namespace are evicted for them, then new ones are rejected, and
+existing ones go on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cache() -> Iterator[SuffixCache]:
 
 
 def test_live_sessions_are_counted(cache: SuffixCache) -> None:
-    """A prompt of 4 MB took 50 MB that no statistics showed and no limit knew."""
+    """Regression: a prompt of 4 MB took 50 MB that were in no statistics and under no limit."""
     namespace = cache.namespace("a")
     assert cache.stats().session_bytes == 0
     session = namespace.open_session(tokens(1, PROMPT))
@@ -76,7 +76,7 @@ def test_what_does_not_fit_is_refused_and_live_sessions_go_on(cache: SuffixCache
 def test_an_eighth_of_the_limit_is_there_for_sessions_however_many_outputs_there_are(
     cache: SuffixCache,
 ) -> None:
-    """It is part of the limit: the eighth was beside it, so that the cache could take nine eighths."""
+    """Regression: the eighth was in addition to the limit, so that the cache could take nine eighths."""
     while cache.stats().evicted_outputs == 0:
         add(cache, "full", range(cache.stats().last_lsn, cache.stats().last_lsn + 10))
     kept = ids(cache, "full")
@@ -91,7 +91,7 @@ def test_a_namespace_forgets_its_own_outputs_for_its_sessions(cache: SuffixCache
     while cache.stats().evicted_outputs == 0:
         add(cache, "full", range(cache.stats().last_lsn, cache.stats().last_lsn + 10))
     kept = ids(cache, "full")
-    with pytest.raises(LimitExceededError, match="0 of them this namespace's"):
+    with pytest.raises(LimitExceededError, match="0 of them evictable in this namespace"):
         cache.namespace("other").open_session(tokens(1, 2 * PROMPT))
     assert ids(cache, "full") == kept, "one namespace never evicts another's"
     session = cache.namespace("full").open_session(tokens(1, 2 * PROMPT))
@@ -111,7 +111,7 @@ def test_writes_leave_room_for_the_sessions_that_are_there(cache: SuffixCache) -
     for first in range(0, 600, 10):
         add(cache, "full", range(first, first + 10))
         held.append(cache.stats().held_bytes)
-    # a write gives back at most twice what it brought, so that one can pass the limit as the index grows
+    # a write evicts at most twice its size, so that one can exceed the limit as the index grows
     assert min(held[-10:]) + taken <= WHOLE
     assert cache.stats().evicted_outputs > 100
     session.step(text(7), 0)
@@ -119,7 +119,8 @@ def test_writes_leave_room_for_the_sessions_that_are_there(cache: SuffixCache) -
 
 
 def test_large_steps_of_a_service_are_refused_small_ones_never() -> None:
-    """The core answers plain steps by itself; it leaves large ones to those who know the limits."""
+    """The core takes decode steps itself; it passes larger ones to the Python handlers, which enforce
+    limits."""
     limits = Limits(max_cache_bytes=WHOLE)
     with SuffixCache(limits=limits) as cache:
         handlers = Handlers(cache, limits, durable=False, version="")

@@ -1,4 +1,4 @@
-"""Policies on paths: which setting holds where, and what a bad file says."""
+"""Policies on paths: effective settings of a namespace, and errors of invalid files."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ POLICIES = st.builds(
 def test_of_every_field_the_nearest_setting_wins(
     of_paths: dict[str, Policy], default: Policy, path: str
 ) -> None:
-    """Against the plain rule: walk up from the path until somebody says something."""
+    """Compared with the definition: walk up from the path to the first setting."""
     got = Policies(of_paths, default).of(path)
     parts = path.split("/")
     upwards = ["/".join(parts[:n]) for n in range(len(parts), 0, -1)]
@@ -100,7 +100,7 @@ def test_times(tmp_path: Path, text: str, seconds: int) -> None:
     [
         ("a = = 1", "at line 1, column 5"),
         ("[default]\nmax_bytes = 1\nmax_bytes = 2", "Cannot overwrite"),
-        (b"[default]\n# \xff", "no TOML"),
+        (b"[default]\n# \xff", "valid TOML"),
         ("[defualt]", "defualt"),
         ("default = 1", "at default; expected a table"),
         ("namespaces = 1", "at namespaces; expected a table"),

@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = {"suffixsvc", "suffixsvc_client", "suffixsvc_driver", "suffixsvc_caches", "suffixsvc_bench"}
+PACKAGES = {
+    "suffixsvc",
+    "suffixsvc_adapters",
+    "suffixsvc_bench",
+    "suffixsvc_caches",
+    "suffixsvc_cli",
+    "suffixsvc_client",
+    "suffixsvc_driver",
+    "suffixsvc_models",
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +45,8 @@ def test_the_wheel_holds_exactly_our_packages(wheel: list[str]) -> None:
 def test_the_wheel_holds_the_core_its_types_and_data_but_no_sources_of_it(wheel: list[str]) -> None:
     assert any(name.startswith("suffixsvc/core/_ext") and name.endswith((".so", ".pyd")) for name in wheel)
     assert "suffixsvc/core/_ext.pyi" in wheel
-    assert "suffixsvc_driver/models/registry.toml" in wheel
-    assert "suffixsvc_bench/page.html" in wheel
+    assert "suffixsvc_models/registry.toml" in wheel
+    assert "suffixsvc_bench/report/page.html" in wheel
     assert not any("csrc" in name or "__pycache__" in name for name in wheel)
     for package in PACKAGES:
         assert f"{package}/py.typed" in wheel, "type checkers would ignore the annotations"

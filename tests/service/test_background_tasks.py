@@ -1,9 +1,9 @@
-"""Background tasks of the service: none ends silently, none keeps the others from running, all can be seen.
+"""Background tasks of the service: none ends silently or blocks the others, and all are in the statistics.
 
 What happened: expiry of sessions, expiry of outputs and eviction shared a thread that caught only the
 project's own errors. While descriptors were exhausted the store raised a bare OSError when its map had to
-grow; the thread was gone without a line in the log. From then on idle sessions stayed, outputs outlived their
-time and nothing was evicted, and neither health nor the statistics showed it.
+grow; the thread ended without a log line. From then on idle sessions stayed, outputs outlived their time to
+live and nothing was evicted, and neither health nor the statistics showed it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from suffixsvc_client import ClientConfig, SuffixClient
-from suffixsvc_client.questions import BackgroundTask
-from support.serving import PATIENCE_S, eventually, serving, socket_dir
 
 from suffixsvc import SuffixCache
 from suffixsvc.service import server as server_module
-from suffixsvc.service.registry import SessionRegistry
+from suffixsvc.service.sessions.registry import SessionRegistry
+from suffixsvc_client import ClientConfig, SuffixClient
+from suffixsvc_client.protocol.unary_calls import BackgroundTask
+from support.serving import PATIENCE_S, eventually, serving, socket_dir
 
 TASKS = ("expire-sessions", "expire-outputs", "evict", "durability", "stalled-calls")
 
@@ -38,7 +38,7 @@ def folder() -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "LONGEST_EXPIRY_PERIOD_SECONDS", 0.05)
-    monkeypatch.setattr(server_module, "LOOK_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(server_module, "CHECK_INTERVAL_SECONDS", 0.05)
 
 
 @contextlib.contextmanager
@@ -66,7 +66,7 @@ def tasks(client: SuffixClient) -> dict[str, BackgroundTask]:
 @pytest.mark.parametrize(
     "error", [OSError(errno.EMFILE, "Too many open files"), RuntimeError("a defect"), SystemExit()], ids=repr
 )
-def test_a_task_that_fails_goes_on_beside_the_others(
+def test_a_task_that_fails_runs_on_and_does_not_affect_others(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     owner: type[Any],
@@ -115,12 +115,12 @@ def test_a_drain_ends_all_tasks(folder: Path) -> None:
         assert not any(task.alive for task in own)
 
 
-#: idle sessions whose outputs need a larger map, while this process may open no file
+#: idle sessions whose outputs need a larger map, while this process cannot open files
 _EXHAUSTED = """
 import os, resource, sys, time
 import numpy as np
 from suffixsvc import Limits, SuffixCache
-from suffixsvc.service.listen import parse_address
+from suffixsvc.service.listeners.listen import parse_address
 from suffixsvc.service.server import SuffixServer
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 
@@ -151,14 +151,15 @@ def until(holds):
         time.sleep(0.05)
 
 ended = lambda: [task.name for task in handlers.background_tasks if not task.alive]
-until(lambda: len(handlers.sessions.unkept) or handlers.sessions.unkept.lost or not len(handlers.sessions))
+closes = handlers.sessions.failed_closes
+until(lambda: len(closes) or closes.lost or not len(handlers.sessions))
 assert ended() == [], ended()
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 for each in held:
     os.close(each)
 until(lambda: len(handlers.sessions) == 0)
 assert ended() == [], ended()
-print("lost", handlers.sessions.unkept.lost)
+print("lost", handlers.sessions.failed_closes.lost)
 server.drain()
 cache.close()
 """
@@ -166,8 +167,8 @@ cache.close()
 
 @pytest.mark.crash
 def test_exhausted_descriptors_end_no_task(folder: Path) -> None:
-    """The reproduction, in a process of its own: with no descriptor left, idle sessions expire into a store
-    that must grow; afterwards the tasks are alive and no session stays."""
+    """The reproduction, in a separate process: without free descriptors, idle sessions expire into a store
+    that must grow; afterwards the tasks are alive and no session is left."""
     done = subprocess.run(
         [sys.executable, "-c", _EXHAUSTED, str(folder)], capture_output=True, text=True, timeout=200
     )

@@ -21,11 +21,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from suffixsvc_caches.lookup import LookupTable, read_lookup
-from suffixsvc_client import AsyncSuffixClient, SuffixClient
-from suffixsvc_client.exporting import export_request
-from suffixsvc_client.testing import FakeTransport
-from support.serving import PATIENCE_S, eventually, serving, socket_dir
 
 from suffixsvc import SuffixCache
 from suffixsvc.core.ngram_count import combine_runs, tally_files
@@ -41,6 +36,11 @@ from suffixsvc.lookup_records import RecordFile
 from suffixsvc.service.handlers import MAX_EXPORTS
 from suffixsvc.types import NewOutput
 from suffixsvc.v1 import suffix_cache_pb2_grpc
+from suffixsvc_caches.lookup import LookupTable, read_lookup
+from suffixsvc_client import AsyncSuffixClient, SuffixClient
+from suffixsvc_client.protocol.exporting import export_request
+from suffixsvc_client.testing import FakeTransport
+from support.serving import PATIENCE_S, eventually, serving, socket_dir
 
 #: folders of exports
 TEMPORARY = "suffixsvc-export-*"
@@ -48,7 +48,7 @@ ALL_ORDERS = [RecordFile(order) for order in (1, 2, 3, 4)]
 
 
 def counted(texts: list[tuple[list[int], int]], orders: range) -> dict[tuple[int, ...], dict[int, int]]:
-    """What followed every n-gram, counted token by token; of each text, so many tokens are context."""
+    """Followers of every n-gram, counted token by token; a text begins with some tokens of context."""
     found: dict[tuple[int, ...], Counter[int]] = {}
     for text, context in texts:
         for at in range(max(1, context), len(text)):
@@ -92,7 +92,7 @@ def cache() -> Iterator[SuffixCache]:
     ),
     context=st.integers(0, 4),
 )
-def test_the_engine_counts_what_it_keeps(
+def test_the_engine_counts_stored_outputs(
     tmp_path_factory: pytest.TempPathFactory, outputs: list[tuple[list[int], list[int]]], context: int
 ) -> None:
     with SuffixCache() as cache:
@@ -108,7 +108,7 @@ def test_the_engine_counts_what_it_keeps(
     assert done.tokens == sum(len(tokens) for tokens, _ in outputs)
 
 
-def test_runs_of_an_output_are_no_neighbours(tmp_path: Path) -> None:
+def test_ngrams_do_not_span_runs_of_an_output(tmp_path: Path) -> None:
     with SuffixCache() as cache:
         agent = cache.namespace("a")
         agent.add_outputs([NewOutput("a", np.array([1, 2, 3, 4], np.int32), (2, 2), np.empty(0, np.int32))])
@@ -138,7 +138,7 @@ def test_a_service_sends_the_same_bytes(cache: SuffixCache, tmp_path: Path) -> N
     assert [each.size_bytes for each in summary.files] == [len(each) for each in files]
 
 
-def test_a_large_file_comes_in_pieces(tmp_path: Path) -> None:
+def test_a_large_file_is_sent_in_pieces(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     with SuffixCache() as cache:
         cache.namespace("a").add_output(rng.integers(0, 1 << 20, 60_000).astype(np.int32))
@@ -156,7 +156,7 @@ def test_refusals(cache: SuffixCache) -> None:
         SuffixClient(target) as client,
     ):
         with pytest.raises(UnknownNamespaceError):
-            exported(client.namespace("nobody"), ALL_ORDERS)
+            exported(client.namespace("absent"), ALL_ORDERS)
         with pytest.raises(TokenizerMismatchError):
             exported(client.namespace("acme/sql", "xxh3:ffffffffffffffff"), ALL_ORDERS)
         for wrong in (
@@ -179,15 +179,13 @@ def test_refusals(cache: SuffixCache) -> None:
 
 
 @pytest.mark.parametrize("cut", [{"min_count": -1}, {"top": -1}, {"least": 1 << 32}, {"min_count": 1 << 64}])
-def test_the_engine_refuses_cuts_that_are_none(
-    cut: dict[str, int], cache: SuffixCache, tmp_path: Path
-) -> None:
+def test_the_engine_refuses_invalid_cuts(cut: dict[str, int], cache: SuffixCache, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError):
         cache.namespace("acme/sql").export_ngrams([RecordFile(2, **cut)], tmp_path)
 
 
 class Gate:
-    """Holds whoever comes to it up until it is opened."""
+    """Blocks callers until it is opened."""
 
     def __init__(self) -> None:
         self.reached, self.opened = threading.Semaphore(0), threading.Event()
@@ -213,7 +211,7 @@ class StalledSink(io.BytesIO):
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where exports keep what is not finished."""
+    """Folder of unfinished exports."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -241,8 +239,8 @@ def test_one_export_counts_at_a_time(
     assert not list(scratch.glob(TEMPORARY))
 
 
-def test_clients_that_stall_hold_nobody_up(cache: SuffixCache, scratch: Path) -> None:
-    """They held the only place there was. Now counting is one's, reading a few's."""
+def test_clients_that_stall_do_not_block_others(cache: SuffixCache, scratch: Path) -> None:
+    """What happened: they held the only permit. Now one export counts, and several may be read."""
     gate = Gate()
     with SuffixClient(transport=FakeTransport(cache)) as client, ThreadPoolExecutor() as pool:
         namespace = client.namespace("acme/sql")
@@ -255,7 +253,7 @@ def test_clients_that_stall_hold_nobody_up(cache: SuffixCache, scratch: Path) ->
         stalled = [stall() for _ in range(MAX_EXPORTS - 1)]
         assert exported(namespace, ALL_ORDERS)[0].outputs == 50
         stalled.append(stall())
-        assert not list(scratch.glob(TEMPORARY))  # what is being read has no name any more
+        assert not list(scratch.glob(TEMPORARY))  # files that are being read are unlinked
         with pytest.raises(LimitExceededError, match="being read"):
             exported(namespace, ALL_ORDERS)
         gate.opened.set()
@@ -265,17 +263,17 @@ def test_clients_that_stall_hold_nobody_up(cache: SuffixCache, scratch: Path) ->
 
 @contextlib.contextmanager
 def calling(folder: Path) -> Iterator[tuple[Any, str]]:
-    """Calls as gRPC makes them, whether their answers are read or not; they outlive the service."""
+    """Calls of gRPC, whether their replies are read or not; they outlive the service."""
     address = f"unix:{folder}/s.sock"
     with grpc.insecure_channel(address) as channel:
         yield suffix_cache_pb2_grpc.SuffixCacheStub(channel), address
 
 
-@pytest.mark.parametrize("end", ["client gone", "deadline", "server stopped"])
-def test_nothing_stays_of_an_export_whose_client_stalls(end: str, scratch: Path) -> None:
+@pytest.mark.parametrize("end", ["client disconnected", "deadline", "server stopped"])
+def test_a_stalled_export_leaves_no_files(end: str, scratch: Path) -> None:
     rng = np.random.default_rng(7)
     with SuffixCache() as cache, socket_dir() as folder, calling(folder) as (stub, address):
-        # Far more than gRPC takes ahead of a client that does not read.
+        # Far more than gRPC buffers for a client that does not read.
         cache.namespace("a").add_output(rng.integers(0, 1 << 20, 200_000).astype(np.int32))
         request = export_request("a", None, ALL_ORDERS, 0)
         with serving(cache, address):
@@ -285,15 +283,15 @@ def test_nothing_stays_of_an_export_whose_client_stalls(end: str, scratch: Path)
                 assert exported(other.namespace("a"), [RecordFile(1)])[0].outputs == 1
             assert not list(scratch.glob(TEMPORARY))
             assert unnamed(scratch)
-            if end == "client gone":
+            if end == "client disconnected":
                 call.cancel()
             if end != "server stopped":
                 eventually(lambda: not unnamed(scratch), "the files are closed")
         eventually(lambda: not unnamed(scratch), "the files are closed")
 
 
-def test_clients_that_stall_lose_their_places(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four of them, without deadlines, kept everybody else from exporting for as long as they liked."""
+def test_stalled_exports_are_cancelled(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What happened: four of them, without deadlines, blocked all other exports without a limit."""
     monkeypatch.setattr("suffixsvc.service.servicer.STALLED_SECONDS", 1.0)
     rng = np.random.default_rng(7)
     gate = Gate()
@@ -311,42 +309,41 @@ def test_clients_that_stall_lose_their_places(scratch: Path, monkeypatch: pytest
                 stalled.append(pool.submit(client.namespace("large").export_ngrams, ALL_ORDERS, sinks))
                 gate.wait_for(1)
 
-            def has_a_place() -> bool:
+            def is_admitted() -> bool:
                 with contextlib.suppress(LimitExceededError):
                     return exported(client.namespace("small"), [RecordFile(1)])[0].tokens == 3
                 return False
 
             try:
-                eventually(has_a_place, "a place is free")
+                eventually(is_admitted, "an export is admitted")
                 eventually(lambda: not unnamed(scratch), "the files are closed")
             finally:
                 gate.opened.set()
             # How much gRPC buffers for a reader grows with the load: an export may have been sent whole.
             for each in stalled:
-                try:
-                    assert each.result(PATIENCE_S).outputs == 1
-                except ServiceUnavailableError as error:
-                    assert "the call was cancelled" in str(error)
+                error = each.exception(PATIENCE_S)
+                assert error is None or isinstance(error, ServiceUnavailableError)
+                assert each.result().outputs == 1 if error is None else "the call was cancelled" in str(error)
 
 
 def unnamed(folder: Path) -> list[str]:
     """Files of a folder that are open in this process and have no name."""
     links: list[str] = []
     for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # closed in the meantime
             links.append(os.readlink(link))
     return [link for link in links if fnmatch(link, f"{folder}/{TEMPORARY}")]
 
 
 def endless(work: Callable[..., Any], begun: Callable[[], object]) -> Callable[..., Any]:
-    """Merging that goes on until it is cancelled."""
+    """Merging that lasts until it is cancelled."""
 
     def merge(*args: Any, **more: Any) -> None:
         begun()
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             work(*args, **more)
-        raise AssertionError("nobody cancelled it")
+        raise AssertionError("not cancelled")
 
     return merge
 
@@ -367,8 +364,8 @@ def test_a_cancelled_export_ends(
         cache.namespace("acme/sql").export_ngrams(ALL_ORDERS, tmp_path, job=job)
 
 
-@pytest.mark.parametrize("end", ["client gone", "server stopped"])
-def test_a_service_stops_counting_for_nobody(
+@pytest.mark.parametrize("end", ["client disconnected", "server stopped"])
+def test_a_service_stops_counting_without_a_client(
     end: str, cache: SuffixCache, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = threading.Event()
@@ -379,11 +376,14 @@ def test_a_service_stops_counting_for_nobody(
             told = pool.submit(call.code)
             assert begun.wait(PATIENCE_S)
             assert list(scratch.glob(TEMPORARY))
-            if end == "client gone":
+            if end == "client disconnected":
                 call.cancel()
-                eventually(lambda: not list(scratch.glob(TEMPORARY)), "the folder is gone")
-        eventually(lambda: not list(scratch.glob(TEMPORARY)), "the folder is gone")
-        stopped = {"client gone": grpc.StatusCode.CANCELLED, "server stopped": grpc.StatusCode.UNAVAILABLE}
+                eventually(lambda: not list(scratch.glob(TEMPORARY)), "the folder is removed")
+        eventually(lambda: not list(scratch.glob(TEMPORARY)), "the folder is removed")
+        stopped = {
+            "client disconnected": grpc.StatusCode.CANCELLED,
+            "server stopped": grpc.StatusCode.UNAVAILABLE,
+        }
         assert told.result(PATIENCE_S) == stopped[end]
 
 

@@ -9,14 +9,14 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+
+from suffixsvc.errors import UnknownNamespaceError
+from suffixsvc.runtime.log_output import MAX_QUEUED_LINES
 from suffixsvc_client import ClientConfig, SuffixClient
 from support.serving import ServeProcess, socket_dir
 
-from suffixsvc.errors import UnknownNamespaceError
-from suffixsvc.log_output import MOST_WAITING_LINES
-
 #: refused calls that overflow a pipe of 64 KiB and the service's queue
-_REFUSED = MOST_WAITING_LINES + 1000
+_REFUSED = MAX_QUEUED_LINES + 1000
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def unread() -> Iterator[ServeProcess]:
 
 def test_calls_are_answered_though_no_process_reads_the_log(unread: ServeProcess) -> None:
     """A refused call is logged before it is answered. The log line raised BrokenPipeError: the client was
-    told UNKNOWN in place of the error, and the service did not end with 0."""
+    sent UNKNOWN instead of the error, and the service did not exit with 0."""
     with SuffixClient(unread.address, ClientConfig(call_timeout_s=300)) as client:
         for _ in range(2):
             with pytest.raises(UnknownNamespaceError):
@@ -51,7 +51,7 @@ def test_a_service_ends_in_order_though_no_process_reads_the_log(unread: ServePr
 
 @pytest.fixture
 def stalled() -> Iterator[ServeProcess]:
-    """A service whose stderr is a pipe that is open and not read, and that has no room left."""
+    """A service whose stderr is a full pipe that no process reads."""
     with socket_dir() as folder, ServeProcess(folder) as service:
         service.start()
         with SuffixClient(service.address, ClientConfig(call_timeout_s=300)) as client:
@@ -61,7 +61,7 @@ def stalled() -> Iterator[ServeProcess]:
         yield service
 
 
-def test_a_stalled_log_reader_stops_no_call_and_not_the_end(stalled: ServeProcess) -> None:
+def test_a_stalled_log_reader_blocks_neither_calls_nor_exit(stalled: ServeProcess) -> None:
     """Every refused call logs a line. About 240 of them filled the pipe; the next one hung with its thread,
     as did the store's thread at its next line, and SIGTERM no longer ended the process."""
     with SuffixClient(stalled.address, ClientConfig(call_timeout_s=300)) as client:
@@ -74,7 +74,7 @@ def test_a_stalled_log_reader_stops_no_call_and_not_the_end(stalled: ServeProces
 
 
 def test_lines_that_no_process_read_in_time_are_counted(stalled: ServeProcess) -> None:
-    """The lines that fit come in their order, then the number of those that did not, then later ones."""
+    """The lines that fit are written in order, then the number of dropped ones, then later lines."""
     assert stalled.process is not None
     assert stalled.process.stderr is not None
     lines = []
@@ -83,7 +83,7 @@ def test_lines_that_no_process_read_in_time_are_counted(stalled: ServeProcess) -
     lost = lines.pop()["lost"]
     refused = [line for line in lines if line["event"] == "call refused"]
     assert len(refused) + lost == _REFUSED
-    assert len(refused) >= MOST_WAITING_LINES
+    assert len(refused) >= MAX_QUEUED_LINES
     assert [f"'absent-{i}'" in str(line) for i, line in enumerate(refused)] == [True] * len(refused)
     with (
         SuffixClient(stalled.address, ClientConfig(call_timeout_s=300)) as client,
@@ -93,14 +93,14 @@ def test_lines_that_no_process_read_in_time_are_counted(stalled: ServeProcess) -
     assert "'later'" in stalled.process.stderr.readline()
 
 
-def test_what_is_queued_is_written_at_the_end_in_its_order() -> None:
-    """A short program that ends at once loses no line, and none overtakes another."""
+def test_queued_lines_are_written_in_order_at_exit() -> None:
+    """A short program that exits at once loses no line, and the order is preserved."""
     code = (
         "import structlog\n"
-        "from suffixsvc.log_output import queued_log_lines\n"
+        "from suffixsvc.runtime.log_output import queued_log_output\n"
         "from suffixsvc.service.logs import configure_logs\n"
         "configure_logs('json')\n"
-        "with queued_log_lines():\n"
+        "with queued_log_output():\n"
         "    for i in range(100):\n"
         "        structlog.get_logger().info('event', i=i)\n"
         "structlog.get_logger().info('event', i=100)\n"

@@ -1,9 +1,9 @@
-"""Messages with too many elements: counted on the wire, refused before protobuf builds an object for each.
+"""Messages with too many elements: counted before parsing, and refused before protobuf creates objects.
 
 What happened: 16 MiB of empty sub-messages are eight million of them. Protobuf built them all with the
 interpreter's lock held (0.6 to 0.9 s during which no other thread of the service ran), then Python checked
 each one. A message of 100,000 one-token outputs (800 kB) took 8.6 s, and closes of sessions waited for it.
-15 MB of `reads` took 4.3 s of the interpreter before their number was looked at.
+15 MB of `reads` took 4.3 s of the interpreter before their number was checked.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from suffixsvc_client import ClientConfig, SuffixClient
-from support.serving import serving, socket_dir
 
 from suffixsvc import Limits, SuffixCache, wire
 from suffixsvc.config import MAX_READS
 from suffixsvc.errors import InvalidInputError, LimitExceededError
-from suffixsvc.service import converters
-from suffixsvc.service.elements import SMALL_BYTES, ElementLimits, MessageReader, first_number
 from suffixsvc.service.handlers import Handlers
+from suffixsvc.service.messages import converters
+from suffixsvc.service.messages.elements import SMALL_BYTES, ElementLimits, MessageReader, read_message_id
 from suffixsvc.types import NewOutput
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import suffix_cache_pb2_grpc, types_pb2
+from suffixsvc_client import ClientConfig, SuffixClient
+from support.serving import serving, socket_dir
 
 NO_LIMIT = 1 << 40
 
@@ -49,7 +49,7 @@ STREAM = counting(pb.StreamRequest, "steps.items", "open.reads", "open.labels")
 
 
 def counts_of(message: Any) -> dict[str, int]:
-    """What a parsed message has of what the limits above count."""
+    """The counts of a parsed message."""
     if isinstance(message, pb.AddOutputsRequest):
         return {
             "outputs": len(message.outputs),
@@ -142,8 +142,8 @@ def test_whatever_protobuf_reads_is_counted_and_nothing_slips_through(
 @pytest.mark.parametrize(
     ("data", "outputs"),
     [
-        (b"\x7b\x1a\x00\x7c\x1a\x00", 1),  # an output inside a group that nobody knows is none
-        (b"\x18\x05\x1a\x00", 1),  # field 3 as a number is no output
+        (b"\x7b\x1a\x00\x7c\x1a\x00", 1),  # an output inside an unknown group is skipped
+        (b"\x18\x05\x1a\x00", 1),  # field 3 as a number is not an output
         (b"\x1a\x02\x28\x01", 1),
     ],
 )
@@ -155,14 +155,14 @@ def test_only_outputs_are_counted_as_outputs(data: bytes, outputs: int) -> None:
 @pytest.mark.parametrize(
     "data", [b"\x1a", b"\x1a\x05a", b"\x00", b"\x1e", b"\x7b", b"\x7c", b"\x09abc", b"\x80" * 11]
 )
-def test_what_is_no_message_is_refused(data: bytes) -> None:
-    with pytest.raises(InvalidInputError, match="cannot be read"):
+def test_bytes_that_are_not_a_message_are_refused(data: bytes) -> None:
+    with pytest.raises(InvalidInputError, match="cannot be parsed"):
         UPLOAD.check(data)
 
 
 @pytest.mark.parametrize(("data", "number"), [(b"", 0), (b"\x08\x05", 5), (b"\x08\x80", 0), (b"\x1a\x00", 0)])
-def test_the_number_of_a_message_that_is_not_parsed(data: bytes, number: int) -> None:
-    assert first_number(data) == number
+def test_the_id_of_a_message_that_is_not_parsed(data: bytes, number: int) -> None:
+    assert read_message_id(data) == number
 
 
 class Unparsed:
@@ -172,15 +172,15 @@ class Unparsed:
 
     @staticmethod
     def FromString(_: bytes) -> Any:
-        raise AssertionError("protobuf was asked")
+        raise AssertionError("protobuf was called")
 
 
 def test_too_many_elements_are_refused_before_protobuf_sees_them() -> None:
     kind: Any = Unparsed
-    reader = MessageReader(kind, limits={"outputs": 1024}, most=9999, remedy="Split it.")
+    reader = MessageReader(kind, limits={"outputs": 1024}, max_elements=9999, remedy="Split it.")
     for data in (
         b"\x0a\x01a" + b"\x1a\x00" * 8_000_000,  # empty outputs
-        b"\x98\x01\x00" * 5_000_000,  # a field that nobody knows
+        b"\x98\x01\x00" * 5_000_000,  # an unknown field
         b"\x1a\x90\xa1\x0f" + b"\x28\x01" * 125_000,  # numbers that are not packed
     ):
         with pytest.raises(LimitExceededError, match="must be at most") as caught:
@@ -212,12 +212,12 @@ def refusal(call: Any, request: Any) -> types_pb2.ErrorDetail:
     return types_pb2.ErrorDetail.FromString(metadata[wire.ERROR_METADATA_KEY])
 
 
-@pytest.mark.parametrize(("outputs", "kept"), [(100, True), (101, False), (5000, False)])
-def test_outputs_of_a_message_are_bounded(stub: Any, outputs: int, kept: bool) -> None:
+@pytest.mark.parametrize(("outputs", "stored"), [(100, True), (101, False), (5000, False)])
+def test_outputs_of_a_message_are_bounded(stub: Any, outputs: int, stored: bool) -> None:
     request = pb.AddOutputsRequest(namespace="a")
     for token in range(outputs):
         request.outputs.add(token_ids=tokens(token))
-    if kept:
+    if stored:
         assert stub.AddOutputs(iter([request]), timeout=300).outputs == outputs
         return
     detail = refusal(stub.AddOutputs, iter([request]))
@@ -226,34 +226,34 @@ def test_outputs_of_a_message_are_bounded(stub: Any, outputs: int, kept: bool) -
     assert "several messages" in detail.remedy
     with pytest.raises(grpc.RpcError) as caught:
         stub.GetStats(pb.GetStatsRequest(namespace="a"), timeout=300)
-    assert caught.value.code() is grpc.StatusCode.NOT_FOUND, "nothing was kept, not even the namespace"
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND, "nothing was stored, not even the namespace"
 
 
-@pytest.mark.parametrize(("segments", "kept"), [(300, True), (301, False), (20_000, False)])
-def test_segments_of_a_message_are_bounded(stub: Any, segments: int, kept: bool) -> None:
+@pytest.mark.parametrize(("segments", "stored"), [(300, True), (301, False), (20_000, False)])
+def test_segments_of_a_message_are_bounded(stub: Any, segments: int, stored: bool) -> None:
     item = pb.OutputItem(token_ids=bytes(4 * segments), segment_lens=[1] * segments)
     request = pb.AddOutputsRequest(namespace="a", outputs=[item])
-    if kept:
+    if stored:
         assert stub.AddOutputs(iter([request]), timeout=300).outputs == 1
     else:
         assert "outputs.segment_lens" in refusal(stub.AddOutputs, iter([request])).message
 
 
-def test_a_message_refused_says_what_was_kept_of_the_call(stub: Any) -> None:
+def test_a_refusal_reports_the_stored_outputs_of_the_call(stub: Any) -> None:
     good = pb.AddOutputsRequest(namespace="a", outputs=[pb.OutputItem(token_ids=tokens(1, 2))])
     bad = pb.AddOutputsRequest(namespace="a")
     for token in range(3000):
         bad.outputs.add(token_ids=tokens(token))
-    assert "1 outputs of this call were kept" in refusal(stub.AddOutputs, iter([good, bad])).message
+    assert "1 outputs of this call were stored" in refusal(stub.AddOutputs, iter([good, bad])).message
     assert stub.GetStats(pb.GetStatsRequest(namespace="a"), timeout=300).outputs == 1
 
 
-def test_the_limits_are_told(stub: Any) -> None:
+def test_the_limits_are_reported(stub: Any) -> None:
     info = stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=300)
     assert (info.max_outputs_per_message, info.max_segments_per_message) == (100, 300)
 
 
-def test_reads_are_counted_before_they_are_looked_at(stub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_are_counted_before_they_are_parsed(stub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two small ones and 16 MB of them; over gRPC and in a message of the stream."""
     detail = refusal(stub.OpenSession, pb.OpenSessionRequest(namespace="a", reads=["b"] * (MAX_READS + 1)))
     assert detail.message.startswith(f"reads must be at most {MAX_READS}")
@@ -266,7 +266,7 @@ def test_reads_are_counted_before_they_are_looked_at(stub: Any, monkeypatch: pyt
     assert looked_at == []
 
 
-def test_a_refused_message_of_a_stream_is_answered_under_its_number_and_the_stream_goes_on(stub: Any) -> None:
+def test_a_refused_stream_message_is_answered_with_its_id(stub: Any) -> None:
     big = pb.StreamRequest(id=7, open=pb.OpenSessionRequest(namespace="a", reads=["b"] * 4000))
     good = pb.StreamRequest(id=8, open=pb.OpenSessionRequest(namespace="a"))
     first, second = stub.Stream(iter([big, good]), timeout=300)
@@ -274,7 +274,7 @@ def test_a_refused_message_of_a_stream_is_answered_under_its_number_and_the_stre
     assert (second.id, bool(second.open.session_id)) == (8, True)
 
 
-def test_bytes_that_are_no_message_are_refused_with_a_detail(stub: Any) -> None:
+def test_unparsable_bytes_are_refused_with_a_detail(stub: Any) -> None:
     with socket_dir() as folder, SuffixCache() as cache, serving(cache, f"unix:{folder}/s") as (_, address):
         with grpc.insecure_channel(address) as channel:
             call = channel.unary_unary("/suffixsvc.v1.SuffixCache/OpenSession")
@@ -287,7 +287,7 @@ def test_bytes_that_are_no_message_are_refused_with_a_detail(stub: Any) -> None:
 
 
 def test_small_messages_are_not_counted_on_the_wire() -> None:
-    """The path of a step: a message of SMALL_BYTES holds few elements, whatever is in it."""
+    """The path of a step: a message of SMALL_BYTES cannot hold many elements."""
     handlers = Handlers(SuffixCache(), LIMITS, durable=False, version="")
     data = pb.StreamRequest(
         id=3, open=pb.OpenSessionRequest(namespace="a", reads=["b"] * 100)
@@ -300,8 +300,8 @@ def test_small_messages_are_not_counted_on_the_wire() -> None:
 # ------------------------------------------------------------------------------------------------ the client
 
 
-def test_the_client_splits_by_what_the_service_takes() -> None:
-    """Ten times what a message may have, in outputs and in segments: all of it is kept, in order."""
+def test_the_client_splits_by_the_limits_of_the_service() -> None:
+    """Ten times the limits on outputs and segments: all are stored, in order."""
     with (
         SuffixCache(limits=LIMITS) as cache,
         socket_dir() as folder,

@@ -1,4 +1,4 @@
-"""Preemption of calls that have sent nothing: which calls lose their places to new ones, and which do not."""
+"""Preemption: which calls that have sent nothing lose their permits to new calls, and which do not."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from suffixsvc_client import ClientConfig, SuffixClient
-from support.idle_calls import IdleCalls, add_outputs, connection, reflection
-from support.serving import PATIENCE_S, ServeProcess, eventually, socket_dir
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import LimitExceededError
-from suffixsvc.service import admission
-from suffixsvc.service.listen import parse_address
+from suffixsvc.service.calls import admission
+from suffixsvc.service.listeners.listen import parse_address
 from suffixsvc.service.server import SERVICE_NAME, SuffixServer
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import suffix_cache_pb2_grpc
+from suffixsvc_client import ClientConfig, SuffixClient
+from support.idle_calls import IdleCalls, add_outputs, connection, reflection
+from support.serving import PATIENCE_S, ServeProcess, eventually, socket_dir
 
 PATIENT = ClientConfig(step_timeout_s=300, open_timeout_s=300)
 
 
 def ignore() -> None:
-    """Cancels a call that is not there."""
+    """Cancel nothing: there is no call."""
 
 
-def test_a_silent_call_is_preempted_only_after_its_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What happened: a call was preemptible from its first moment, also where its thread was about to read
-    the request. It has SILENT_SECONDS; until then the new call is refused."""
+def test_a_silent_call_is_preempted_only_after_its_grace_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What happened: a call was preemptible from its start, even if its thread was about to read the request.
+    It has SILENT_SECONDS; until then the new call is refused."""
     monkeypatch.setattr(admission, "SILENT_SECONDS", 3600.0)
     cancelled: list[int] = []
-    places = admission.Admission(1)
+    permits = admission.Admission(1)
     for number in range(admission.MAX_CHECKS):
-        places.enter(admission.CHECK, lambda number=number: cancelled.append(number))
+        permits.acquire(admission.CHECK, lambda number=number: cancelled.append(number))
     with pytest.raises(LimitExceededError):
-        places.enter(admission.CHECK, ignore)
+        permits.acquire(admission.CHECK, ignore)
     assert cancelled == []
     monkeypatch.setattr(admission, "SILENT_SECONDS", 0.0)
-    places.enter(admission.CHECK, ignore)
+    permits.acquire(admission.CHECK, ignore)
     assert cancelled == [0], "the oldest"
 
 
 class PatientServer(ServeProcess):
-    """`suffixsvc serve` that preempts no call for five minutes, as it runs on a busy machine here."""
+    """`suffixsvc serve` that preempts no call for five minutes: test machines may be busy."""
 
     @property
     def command(self) -> list[str]:
         script = (
-            "import sys; from suffixsvc.service import admission; admission.SILENT_SECONDS = 300.0; "
-            "from suffixsvc.cli import main; sys.exit(main(sys.argv[1:]))"
+            "import sys; from suffixsvc.service.calls import admission; admission.SILENT_SECONDS = 300.0; "
+            "from suffixsvc_cli import main; sys.exit(main(sys.argv[1:]))"
         )
         arguments = super().command
         return [sys.executable, "-c", script, *arguments[arguments.index("serve") :]]
@@ -92,8 +92,8 @@ def test_calls_that_arrive_in_a_burst_are_served_or_refused_and_never_cancelled(
     begin: Callable[[grpc.Channel, int], list[Any]], number: int, end: Callable[[Any], None]
 ) -> None:
     """What happened: of calls that had all sent their requests, new ones cancelled those that were about to
-    be served: 77 of 600 health checks, and 47 of 120 exports, after the server had stood still for 0.3 s.
-    Their clients were told CANCELLED, with no reason and no remedy."""
+    be served: 77 of 600 health checks, and 47 of 120 exports, after the server had been stopped for 0.3 s.
+    Their clients received CANCELLED, with no reason and no remedy."""
     with (
         socket_dir() as folder,
         PatientServer(folder).start() as server,
@@ -102,7 +102,8 @@ def test_calls_that_arrive_in_a_burst_are_served_or_refused_and_never_cancelled(
         assert server.process is not None
         stderr = server.process.stderr
         assert stderr is not None
-        reader = threading.Thread(target=lambda: [None for _ in stderr], daemon=True)  # or its pipe is full
+        # the pipe fills up otherwise
+        reader = threading.Thread(target=lambda: [None for _ in stderr], daemon=True)
         reader.start()
         with SuffixClient(server.address, PATIENT) as client:
             client.namespace("a").add_output(list(range(30)))
@@ -111,7 +112,7 @@ def test_calls_that_arrive_in_a_burst_are_served_or_refused_and_never_cancelled(
         for _ in range(6):
             server.send(signal.SIGSTOP)
             calls = begin(channel, number)
-            threading.Event().wait(0.3)  # the requests leave this process meanwhile
+            threading.Event().wait(0.3)  # in which the requests are sent
             server.send(signal.SIGCONT)
             for call in calls:
                 end(call)
@@ -147,25 +148,25 @@ def reflect(channel: grpc.Channel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("begin", "places", "work"),
+    ("begin", "permits", "work"),
     [
         (add_outputs, admission.MAX_UPLOADS, upload),
         (silent_stream, 4, converse),
         (reflection, admission.MAX_REFLECTIONS, reflect),
     ],
 )
-def test_silent_calls_of_many_messages_keep_no_call_of_their_kind_from_being_served(
-    begin: Callable[[grpc.Channel, Iterator[Any]], Any], places: int, work: Callable[[grpc.Channel], None]
+def test_silent_calls_of_many_messages_do_not_block_their_kind(
+    begin: Callable[[grpc.Channel, Iterator[Any]], Any], permits: int, work: Callable[[grpc.Channel], None]
 ) -> None:
     """What happened: calls of one request were preemptible, those of many messages were not. 128 uploads that
-    had sent nothing kept every upload out, and as many streams as there may be kept out every other stream,
-    without end. A call of many messages is preemptible until its first one, and not after it."""
+    had sent nothing blocked every other upload, and max_streams silent streams every other stream, without a
+    limit. A call of many messages is preemptible until its first message, and not after it."""
     with SuffixCache() as cache, socket_dir() as folder:
         server = SuffixServer(cache, [parse_address(f"unix:{folder}/s")], max_streams=4)
         [address] = server.start()
         try:
-            with IdleCalls(address, places + 1, begin) as idle, connection(address) as channel:
-                eventually(idle.ended, "all places are taken: one call too many has ended")
+            with IdleCalls(address, permits + 1, begin) as idle, connection(address) as channel:
+                eventually(idle.ended, "all permits are in use: one call has ended")
 
                 def served() -> bool:
                     try:
@@ -179,14 +180,14 @@ def test_silent_calls_of_many_messages_keep_no_call_of_their_kind_from_being_ser
                 eventually(served, "a silent call is preempted")
                 eventually(
                     lambda: grpc.StatusCode.CANCELLED in {call.code() for call in idle.ended()},
-                    "its client is told",
+                    "its client receives CANCELLED",
                 )
         finally:
             server.drain()
 
 
 def test_a_stream_that_has_sent_a_message_is_not_preempted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long it is silent after it: an agent waits for its tools for minutes."""
+    """However long it is silent afterwards: an agent waits for its tools for minutes."""
     monkeypatch.setattr(admission, "SILENT_SECONDS", 0.0)
     requests: queue.SimpleQueue[pb.StreamRequest | None] = queue.SimpleQueue()
     with SuffixCache() as cache, socket_dir() as folder:
@@ -209,19 +210,19 @@ def test_a_stream_that_has_sent_a_message_is_not_preempted(monkeypatch: pytest.M
 
 
 class ClosedPipe:
-    """A log whose reader is gone."""
+    """A log whose reader has exited."""
 
     def info(self, *_: object, **__: object) -> None:
-        raise BrokenPipeError(32, "the reader of stderr is gone")
+        raise BrokenPipeError(32, "the reader of stderr has exited")
 
 
 @pytest.mark.parametrize("cancel_fails", [False, True])
-def test_a_preemption_that_cannot_be_logged_loses_no_place(
+def test_a_preemption_that_cannot_be_logged_leaks_no_permit(
     monkeypatch: pytest.MonkeyPatch, cancel_fails: bool
 ) -> None:
-    """What happened: the line was logged after the place was taken and before the caller had it. On a closed
-    stderr it raised: the call was refused, its place was never left, and the preempted call was not
-    cancelled. After 16 of those no health check was served again."""
+    """What happened: the line was logged after the permit was acquired and before it was returned. With a
+    closed stderr it raised: the call was refused, its permit leaked, the preempted call was not cancelled.
+    After 16 of these no health check was served again."""
     monkeypatch.setattr(admission, "SILENT_SECONDS", 0.0)
     monkeypatch.setattr(admission, "log", ClosedPipe())
     cancelled = []
@@ -231,12 +232,12 @@ def test_a_preemption_that_cannot_be_logged_loses_no_place(
         if cancel_fails:
             raise RuntimeError("the call has ended")
 
-    places = admission.Admission(1)
-    silent = [places.enter(admission.CHECK, cancel) for _ in range(admission.MAX_CHECKS)]
-    held = [places.enter(admission.CHECK, cancel) for _ in range(admission.MAX_CHECKS)]
+    permits = admission.Admission(1)
+    silent = [permits.acquire(admission.CHECK, cancel) for _ in range(admission.MAX_CHECKS)]
+    held = [permits.acquire(admission.CHECK, cancel) for _ in range(admission.MAX_CHECKS)]
     assert len(cancelled) == admission.MAX_CHECKS
-    for place in (*silent, *held):
-        place.leave()
+    for permit in (*silent, *held):
+        permit.release()
     for _ in range(admission.MAX_CHECKS):
-        places.enter(admission.CHECK, cancel).mark_received()
-    assert len(cancelled) == admission.MAX_CHECKS, "every place was free"
+        permits.acquire(admission.CHECK, cancel).mark_received()
+    assert len(cancelled) == admission.MAX_CHECKS, "every permit was free"

@@ -1,4 +1,4 @@
-"""A bulk load that is sent again after a lost answer: what has an id of its own is kept once."""
+"""A bulk load that is sent again after a lost answer: outputs with a uuid are stored once."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ from dataclasses import replace
 import grpc
 import numpy as np
 import pytest
-from suffixsvc_client import AsyncSuffixClient, SuffixClient
-from suffixsvc_client.testing import FakeTransport
-from support.serving import serving, socket_dir
-from support.stored import stored_outputs
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import InvalidInputError, ServiceUnavailableError
@@ -20,12 +16,16 @@ from suffixsvc.service.handlers import Handlers
 from suffixsvc.types import NewOutput
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import suffix_cache_pb2_grpc
+from suffixsvc_client import AsyncSuffixClient, SuffixClient
+from suffixsvc_client.testing import FakeTransport
+from support.serving import serving, socket_dir
+from support.stored import stored_outputs
 
 NS = "a"
 
 
 def outputs(number: int = 3) -> list[NewOutput]:
-    """Of equal tokens: only their ids tell them apart."""
+    """Outputs of equal tokens, which differ only in their uuids."""
     tokens = np.arange(20, dtype=np.int32)
     tail = np.asarray([5, 6], np.int32)
     return [NewOutput(NS, tokens, (10, 10), tail, uuid=bytes([n] * 16)) for n in range(number)]
@@ -44,11 +44,12 @@ def address(cache: SuffixCache) -> Iterator[str]:
         yield bound
 
 
-def test_a_load_whose_answer_was_lost_is_sent_again_and_kept_once(
+def test_a_load_whose_answer_was_lost_can_be_repeated(
     cache: SuffixCache, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Outputs had no id on the wire: a loader that got no answer could either lose its outputs or keep them
-    twice. The ids it sends are in the log: the same call again stores nothing and answers the same."""
+    """What happened: outputs had no id on the wire, so that a loader without an answer either lost its
+    outputs or stored them twice. Now the uuids are in the log: a repeated call stores nothing, with the
+    same answer."""
     add = Handlers.add_outputs
 
     def late(handlers: Handlers, requests: Iterator[pb.AddOutputsRequest]) -> pb.AddOutputsReply:
@@ -61,10 +62,10 @@ def test_a_load_whose_answer_was_lost_is_sent_again_and_kept_once(
             patch.setattr(Handlers, "add_outputs", late)
             with pytest.raises(ServiceUnavailableError):
                 namespace.add_outputs(outputs())
-        kept = [each.output_id for each in stored_outputs(cache, NS)]
-        assert len(kept) == 3
-        assert namespace.add_outputs(outputs()) == kept
-        assert namespace.add_outputs(outputs(4))[:3] == kept, "what is new is kept"
+        stored = [each.output_id for each in stored_outputs(cache, NS)]
+        assert len(stored) == 3
+        assert namespace.add_outputs(outputs()) == stored
+        assert namespace.add_outputs(outputs(4))[:3] == stored, "new outputs are stored"
         assert namespace.stats().outputs == 4
         assert [each.output.uuid for each in stored_outputs(cache, NS)] == [o.uuid for o in outputs(4)]
 

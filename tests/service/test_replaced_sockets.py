@@ -1,10 +1,10 @@
-"""A stranger in the place of a socket that the client has checked, or found missing, is sent nothing.
+"""Sockets replaced after the client's check: a process of another user is sent nothing.
 
-What happened: a client called while no process listened; the check passed, as gRPC would say so. gRPC's
-channel then connected by itself, to a stranger who had bound the path meanwhile. The stranger removed its
-file, the service started, the next check found the service, and the call went over the channel that was
-connected already: the stranger received the namespace and the prompt. Every later connection of the channel
-was made after a check as well, so that a file replaced in between was enough.
+What happened: a client called while no process listened; the check passed, because gRPC would report that.
+gRPC's channel then connected by itself, to a process of another user that had bound the path in the meantime.
+That process removed its file, the service started, the next check found the service, and the call used the
+channel that was already connected: the other process received the namespace and the prompt. Every later
+connection of the channel was made after a check as well, so that a file replaced in between was enough.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from suffixsvc_client import AsyncSuffixClient, ClientConfig, SuffixClient, grpc_aio, grpc_sync
-from support.serving import PATIENCE_S, Blocking, event_loop, eventually, serving, socket_dir
-from support.stranger import HTTP2_SETTINGS, stranger_at
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import ServiceUnavailableError
 from suffixsvc.frames import DIRECT_SUFFIX
+from suffixsvc_client import AsyncSuffixClient, ClientConfig, SuffixClient
+from suffixsvc_client.transport import grpc_aio, grpc_sync
+from support.other_uid_process import HTTP2_SETTINGS, other_uid_process_at
+from support.serving import PATIENCE_S, Blocking, event_loop, eventually, serving, socket_dir
 
 CONFIG = ClientConfig(step_timeout_s=300, open_timeout_s=300, call_timeout_s=30, direct=False)
 PROMPT = list(range(1000, 1010))
-#: gRPC's longest pause between two attempts to connect is 2 s; where it makes none all of this passes
+#: gRPC's longest pause between two connection attempts is 2 s
 RECONNECT_SECONDS = 3.0
 
 Clients = Callable[[str], contextlib.AbstractContextManager[Any]]
@@ -36,7 +37,7 @@ Clients = Callable[[str], contextlib.AbstractContextManager[Any]]
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Like /tmp: everybody may create files, nobody remove those of others."""
+    """A folder like /tmp: any user may create files, but not remove those of others."""
     with socket_dir() as folder:
         folder.chmod(0o1777)
         yield folder
@@ -60,7 +61,7 @@ def asynchronous(address: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def heard_nothing(log: Path) -> Iterator[None]:
-    """Also where the block fails: what it waited for is the stranger then."""
+    """Checked also if the block fails, which may be due to the other process."""
     try:
         yield
     finally:
@@ -71,14 +72,14 @@ both = pytest.mark.parametrize("clients", [blocking, asynchronous])
 
 
 @both
-def test_a_stranger_that_binds_the_path_of_a_missing_service_is_sent_nothing(
+def test_a_process_of_another_user_that_binds_the_path_of_a_missing_service_is_sent_nothing(
     folder: Path, clients: Clients
 ) -> None:
     with clients(f"unix:{folder}/s") as client, SuffixCache() as cache:
         with pytest.raises(ServiceUnavailableError, match="cannot be reached") as caught:
             client.server_info()
         assert caught.value.remedy
-        with stranger_at(folder / "s", HTTP2_SETTINGS) as log:
+        with other_uid_process_at(folder / "s", HTTP2_SETTINGS) as log:
             deadline = time.monotonic() + RECONNECT_SECONDS
             while not log.read_bytes() and time.monotonic() < deadline:
                 time.sleep(0.01)
@@ -92,10 +93,10 @@ def test_a_stranger_that_binds_the_path_of_a_missing_service_is_sent_nothing(
 
 @both
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_stranger_that_replaces_a_checked_socket_is_sent_nothing(
+def test_a_process_of_another_user_that_replaces_a_checked_socket_is_sent_nothing(
     folder: Path, clients: Clients, restarted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Just after the check: before the first connection, and before one that gRPC makes after a loss."""
+    """Replaced just after the check, before the first connection or before a reconnection by gRPC."""
     path_of = grpc_sync.path_of
     to_do: list[Callable[[], object]] = []
 
@@ -108,7 +109,7 @@ def test_a_stranger_that_replaces_a_checked_socket_is_sent_nothing(
         monkeypatch.setattr(module, "path_of", just_after_the_check)
     with (
         SuffixCache() as cache,
-        stranger_at(folder / "t", HTTP2_SETTINGS) as log,
+        other_uid_process_at(folder / "t", HTTP2_SETTINGS) as log,
         serving(cache, f"unix:{folder}/s") as (server, address),
         clients(address) as client,
     ):
@@ -129,9 +130,7 @@ def test_a_stranger_that_replaces_a_checked_socket_is_sent_nothing(
 
 
 @both
-def test_a_service_that_comes_back_is_found_at_once_and_leaves_no_file_open(
-    folder: Path, clients: Clients
-) -> None:
+def test_a_restarted_service_is_found_at_once_and_no_file_leaks(folder: Path, clients: Clients) -> None:
     """Each service has a socket of its own: the channel to the one before is closed, its descriptor too."""
     with SuffixCache() as cache, clients(f"unix:{folder}/s") as client:
 
@@ -146,12 +145,12 @@ def test_a_service_that_comes_back_is_found_at_once_and_leaves_no_file_open(
             client.server_info()
         for _ in range(3):
             use()
-        eventually(lambda: len(sockets_held(folder)) <= 1, "only the last socket is held")
+        eventually(lambda: len(sockets_held(folder)) <= 1, "only the last socket is open")
     assert sockets_held(folder) == []
 
 
 def sockets_held(folder: Path) -> list[str]:
-    """Files of the folder that this process holds open; the sockets of a service itself have no such name."""
+    """Files of the folder that this process has open; a service's own sockets have no such name."""
     held = []
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -160,7 +159,7 @@ def sockets_held(folder: Path) -> list[str]:
 
 
 def test_a_call_that_runs_while_the_socket_is_replaced_is_answered(folder: Path) -> None:
-    """Its channel stays until it has ended."""
+    """Its channel stays open until the call ends."""
     with SuffixCache() as cache, serving(cache, f"unix:{folder}/s") as (_, address):
         transport = grpc_sync.GrpcTransport(address)
         with transport._channels.use() as before:
@@ -177,7 +176,7 @@ def test_a_call_that_runs_while_the_socket_is_replaced_is_answered(folder: Path)
 
 
 @pytest.mark.parametrize("what", ["nothing", "a file", "a folder", "a dead socket"])
-def test_what_is_no_listener_is_named(folder: Path, what: str) -> None:
+def test_a_path_without_a_listener_is_named(folder: Path, what: str) -> None:
     path = folder / "s"
     if what == "a file":
         path.touch()

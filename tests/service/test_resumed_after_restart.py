@@ -1,4 +1,4 @@
-"""What a drained session left in the log, after the service was restarted: replaced, kept or taken back."""
+"""Incomplete outputs of drained sessions after a restart: replaced, retained or discarded."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.failing_disk import FailingDisk
-from support.serving import eventually
 
 from suffixsvc import Limits, SuffixCache
 from suffixsvc.errors import StoreError, UnknownSessionError
 from suffixsvc.policies import Policies, Policy
-from suffixsvc.service import unkept as unkept_module
+from suffixsvc.runtime.sync_points import with_sync_points
 from suffixsvc.service.handlers import Handlers
+from suffixsvc.service.sessions import failed_closes
 from suffixsvc.v1 import suffix_cache_pb2 as pb
+from support.failing_disk import FailingDisk
+from support.serving import eventually
 
 PROMPT = [1, 2, 3]
 TEXT = list(range(100, 160))
@@ -27,11 +28,11 @@ POLICIES = Policies({LIMITED: Policy(max_bytes=200_000, pinned=True)})
 
 
 class Service:
-    """Handlers over a folder, as ``suffixsvc serve`` makes them."""
+    """Handlers over a folder, as ``suffixsvc serve`` creates them."""
 
     def __init__(self, folder: Path) -> None:
         self.disk = FailingDisk()
-        self.cache = SuffixCache(folder, policies=POLICIES, crash_hook=self.disk, background=False)
+        self.cache = with_sync_points(SuffixCache, self.disk)(folder, policies=POLICIES, background=False)
         self.handlers = Handlers(self.cache, Limits(), durable=True, version="")
 
     def open(
@@ -77,11 +78,11 @@ class Service:
             return False
 
     def expire(self) -> int:
-        """End all sessions as if nobody had used them for long."""
+        """Expire all sessions."""
         return self.handlers.sessions.expire(time.monotonic() + 1e6)
 
     def outputs(self, namespace: str = NS) -> list[tuple[list[int], bool]]:
-        """Tokens of what is in the log, and whether it is incomplete."""
+        """Tokens of the outputs in the log, and whether they are incomplete."""
         stored = self.cache._store.scan(namespace)
         return [(each.output.token_ids.tolist(), each.output.incomplete) for each in stored]
 
@@ -122,9 +123,9 @@ def drained(restart: Restart) -> Service:
     return service
 
 
-def test_a_resumed_session_that_commits_replaces_what_the_drain_committed(drained: Service) -> None:
-    """The rule lived in memory: after a restart the log kept the first part beside the whole, for ever, and
-    drafts counted it twice."""
+def test_a_resumed_session_replaces_the_drained_output(drained: Service) -> None:
+    """What happened: the rule was in memory only. After a restart the log had the first part as well as the
+    whole, permanently, and drafts counted it twice."""
     drained.open(TEXT)
     drained.step([7, 8])
     assert drained.close() == 2
@@ -146,11 +147,9 @@ def test_a_resumed_session_that_does_not_wait_replaces_it_too(drained: Service) 
 
 
 @pytest.mark.parametrize("no_wait", [False, True])
-def test_a_replacement_that_the_limits_refuse_leaves_what_the_drain_committed(
-    restart: Restart, no_wait: bool
-) -> None:
-    """A close that did not wait forgot the incomplete output at once. Where a limit refused the longer one,
-    the namespace had neither: an acknowledged output was lost."""
+def test_a_replacement_refused_by_limits_leaves_the_drained_output(restart: Restart, no_wait: bool) -> None:
+    """What happened: a close without waiting forgot the incomplete output at once. If a limit refused the
+    longer one, the namespace had neither: an acknowledged output was lost."""
     text = list(range(1000))
     restart().open(text, namespace=LIMITED)
     service = restart()
@@ -163,16 +162,16 @@ def test_a_replacement_that_the_limits_refuse_leaves_what_the_drain_committed(
 @pytest.mark.parametrize(
     ("text", "kept", "reason"),
     [
-        (range(100), 1, "idle and its output is kept as incomplete"),
-        (range(3000), 0, "idle and its output was not kept: a limit left no room"),
+        (range(100), 1, "idle and its output is stored as incomplete"),
+        (range(3000), 0, "idle and its output was not stored: a limit was reached"),
         (range(0), 0, "idle and had no output"),
     ],
 )
-def test_an_expired_session_is_reported_as_kept_only_if_its_output_is(
+def test_an_expired_session_is_reported_as_stored_only_if_it_is(
     restart: Restart, text: range, kept: int, reason: str
 ) -> None:
-    """A session whose output a limit refused was reported as kept: its client was told so, and the log
-    counted it among the sessions committed as incomplete."""
+    """What happened: a session whose output a limit refused was reported as stored, to its client and in the
+    log's count of sessions committed as incomplete."""
     service = restart()
     service.open(list(text), namespace=LIMITED)
     assert service.expire() == kept
@@ -182,8 +181,8 @@ def test_an_expired_session_is_reported_as_kept_only_if_its_output_is(
     assert service.cache.stats().outputs == kept
 
 
-def test_a_drain_counts_the_outputs_that_are_kept(restart: Restart) -> None:
-    """It counted sessions without an output, and those whose output a limit refused."""
+def test_a_drain_counts_stored_outputs(restart: Restart) -> None:
+    """What happened: it counted sessions without an output, and those whose output a limit refused."""
     service = restart()
     for name, length in (("short", 100), ("long", 3000), ("empty", 0)):
         service.open(list(range(length)), session_id=name, namespace=LIMITED)
@@ -192,10 +191,10 @@ def test_a_drain_counts_the_outputs_that_are_kept(restart: Restart) -> None:
 
 
 @pytest.mark.parametrize("no_wait", [False, True])
-def test_a_replacement_that_the_store_does_not_take_leaves_what_the_drain_committed(
+def test_a_replacement_that_cannot_be_stored_leaves_the_drained_output(
     drained: Service, no_wait: bool
 ) -> None:
-    """The same where the disk failed: the close that did not wait reported success. The session stays open,
+    """The same with a failing disk: the close without waiting reported success. Now the session stays open,
     and closing it again replaces the incomplete output."""
     drained.open(TEXT)
     drained.step([7, 8])
@@ -225,14 +224,14 @@ def test_a_resumed_session_whose_output_was_lost_can_be_discarded(
     drained: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What happened: the store failed, the resumed session was released without its output, and its discard
-    was refused as of an unknown session: what the drain had committed stayed, and was drafted from."""
-    monkeypatch.setattr(unkept_module, "MAX_UNKEPT_BYTES", 10)  # released at once
+    was refused as of an unknown session: the drain's output stayed, and was drafted from."""
+    monkeypatch.setattr(failed_closes, "MAX_FAILED_CLOSE_BYTES", 10)  # released at once
     drained.open(TEXT)
     drained.step([7, 8])
     drained.disk.failing.set()
     with pytest.raises(StoreError):
         drained.close()
-    assert drained.handlers.sessions.unkept.lost == 1
+    assert drained.handlers.sessions.failed_closes.lost == 1
     drained.disk.failing.clear()
     eventually(lambda: drained.discarded(), "the store has recovered")
     assert drained.outputs() == []
@@ -245,12 +244,12 @@ OTHER_SESSIONS = [*OTHERS, (NS, PROMPT)]  # the last one writes other text
 
 @pytest.mark.parametrize(("namespace", "prompt"), OTHERS)
 @pytest.mark.parametrize("restarted", [False, True])
-def test_discarding_an_empty_session_leaves_what_others_of_its_id_left(
+def test_discarding_an_empty_session_leaves_other_outputs_of_its_id(
     restart: Restart, namespace: str, prompt: list[int], restarted: bool
 ) -> None:
-    """What happened: a session of an id expired and left its text. Another one of the same id, in another
-    namespace or with another prompt, expired with nothing written and was discarded: the text of the first
-    one was deleted, also where it was another tenant's."""
+    """What happened: a session expired and left its output. Another session of the same id, in another
+    namespace or with another prompt, expired without output and was discarded: the output of the first one
+    was deleted, even if it was another tenant's."""
     service = restart()
     service.open(TEXT)
     if restarted:
@@ -266,21 +265,21 @@ def test_discarding_an_empty_session_leaves_what_others_of_its_id_left(
 
 @pytest.mark.parametrize(("namespace", "prompt"), OTHER_SESSIONS)
 @pytest.mark.parametrize("again", [False, True])
-def test_discarding_a_lost_session_leaves_what_others_of_its_id_left(
+def test_discarding_a_lost_session_leaves_other_outputs_of_its_id(
     drained: Service, monkeypatch: pytest.MonkeyPatch, namespace: str, prompt: list[int], again: bool
 ) -> None:
-    """The same where the other session's output could not be stored, also if the first one expired in this
+    """The same if the other session's output could not be stored, even if the first session expired in this
     process."""
     if again:
         drained.open(TEXT)
         assert drained.expire() == 1
-    monkeypatch.setattr(unkept_module, "MAX_UNKEPT_BYTES", 10)  # released at once
-    drained.cache.namespace(namespace).add_output([1])  # the namespace is there
+    monkeypatch.setattr(failed_closes, "MAX_FAILED_CLOSE_BYTES", 10)  # released at once
+    drained.cache.namespace(namespace).add_output([1])  # the namespace exists
     drained.open([5, 6], prompt, namespace=namespace)
     drained.disk.failing.set()
     with pytest.raises(StoreError):
         drained.close()
-    assert drained.handlers.sessions.unkept.lost == 1
+    assert drained.handlers.sessions.failed_closes.lost == 1
     drained.disk.failing.clear()
     with pytest.raises(UnknownSessionError):
         drained.close(discard=True)
@@ -288,7 +287,7 @@ def test_discarding_a_lost_session_leaves_what_others_of_its_id_left(
     assert (TEXT, True) in drained.outputs()
 
 
-def test_discarding_an_empty_session_takes_back_what_its_own_id_left(restart: Restart) -> None:
+def test_discarding_an_empty_session_forgets_its_own_output(restart: Restart) -> None:
     """The same namespace and prompt: the client opened it again, and wrote nothing before it gave up."""
     service = restart()
     service.open(TEXT)
@@ -301,11 +300,11 @@ def test_discarding_an_empty_session_takes_back_what_its_own_id_left(restart: Re
     assert service.outputs() == []
 
 
-def test_a_discard_after_a_restart_is_refused_where_several_namespaces_have_outputs_of_the_id(
+def test_an_ambiguous_discard_after_a_restart_is_refused(
     restart: Restart,
 ) -> None:
-    """What happened: the one that was written last was deleted, whichever session the client meant. A session
-    that is opened again says which one it is."""
+    """What happened: the last output was deleted, whichever session the client meant. A session that is
+    opened again identifies its output."""
     service = restart()
     service.open(TEXT)
     assert service.expire() == 1
@@ -321,7 +320,7 @@ def test_a_discard_after_a_restart_is_refused_where_several_namespaces_have_outp
 
 
 def test_one_restart_after_the_other(drained: Service, restart: Restart) -> None:
-    """Each drain replaces what the one before left; one that adds nothing leaves it."""
+    """Each drain replaces the output of the previous one, unless no token was added."""
     drained.open(TEXT)
     drained.step([7])
     service = restart()
@@ -334,7 +333,7 @@ def test_one_restart_after_the_other(drained: Service, restart: Restart) -> None
     assert service.outputs() == [([*TEXT, 7], False)]
 
 
-def test_a_close_that_is_repeated_after_a_restart_keeps_one(restart: Restart) -> None:
+def test_a_close_repeated_after_a_restart_stores_one_output(restart: Restart) -> None:
     """Committed, and the service ended before it could answer: the client resumes and closes again."""
     service = restart()
     service.open([])
@@ -346,7 +345,7 @@ def test_a_close_that_is_repeated_after_a_restart_keeps_one(restart: Restart) ->
     assert service.outputs() == [(TEXT, False)]
 
 
-def test_context_between_is_part_of_what_is_resumed(restart: Restart) -> None:
+def test_context_is_part_of_the_resumed_text(restart: Restart) -> None:
     service = restart()
     service.open([])
     service.step(TEXT)
@@ -358,15 +357,15 @@ def test_context_between_is_part_of_what_is_resumed(restart: Restart) -> None:
     assert service.outputs() == [([*TEXT, 50, 51, 7, 8], False)]
 
 
-def test_what_is_no_continuation_stays(drained: Service) -> None:
+def test_an_output_that_is_not_continued_stays(drained: Service) -> None:
     """The same id for other text: neither is lost."""
     drained.open([5, 6, 7])
     drained.close()
     assert drained.outputs() == [(TEXT, True), ([5, 6, 7], False)]
 
 
-def test_the_next_turn_of_a_conversation_does_not_replace_it(drained: Service) -> None:
-    """Its prompt is the whole conversation so far, so its output does not contain what was left."""
+def test_the_next_turn_of_a_conversation_replaces_nothing(drained: Service) -> None:
+    """Its prompt is the whole conversation so far, so that its output does not contain the incomplete one."""
     drained.open([], prompt=[*PROMPT, *TEXT])
     drained.step([9])
     drained.close()

@@ -1,4 +1,4 @@
-"""`suffixsvc serve` as a process: what it refuses, how it starts, how it ends, what is there afterwards."""
+"""`suffixsvc serve` as a process: refusals, start, shutdown, and the state afterwards."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from suffixsvc_client import ClientConfig, SuffixClient
-from support.serving import PATIENCE_S, ServeProcess, eventually, socket_dir, spawn
 
 from suffixsvc import SuffixCache
 from suffixsvc.clock import SystemTime
 from suffixsvc.store import LmdbStore
 from suffixsvc.types import NamespaceRecord, NewOutput
+from suffixsvc_client import ClientConfig, SuffixClient
+from support.serving import PATIENCE_S, ServeProcess, eventually, socket_dir, spawn
 
 PATIENT = ClientConfig(step_timeout_s=300, open_timeout_s=300)
 
@@ -29,7 +29,7 @@ def folder() -> Iterator[Path]:
 
 
 def refused(serve: ServeProcess) -> str:
-    """What a service that must not start says: one line, exit code 2."""
+    """The error of a service that must not start: one line, exit code 2."""
     process = spawn(serve.command)
     _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2, said
@@ -56,7 +56,7 @@ def test_both_kinds_of_address_at_once(folder: Path) -> None:
         assert not serve.socket.exists()
 
 
-def test_sigterm_keeps_live_sessions_and_a_restart_has_them(folder: Path) -> None:
+def test_sigterm_commits_live_sessions(folder: Path) -> None:
     words = [11, 12, 13, 14, 15, 16, 17, 18]
     with ServeProcess(folder) as serve:
         serve.start()
@@ -77,7 +77,7 @@ def test_sigterm_keeps_live_sessions_and_a_restart_has_them(folder: Path) -> Non
 
 
 @pytest.mark.crash
-def test_what_close_acknowledged_survives_kill(folder: Path) -> None:
+def test_an_acknowledged_close_survives_kill(folder: Path) -> None:
     with ServeProcess(folder) as serve:
         serve.start()
         with SuffixClient(serve.address, PATIENT) as client:
@@ -137,8 +137,8 @@ class MonthAgo(SystemTime):
 
 
 def test_the_grace_period_after_time_without_a_service_is_reported(folder: Path) -> None:
-    """A service whose machine booted with a wrong clock deleted all that has a TTL half a minute later. Now
-    it says in its log and its statistics that outputs stay, and for how long."""
+    """What happened: a service on a machine that booted with a wrong clock deleted all outputs with a TTL
+    half a minute later. Now log and statistics report that outputs stay, and for how long."""
     store = LmdbStore(folder / "data", clock=MonthAgo())
     store.add_namespace(NamespaceRecord("a"))
     ids = np.array([1, 2, 3], np.int32)
@@ -164,11 +164,11 @@ def test_the_grace_period_after_time_without_a_service_is_reported(folder: Path)
 
 
 def test_a_signal_that_reaches_another_thread_is_not_lost() -> None:
-    """A service once slept on through SIGTERM: the signal had come between the last look and the sleep of the
-    main thread, as if it had gone to another thread, and an Event does not wake up for that."""
+    """What happened: a service slept through a SIGTERM that came between the main thread's last check and its
+    sleep, as if another thread had received it; an Event does not wake up then."""
     code = """
 import signal, threading, time
-from suffixsvc.lifecycle import stop_signal
+from suffixsvc.runtime.server_lifecycle import stop_signal
 
 def send():
     time.sleep(0.5)  # until the main thread sleeps
@@ -197,6 +197,6 @@ with stop_signal() as wait_for_stop:
     ],
 )
 def test_a_limit_that_is_not_positive_is_refused_by_its_option(folder: Path, option: str, value: str) -> None:
-    """The error named a field of the engine: "limit max_cache_bytes makes no sense"."""
+    """What happened: the error named a field of the engine instead of the option."""
     line = refused(ServeProcess(folder, option, value))
     assert line == f"suffixsvc serve: {option} must be a positive number; got {value}"

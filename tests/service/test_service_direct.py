@@ -1,4 +1,4 @@
-"""The direct socket: its bytes, and what clients may do to a service there."""
+"""The direct socket: its framing, and misbehaving clients."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from suffixsvc_client.direct import UnixTransport
-from support.direct import call, hear_reply, opening
-from support.serving import eventually, serving, socket_dir
 
 from suffixsvc import Limits, SuffixCache, wire
 from suffixsvc.errors import LimitExceededError, SuffixError
 from suffixsvc.frames import DIRECT_SUFFIX, GREETING, FrameBuffer, frame
-from suffixsvc.service.listen import parse_address
+from suffixsvc.service.listeners.listen import parse_address
 from suffixsvc.service.server import SuffixServer
+from suffixsvc_client.transport.direct import UnixTransport
+from support.direct import call, opening, receive_reply
+from support.serving import eventually, serving, socket_dir
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_the_bytes_of_frames() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_frames_come_out_as_they_went_in_however_the_bytes_arrive(seed: int) -> None:
+def test_frames_are_restored_however_the_bytes_are_split(seed: int) -> None:
     print(f"seed {seed}")
     rng = np.random.default_rng(seed)
     messages = [rng.bytes(int(rng.integers(0, 300))) for _ in range(40)]
@@ -66,17 +66,17 @@ def test_frames_come_out_as_they_went_in_however_the_bytes_arrive(seed: int) -> 
         buffer.next()
 
 
-# -- what a client may do to a service
+# -- misbehaving clients
 
 
-def test_messages_may_come_in_any_pieces(folder: Path, server: SuffixServer) -> None:
+def test_messages_may_be_split_anywhere(folder: Path, server: SuffixServer) -> None:
     with call(folder / "s") as caller:
         data = frame(opening(7).SerializeToString())
         for byte in data:
             caller.sendall(bytes([byte]))
-        assert hear_reply(caller).id == 7
+        assert receive_reply(caller).id == 7
         caller.sendall(data * 30)
-        assert [hear_reply(caller).id for _ in range(30)] == [7] * 30
+        assert [receive_reply(caller).id for _ in range(30)] == [7] * 30
 
 
 @pytest.mark.parametrize(
@@ -87,20 +87,20 @@ def test_messages_may_come_in_any_pieces(folder: Path, server: SuffixServer) -> 
         (struct.pack("<I", 4097) + b"x" * 10_000, LimitExceededError),
     ],
 )
-def test_what_cannot_be_read_is_told_and_ends_that_connection_alone(
+def test_unreadable_bytes_end_their_connection_only(
     folder: Path, server: SuffixServer, said: bytes, code: type[SuffixError]
 ) -> None:
     with call(folder / "s") as bad, call(folder / "s") as good:
         bad.sendall(said)
-        reply = hear_reply(bad)
+        reply = receive_reply(bad)
         assert reply.id == 0
         assert isinstance(wire.error_from_detail(reply.error), code)
         assert bad.recv(1) == b""
         good.sendall(frame(opening(1).SerializeToString()))
-        assert hear_reply(good).open.session_id
+        assert receive_reply(good).open.session_id
 
 
-def test_clients_that_leave_in_the_middle_leave_their_place(folder: Path) -> None:
+def test_clients_that_disconnect_release_their_slot(folder: Path) -> None:
     with SuffixCache() as cache:
         server = SuffixServer(cache, [parse_address(f"unix:{folder / 's'}")], max_streams=2)
         server.start()
@@ -114,7 +114,7 @@ def test_clients_that_leave_in_the_middle_leave_their_place(folder: Path) -> Non
 
 
 def _placed(folder: Path) -> socket.socket:
-    """Those that left may have their places for a moment yet."""
+    """Connections that ended may be counted for a moment."""
     callers: list[socket.socket] = []
 
     def greeted() -> bool:
@@ -122,11 +122,11 @@ def _placed(folder: Path) -> socket.socket:
             callers.append(call(folder / "s"))
         return bool(callers)
 
-    eventually(greeted, "a place is free")
+    eventually(greeted, "a connection is accepted")
     return callers[0]
 
 
-def test_without_a_place_there_is_grpc(folder: Path) -> None:
+def test_over_the_connection_limit_grpc_is_used(folder: Path) -> None:
     with SuffixCache() as cache:
         server = SuffixServer(cache, [parse_address(f"unix:{folder / 's'}")], max_streams=1)
         server.start()
@@ -142,7 +142,7 @@ def test_without_a_place_there_is_grpc(folder: Path) -> None:
             server.drain()
 
 
-def test_who_never_reads_is_no_hindrance_to_the_end(folder: Path) -> None:
+def test_a_client_that_never_reads_does_not_block_shutdown(folder: Path) -> None:
     """Its answers fill the socket; the server stops all the same."""
     with SuffixCache() as cache:
         server = SuffixServer(cache, [parse_address(f"unix:{folder / 's'}")])
@@ -156,8 +156,8 @@ def test_who_never_reads_is_no_hindrance_to_the_end(folder: Path) -> None:
     assert os.listdir(folder) == []
 
 
-def test_stopping_while_clients_come_and_go(folder: Path) -> None:
-    """A connection may come, or end, at any moment of it."""
+def test_stopping_while_clients_connect_and_disconnect(folder: Path) -> None:
+    """A connection may begin or end at any moment of the shutdown."""
     stop = threading.Event()
 
     def come_and_go() -> None:

@@ -98,6 +98,6 @@ def test_codes_of_a_newer_service_become_plain_errors() -> None:
     assert type(wire.error_from_detail(detail)) is SuffixError
 
 
-def test_details_fit_into_trailing_metadata_whatever_they_hold() -> None:
+def test_details_always_fit_into_trailing_metadata() -> None:
     error = SuffixError("m\ud800" * 5000, expected="e" * 9999, got="\udfff" * 9999, remedy="r" * 9999)
     assert wire.detail_from_error(error).ByteSize() < 8000

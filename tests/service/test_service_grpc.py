@@ -1,4 +1,4 @@
-"""What only shows over real gRPC: statuses, metadata, limits of messages, health, reflection, streams."""
+"""The service over real gRPC: statuses, metadata, message limits, health, reflection, streams."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from suffixsvc_client import SuffixClient
-from support.serving import eventually, serving, socket_dir
 
 from suffixsvc import Limits, SuffixCache, wire
-from suffixsvc.service import converters
 from suffixsvc.service import server as server_module
-from suffixsvc.service.listen import parse_address
+from suffixsvc.service.listeners.listen import parse_address
+from suffixsvc.service.messages import converters
 from suffixsvc.service.server import SERVICE_NAME, SuffixServer
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import suffix_cache_pb2_grpc, types_pb2
+from suffixsvc_client import SuffixClient
+from support.serving import eventually, serving, socket_dir
 
 LIMITS = Limits(max_message_bytes=64 << 10, max_session_tokens=12_000)
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -53,7 +53,7 @@ def tokens(*ids: int) -> bytes:
 
 
 class Stream:
-    """One stream, asked in step."""
+    """One stream that waits for each reply."""
 
     def __init__(self, stub: Any) -> None:
         self._requests: queue.SimpleQueue[pb.StreamRequest | None] = queue.SimpleQueue()
@@ -80,7 +80,7 @@ def refusal(call: Any, request: Any) -> tuple[grpc.StatusCode, types_pb2.ErrorDe
 
 
 def test_errors_are_statuses_with_details(stub: Any) -> None:
-    code, detail = refusal(stub.Step, pb.StepRequest(session_id="nobody"))
+    code, detail = refusal(stub.Step, pb.StepRequest(session_id="absent"))
     assert code is grpc.StatusCode.NOT_FOUND
     assert detail.code == types_pb2.ERROR_CODE_UNKNOWN_SESSION
     assert detail.remedy
@@ -93,7 +93,7 @@ def test_errors_are_statuses_with_details(stub: Any) -> None:
     assert detail.code == types_pb2.ERROR_CODE_LIMIT_EXCEEDED
 
 
-def test_a_defect_is_told_without_its_inside(
+def test_a_defect_is_reported_without_its_details(
     service: tuple[SuffixServer, grpc.Channel], stub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -130,7 +130,7 @@ def test_a_session_outlives_its_stream(stub: Any) -> None:
 def test_one_bad_item_does_not_end_the_stream(stub: Any) -> None:
     stream = Stream(stub)
     session = stream.ask(open=pb.OpenSessionRequest(namespace="a")).open.session_id
-    assert stream.step("nobody", 5).error.error.code == types_pb2.ERROR_CODE_UNKNOWN_SESSION
+    assert stream.step("absent", 5).error.error.code == types_pb2.ERROR_CODE_UNKNOWN_SESSION
     assert stream.ask().error.code == types_pb2.ERROR_CODE_INVALID_INPUT
     assert stream.step(session, 5).reply.length == 1
 
@@ -163,7 +163,7 @@ def test_outputs_expire(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [row.output_id for row in cache._store.scan()] == [keep]
 
 
-def test_a_client_that_vanishes_in_the_middle_of_an_upload_harms_nobody(stub: Any) -> None:
+def test_a_client_that_vanishes_during_an_upload_affects_no_other(stub: Any) -> None:
     stop = queue.SimpleQueue[None]()
 
     def requests() -> Iterator[pb.AddOutputsRequest]:

@@ -1,4 +1,4 @@
-"""Limits through the service: the option and its file, what clients see, the timer."""
+"""Limits of the service: options, the policy file, errors and timers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from suffixsvc_client import ClientConfig, SuffixClient
-from support.serving import PATIENCE_S, ServeProcess, eventually, serving, socket_dir, spawn
 
 from suffixsvc import Policies, Policy, SuffixCache
 from suffixsvc.errors import LimitExceededError
 from suffixsvc.service import server as server_module
+from suffixsvc_client import ClientConfig, SuffixClient
+from support.serving import PATIENCE_S, ServeProcess, eventually, serving, socket_dir, spawn
 
 PATIENT = ClientConfig(step_timeout_s=300, open_timeout_s=300)
 
@@ -23,7 +23,7 @@ def folder() -> Iterator[Path]:
         yield folder
 
 
-def test_policies_of_a_file_hold_in_the_service(folder: Path) -> None:
+def test_policies_of_a_file_apply_in_the_service(folder: Path) -> None:
     file = folder / "policies.toml"
     file.write_text(
         '[namespaces."small"]\nmax_bytes = "20 KiB"\n[namespaces.docs]\npinned = true\nmax_bytes = 2400\n'
@@ -50,12 +50,12 @@ def test_policies_of_a_file_hold_in_the_service(folder: Path) -> None:
             session = docs.open_session([1])
             for token in range(100):
                 session.step([token])
-            assert session.close() is None, "the generation is not hurt"
+            assert session.close() is None, "the generation is not affected"
             assert docs.stats().refused_outputs == 1
             assert docs.stats().outputs == 1
         assert serve.terminate() == 0
         lines = [json.loads(line) for line in serve.output().splitlines()]
-        [line] = [line for line in lines if line["event"] == "outputs are not kept"]
+        [line] = [line for line in lines if line["event"] == "outputs are not stored"]
         assert line["namespace"] == "docs"
 
 
@@ -89,7 +89,7 @@ def test_the_service_evicts_and_expires_on_time(folder: Path, monkeypatch: pytes
             for n in range(30):
                 session = cache.namespace("small").open_session([1])
                 session.step(list(range(n * 100, n * 100 + 60)), 0)
-                session.close(wait=False)  # whoever waits for nothing does not evict either
+                session.close(wait=False)  # a close that does not wait does not evict, either
             assert client.namespace("old").add_output([1, 2, 3])
             eventually(lambda: client.namespace("old").stats().outputs == 0, "the policy's time has passed")
             small = client.namespace("small")

@@ -1,4 +1,4 @@
-"""Addresses: what is understood, what is refused, what is cleared away."""
+"""Listen addresses: parsing, refusals, stale sockets."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from suffixsvc_client import SuffixClient
-from support.serving import serving, socket_dir
 
 from suffixsvc import SuffixCache
 from suffixsvc.errors import ListenError
-from suffixsvc.service.listen import TcpAddress, UnixAddress, parse_address, prepare
+from suffixsvc.service.listeners.listen import TcpAddress, UnixAddress, parse_address, prepare
+from suffixsvc_client import SuffixClient
+from support.serving import serving, socket_dir
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_a_busy_port_is_not_shared(cache: SuffixCache) -> None:
             pass
 
 
-def test_a_port_another_server_of_ours_has_is_not_shared(cache: SuffixCache) -> None:
+def test_a_port_in_use_is_not_shared(cache: SuffixCache) -> None:
     with serving(cache, "127.0.0.1:0") as (_, address), pytest.raises(ListenError), serving(cache, address):
         pass
 
@@ -96,46 +96,44 @@ def test_a_port_another_server_of_ours_has_is_not_shared(cache: SuffixCache) -> 
 def test_the_socket_belongs_to_its_owner_alone(cache: SuffixCache, folder: Path) -> None:
     with serving(cache, f"unix:{folder}/s.sock"):
         assert stat.S_IMODE((folder / "s.sock").stat().st_mode) == 0o600
-    assert not (folder / "s.sock").exists(), "the socket file stays behind"
+    assert not (folder / "s.sock").exists(), "the socket file is left"
 
 
-def test_a_stale_socket_is_taken_over(cache: SuffixCache, folder: Path) -> None:
+def test_a_stale_socket_is_replaced(cache: SuffixCache, folder: Path) -> None:
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(folder / "s.sock"))
-    dead.close()  # nobody listens; the file stays, as after kill -9
+    dead.close()  # no listener; the file stays, as after kill -9
     assert (folder / "s.sock").exists()
     with serving(cache, f"unix:{folder}/s.sock") as (_, address), SuffixClient(address) as client:
         assert client.server_info().instance_id
 
 
-def test_a_live_socket_is_left_alone(cache: SuffixCache, folder: Path) -> None:
+def test_a_live_socket_is_not_replaced(cache: SuffixCache, folder: Path) -> None:
     with serving(cache, f"unix:{folder}/s.sock") as (_, address), SuffixClient(address) as client:
         before = client.server_info().instance_id
-        with pytest.raises(ListenError, match="answers there"), serving(cache, address):
+        with pytest.raises(ListenError, match="live server"), serving(cache, address):
             pass
         assert client.server_info().instance_id == before
 
 
-def test_a_file_that_is_no_socket_is_left_alone(cache: SuffixCache, folder: Path) -> None:
+def test_a_file_other_than_a_socket_is_not_replaced(cache: SuffixCache, folder: Path) -> None:
     (folder / "s.sock").write_text("precious")
-    with pytest.raises(ListenError, match="no socket"), serving(cache, f"unix:{folder}/s.sock"):
+    with pytest.raises(ListenError, match="other than a socket"), serving(cache, f"unix:{folder}/s.sock"):
         pass
     assert (folder / "s.sock").read_text() == "precious"
 
 
-def test_a_folder_that_is_not_there(cache: SuffixCache, folder: Path) -> None:
+def test_a_missing_folder(cache: SuffixCache, folder: Path) -> None:
     with pytest.raises(ListenError, match="a folder"), serving(cache, f"unix:{folder}/no/s.sock"):
         pass
 
 
-def test_a_folder_in_which_no_socket_can_be_made_is_named(cache: SuffixCache, folder: Path) -> None:
-    """The error was a dump of gRPC's own status. Not even root can make a socket in /sys."""
+def test_a_folder_that_takes_no_sockets_is_named(cache: SuffixCache, folder: Path) -> None:
+    """What happened: the error was a dump of gRPC's own status. Not even root can create a socket in /sys."""
     with pytest.raises(ListenError) as caught, serving(cache, "unix:/sys/s.sock"):
         pass
     head, got = str(caught.value).split("; got ")
-    assert head == (
-        "cannot listen on unix:/sys/s.sock: the folder /sys must be one where this user can make sockets"
-    )
+    assert head == ("cannot listen on unix:/sys/s.sock: this user must be able to create sockets in /sys")
     assert got.startswith(("Operation not permitted.", "Permission denied.", "Read-only file system."))
     (folder / "file").write_text("")
     with pytest.raises(ListenError, match="got a file"), serving(cache, f"unix:{folder}/file/s.sock"):

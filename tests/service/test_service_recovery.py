@@ -1,4 +1,4 @@
-"""What a service shows while it rebuilds its indexes."""
+"""Progress of a service that rebuilds its indexes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_log_lines_where_there_is_no_terminal(data: Path) -> None:
+def test_log_lines_without_a_terminal(data: Path) -> None:
     with (
         capture_logs() as lines,
         recovery_progress() as progress,

@@ -1,16 +1,15 @@
-"""Sealed history behind the service: drafted from, and told of in the statistics."""
+"""Sealed segments in the service: used for drafts, and part of the statistics."""
 
 from __future__ import annotations
 
+from suffixsvc import SuffixCache
 from suffixsvc_client import ClientConfig, SuffixClient
 from support.serving import ServeProcess, socket_dir
-
-from suffixsvc import SuffixCache
 
 PATIENT = ClientConfig(step_timeout_s=300, open_timeout_s=300)
 
 
-def test_a_service_drafts_from_what_was_compacted_and_tells_of_it() -> None:
+def test_a_service_drafts_from_segments_and_reports_them() -> None:
     text = list(range(100, 160))
     with socket_dir() as folder, ServeProcess(folder) as serve:
         with SuffixCache(folder / "data") as cache:

@@ -1,4 +1,4 @@
-"""What comes over the wire is hostile: any bytes give an answer or a typed error, and change nothing else."""
+"""Untrusted bytes: any bytes yield an answer or a typed error, without side effects."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from suffixsvc import Draft, Limits, SuffixCache, wire
 from suffixsvc.errors import InvalidCostError, InvalidTokensError, ProtocolError, SuffixError
-from suffixsvc.service import converters
 from suffixsvc.service.handlers import Handlers
+from suffixsvc.service.messages import converters
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
 

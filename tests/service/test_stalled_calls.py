@@ -1,4 +1,4 @@
-"""Calls that wait for their client have a time, and say what they did; those of clients that vanished end."""
+"""Deadlines of calls that wait for their client; calls of vanished clients end."""
 
 from __future__ import annotations
 
@@ -13,10 +13,6 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from suffixsvc_client import ClientConfig, SuffixClient
-from suffixsvc_client.transport import error_from_rpc
-from support.idle_calls import SERVICE, IdleCalls, add_outputs, connection, reflection, silent_unary
-from support.serving import PATIENCE_S, eventually, serving, socket_dir
 
 from suffixsvc import SuffixCache, wire
 from suffixsvc.errors import (
@@ -25,13 +21,17 @@ from suffixsvc.errors import (
     ServiceUnavailableError,
     SuffixError,
 )
-from suffixsvc.service import admission, stalls
-from suffixsvc.service import interceptor as interceptor_module
 from suffixsvc.service import server as server_module
-from suffixsvc.service.listen import parse_address
+from suffixsvc.service.calls import admission, stalls
+from suffixsvc.service.calls import interceptor as interceptor_module
+from suffixsvc.service.listeners.listen import parse_address
 from suffixsvc.service.server import SuffixServer
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import suffix_cache_pb2_grpc
+from suffixsvc_client import ClientConfig, SuffixClient
+from suffixsvc_client.transport.interface import error_from_rpc
+from support.idle_calls import SERVICE, IdleCalls, add_outputs, connection, reflection, silent_unary
+from support.serving import PATIENCE_S, eventually, serving, socket_dir
 
 PATIENT = ClientConfig(step_timeout_s=300, open_timeout_s=300)
 
@@ -57,7 +57,7 @@ class Bulk:
             self.send([pb.OutputItem(token_ids=wire.pack_tokens(np.array([1, 2, 3], np.int32)))])
         self.call = self.stub.AddOutputs.future(iter(self._messages.get, None))
         if outputs:
-            eventually(lambda: self.kept() == outputs, "what was sent is kept")
+            eventually(lambda: self.stored() == outputs, "the outputs are stored")
 
     def send(self, outputs: list[pb.OutputItem]) -> None:
         self._messages.put(pb.AddOutputsRequest(namespace="a", outputs=outputs))
@@ -65,14 +65,14 @@ class Bulk:
     def end(self) -> None:
         self._messages.put(None)
 
-    def kept(self) -> int:
+    def stored(self) -> int:
         try:
             return int(self.stub.GetStats(pb.GetStatsRequest(namespace="a"), timeout=PATIENCE_S).outputs)
-        except grpc.RpcError:  # there is no such namespace yet
+        except grpc.RpcError:  # the namespace does not exist yet
             return 0
 
     def error(self) -> SuffixError:
-        """What its client is told."""
+        """The error that its client receives."""
         eventually(self.call.done, "the call is over")
         return error_from_rpc(self.call)
 
@@ -84,35 +84,33 @@ class Bulk:
         self._channel.close()
 
 
-def test_a_bulk_load_that_goes_silent_says_what_it_kept(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What happened: the call was cancelled and its client was told CANCELLED, whatever had been kept: all it
-    could do was to send all again, and have some kept twice."""
+def test_a_silent_bulk_load_reports_its_stored_outputs(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What happened: the call was cancelled and its client received CANCELLED, whatever had been stored: it
+    could only send everything again, and have some outputs stored twice."""
     monkeypatch.setattr(interceptor_module, "BETWEEN_MESSAGES_SECONDS", 0.5)
     with Bulk(address, 3) as bulk:
         error = bulk.error()
         assert bulk.call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         assert isinstance(error, ServiceTimeoutError)
-        assert "3 outputs of this call were kept" in error.message
+        assert "3 outputs of this call were stored" in error.message
         assert error.remedy
-        assert bulk.kept() == 3
+        assert bulk.stored() == 3
 
 
-def test_a_bulk_load_that_a_stop_cuts_says_what_it_kept() -> None:
+def test_a_bulk_load_cut_by_shutdown_reports_its_stored_outputs() -> None:
     with SuffixCache() as cache, socket_dir() as folder:
         with serving(cache, f"unix:{folder}/s") as (_, address):
             bulk = Bulk(address, 3)
         with bulk:
             error = bulk.error()
             assert isinstance(error, ServiceUnavailableError)
-            assert "shutting down (3 outputs of this call were kept)" in error.message
+            assert "shutting down (3 outputs of this call were stored)" in error.message
         assert cache.namespace("a").stats().outputs == 3
 
 
-def test_messages_without_outputs_hold_no_place(address: str) -> None:
-    """What happened: each message gave a call 30 s more, also one that brought nothing: a client could hold
-    all places of AddOutputs for ever. The first may be empty: older clients end an empty load so."""
+def test_messages_without_outputs_hold_no_permit(address: str) -> None:
+    """What happened: each message extended a call by 30 s, even an empty one: a client could hold all permits
+    of AddOutputs without a limit. The first message may be empty: older clients send it for an empty load."""
     for outputs in ([0], [0, 1], [1, 0], [0, 0]):
         with Bulk(address, 0) as bulk:
             for count in outputs:
@@ -121,7 +119,7 @@ def test_messages_without_outputs_hold_no_place(address: str) -> None:
                 error = bulk.error()
                 assert isinstance(error, InvalidInputError)
                 assert error.message.startswith("outputs must hold")
-                assert f"({sum(outputs)} outputs of this call were kept)" in error.message
+                assert f"({sum(outputs)} outputs of this call were stored)" in error.message
                 continue
             bulk.end()
             assert bulk.call.result(PATIENCE_S).outputs == sum(outputs)
@@ -162,9 +160,7 @@ def test_a_call_that_sends_nothing_is_ended(
         assert {call.code() for call in idle.calls} == {code}
 
 
-def test_a_stream_may_be_silent_for_as_long_as_it_likes(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_may_be_silent_without_a_limit(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent waits for its tools for minutes."""
     for setting in ("BETWEEN_MESSAGES_SECONDS", "REQUEST_SECONDS"):
         monkeypatch.setattr(interceptor_module, setting, 0.1)
@@ -179,9 +175,9 @@ def test_a_stream_may_be_silent_for_as_long_as_it_likes(
         requests.put(None)
 
 
-def test_overdue_calls_are_cancelled_where_the_log_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overdue_calls_are_cancelled_if_the_log_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """What happened: the line was logged first. On a closed stderr it raised, and neither that call nor those
-    after it were cancelled: they had left the table, and held their threads for ever."""
+    after it were cancelled: they had left the table, and held their threads without end."""
 
     class Call:
         cancelled = False
@@ -190,19 +186,19 @@ def test_overdue_calls_are_cancelled_where_the_log_fails(monkeypatch: pytest.Mon
             self.cancelled = True
 
     def refuse(*_: object, **__: object) -> None:
-        raise BrokenPipeError(32, "the reader of stderr is gone")
+        raise BrokenPipeError(32, "the reader of stderr has exited")
 
     monkeypatch.setattr(stalls.log, "info", refuse, raising=False)
     stalled, calls = stalls.StalledCalls(), [Call(), Call()]
     with contextlib.ExitStack() as waits:
         for call in calls:
-            waits.enter_context(stalled.deadline(call, 0.0, "GetStats", "its request did not come"))  # type: ignore[arg-type] # only cancel is called
+            waits.enter_context(stalled.deadline(call, 0.0, "GetStats", "silent"))  # type: ignore[arg-type] # only cancel is called
         assert stalled.cancel_overdue() == 2
     assert [call.cancelled for call in calls] == [True, True]
 
 
 class Cut:
-    """A relay whose two ends hear nothing of each other any more, once it is cut: no byte and no end."""
+    """A relay between client and server that can be cut: then it passes neither bytes nor ends."""
 
     def __init__(self, target: Path, path: Path) -> None:
         self._target = target
@@ -231,7 +227,7 @@ class Cut:
         self._listener.close()
 
 
-def test_a_client_that_vanished_without_a_word_leaves_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_permit_of_a_vanished_client_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server's own pings find out. Through a relay that swallows everything from some moment on."""
     options = dict(server_module.SERVER_OPTIONS)
     assert 0 < options["grpc.keepalive_time_ms"] <= 60_000
@@ -257,8 +253,8 @@ def test_a_client_that_vanished_without_a_word_leaves_its_place(monkeypatch: pyt
                     return [reply.id for reply in stub.Stream(iter([request]), timeout=PATIENCE_S)] == [1]
                 return False
 
-            assert not served(), "the only place is taken"
-            eventually(served, "the place of the client that is gone is free")
+            assert not served(), "the only permit is in use"
+            eventually(served, "the permit of the vanished client is released")
             requests.put(None)
         relay.close()
         server.drain()

@@ -1,4 +1,4 @@
-"""Both stores behind one fixture."""
+"""Fixtures of the store's tests: each runs a test with both stores."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from suffixsvc.types import NamespaceRecord, Store
 
 @pytest.fixture
 def clock() -> Clock:
+    """The clock of ``store``."""
     return Clock()
 
 
@@ -41,7 +42,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Itera
 
 @pytest.fixture(params=["lmdb", "memory"])
 def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """An open store with one namespace and the least room that one may have; checked at the end."""
+    """An open store with one namespace and the smallest limit; checked at the end."""
     opened: Store
     if request.param == "lmdb":
         opened = LmdbStore(tmp_path / "data", limit_bytes=MIN_LIMIT_BYTES, sync=False)

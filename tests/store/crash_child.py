@@ -1,11 +1,10 @@
-"""The victim: opens a store, writes and forgets without end, and is killed.
+"""Child process of the kill tests: opens a store, writes and forgets until it is killed.
 
-An order (``support.victims``):
+An order (``support.child_runner``):
 
     {"folder": ..., "seed": ..., "point": name or null, "hits": n, "big": bool}
 
-A victim writes one line before and
-one after everything it does, straight into the pipe:
+It writes one line before and one after every call, unbuffered, into the pipe:
 
     + OP COUNT        about to append COUNT outputs labelled OP.0, OP.1, ...
     = OP ID ID ...    acknowledged
@@ -21,18 +20,19 @@ import threading
 from typing import Any
 
 import numpy as np
-from support.victims import killer, say
 
+from suffixsvc.runtime.sync_points import with_sync_points
 from suffixsvc.store import LmdbStore
 from suffixsvc.types import NamespaceRecord, NewOutput
+from support.child_runner import kill_hook, report
 
 NS = "crash"
-#: contents that many outputs share
+#: contents shared by many outputs
 COMMON = [[1], [1, 2, 3], list(range(500))]
 
 
 def tokens_of(op: str, index: int, kind: int) -> list[int]:
-    """What output ``op.index`` holds: the checker computes the same."""
+    """Return the content of output ``op.index``; the checker computes the same."""
     if kind < len(COMMON):
         return COMMON[kind]
     seed = int(op.replace("-", "")) * 8 + index
@@ -40,9 +40,9 @@ def tokens_of(op: str, index: int, kind: int) -> list[int]:
 
 
 def live(order: dict[str, Any]) -> None:
-    """Without ``ops`` it never returns of its own accord."""
+    """Run the calls of an order; without ``ops`` endlessly."""
     sync = order.get("sync", True)
-    store = LmdbStore(order["folder"], map_bytes_initial=1, sync=sync, crash_hook=killer(order))
+    store = with_sync_points(LmdbStore, kill_hook(order))(order["folder"], map_bytes_initial=1, sync=sync)
     store.add_namespace(NamespaceRecord(NS))
     threads = [
         threading.Thread(target=work, args=(store, random.Random(f"{order['seed']}/{n}"), order, n))
@@ -63,14 +63,14 @@ def work(store: LmdbStore, rng: random.Random, order: dict[str, Any], thread: in
         what = rng.random()
         if what < 0.25 and mine:
             output_id = mine.pop(rng.randrange(len(mine)))
-            say(f"- {output_id}")
+            report(f"- {output_id}")
             store.forget(NS, output_id)
-            say(f"~ {output_id}")
+            report(f"~ {output_id}")
         elif what < 0.32 and thread == 0:
             version = order["seed"] * 100_000 + count
-            say(f"s {version}")
+            report(f"s {version}")
             store.put_state(NS, "version", str(version).encode())
-            say(f"S {version}")
+            report(f"S {version}")
         else:
             op = f"{order['seed']}-{thread}-{count:05d}"
             kinds = [9 if order["big"] else rng.randrange(6) for _ in range(rng.randrange(1, 4))]
@@ -85,7 +85,7 @@ def work(store: LmdbStore, rng: random.Random, order: dict[str, Any], thread: in
                 )
                 for i, kind in enumerate(kinds)
             ]
-            say(f"+ {op} {len(outputs)}")
+            report(f"+ {op} {len(outputs)}")
             ids = store.append(outputs).result()
-            say(f"= {op} {' '.join(map(str, ids))}")
+            report(f"= {op} {' '.join(map(str, ids))}")
             mine += ids

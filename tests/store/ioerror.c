@@ -1,14 +1,13 @@
-/* Loaded with LD_PRELOAD: lets calls that change a data file fail with EIO, as a disk does that is about to
- * die, is pulled out or comes back.
+/* LD_PRELOAD library: lets calls that change a data file fail with EIO, as on a failing or removed disk.
  *
  *   ioerror_arm(kinds, count)   the next `count` calls of these kinds fail; 0 = none
- *   ioerror_seen()              how many have failed
+ *   ioerror_seen()              number of failed calls
  *
  * Kinds:  1  data written          (nothing is written)
- *         2  synced                (the sync is done, and still reported as failed)
- *         4  written through a descriptor that syncs by itself, as meta pages are (nothing is written)
- *         8  the same, but written before it is reported as failed
- *        16  with one of the last two: once one of those has failed, 1 and 2 fail as well
+ *         2  synced                (the sync is done, but reported as failed)
+ *         4  written through a synchronous descriptor, as meta pages are (nothing is written)
+ *         8  the same, but the data is written before the error
+ *        16  with 4 or 8: after the first failure of that kind, 1 and 2 fail, too
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -27,7 +26,7 @@
 enum { DATA = 1, SYNC = 2, META = 4, META_WRITTEN = 8, AFTER_META = 16 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int kinds, left, seen; /* `kinds` gets DATA and SYNC where AFTER_META asks for it */
+static int kinds, left, seen; /* AFTER_META adds DATA and SYNC to `kinds` */
 
 void ioerror_arm(int which, int count)
 {
@@ -57,7 +56,7 @@ static int is_data_file(int fd)
     return n > 9 && !strcmp(path + n - 9, "/data.mdb");
 }
 
-/* Which of `which` fails now; 0 = none. */
+/* Returns the kind in `which` that fails now; 0 = none. */
 static int fails(int fd, int which)
 {
     if (!left || !(kinds & which) || !is_data_file(fd))

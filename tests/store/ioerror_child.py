@@ -1,9 +1,8 @@
-"""A life of a store whose disk fails for a while, under the preloaded ``ioerror.c``.
+"""Child process of the I/O error tests: a store on a failing disk, under the preloaded ``ioerror.c``.
 
 LD_PRELOAD=ioerror.so python ioerror_child.py FOLDER KINDS COUNT
 
-Prints, as a line of JSON, what callers were told: ids by content of the appends that were acknowledged and
-the contents of those that were refused.
+Prints a line of JSON: ids by content of the acknowledged appends, and the contents of the refused ones.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from suffixsvc.errors import StoreError
 from suffixsvc.store import LmdbStore
 from suffixsvc.types import NamespaceRecord
 
-#: a disk that fails until it is told to work
+#: the disk fails until it is reset
 FOR_EVER = 10**6
 
 
 def main(folder: str, kinds: int, count: int) -> dict[str, Any]:
-    disk = ctypes.CDLL(None)  # the preloaded library's names are the process's own
+    disk = ctypes.CDLL(None)  # symbols of the preloaded library
     store = LmdbStore(folder, map_bytes_initial=1)
     store.add_namespace(NamespaceRecord(NS))
     acknowledged: dict[int, int] = {}
@@ -45,7 +44,7 @@ def main(folder: str, kinds: int, count: int) -> dict[str, Any]:
         return True
 
     def read() -> None:
-        """What was acknowledged is served, and nothing else."""
+        """Check that all acknowledged outputs are served, and no others."""
         for content, output_id in acknowledged.items():
             assert store.get(output_id).output.token_ids[0] == content
         assert len(list(store.scan())) == len(acknowledged)
@@ -53,7 +52,7 @@ def main(folder: str, kinds: int, count: int) -> dict[str, Any]:
     def await_failure(before: int) -> None:
         deadline = time.monotonic() + 60
         while disk.ioerror_seen() == before:
-            assert time.monotonic() < deadline, "the store tries the disk from time to time"
+            assert time.monotonic() < deadline, "the store probes the disk at intervals"
             time.sleep(0.005)
 
     for _ in range(3):
@@ -62,7 +61,7 @@ def main(folder: str, kinds: int, count: int) -> dict[str, Any]:
     store.forget(NS, forgotten)
     assert not refused
     assert store.failure() is None
-    for _ in range(4):  # four bouts of trouble
+    for _ in range(4):  # four periods of failure
         disk.ioerror_arm(kinds, count)
         for _ in range(5):
             append()
@@ -72,27 +71,27 @@ def main(folder: str, kinds: int, count: int) -> dict[str, Any]:
         assert seen, "nothing failed"
         if count == FOR_EVER:
             assert store.failure() is not None
-            victim = max(acknowledged)
+            output = max(acknowledged)
             try:
-                store.forget(NS, acknowledged[victim])
+                store.forget(NS, acknowledged[output])
             except StoreError:
                 pass
             else:
                 raise AssertionError("forgotten on a disk that takes nothing")
             read()
-            # A trial of the disk that failed left LMDB unusable, for reads too, until the next trial.
+            # A failed probe of the disk left LMDB unusable, for reads too, until the next probe.
             for _ in range(3):
                 await_failure(disk.ioerror_seen())
                 read()
         disk.ioerror_arm(0, 0)
         deadline = time.monotonic() + 60
-        while store.failure() is not None:  # no write: by itself
+        while store.failure() is not None:  # recovers without a write
             assert time.monotonic() < deadline, f"still failing: {store.failure()}"
             time.sleep(0.005)
         read()
         assert append(), "it works again"
-        victim = max(acknowledged)
-        store.forget(NS, acknowledged.pop(victim))
+        output = max(acknowledged)
+        store.forget(NS, acknowledged.pop(output))
     store.check()
     stats = store.stats()
     store.close()

@@ -1,16 +1,15 @@
-/* Loaded with LD_PRELOAD: writes down, in order, everything that changes files below a folder and
- * everything that makes such changes durable, so that a test can afterwards build what a disk would
- * hold after a power cut at any moment.
+/* LD_PRELOAD library: records, in order, all calls that change files below a folder or make such changes
+ * durable, so that a test can reconstruct the contents of the disk after a power cut at any moment.
  *
  * The journal is a sequence of records:   type (1 byte)  file (u64)  offset (u64)  size (u64)  bytes
  *
  *   W  data written to a file, not yet durable        D  the same through an O_SYNC or O_DSYNC descriptor
- *   T  file cut or extended to `offset`               S  the file was synced: all before is durable
- *   N  a name appeared (bytes: path)                  R  renamed (bytes: old path, NUL, new path)
- *   P  a folder was synced (bytes: path)              A  what the process promised (bytes: text)
+ *   T  file truncated/extended to `offset`            S  the file was synced: all before is durable
+ *   N  a name was created (bytes: path)               R  renamed (bytes: old path, NUL, new path)
+ *   P  a folder was synced (bytes: path)              A  an acknowledgement (bytes: text)
  *
- * `file` is the inode number. Nothing is changed or delayed: the calls go through. Writing through a
- * memory map would go unseen, so msync ends the process: the store does not use it.
+ * `file` is the inode number. All calls are passed through unchanged. Writes through a memory map would not be
+ * recorded, so msync, which the store does not use, ends the process.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -59,14 +58,14 @@ static int watched(int fd, char *path, struct stat *st)
     return !strncmp(path, folder, strlen(folder)) && !strstr(path, "lock");
 }
 
-/* Called by the test's process: start to watch, and write down a promise. */
+/* Called by the test's process: start to record, and record an acknowledgement. */
 void powercut_watch(const char *path, const char *journal_path)
 {
     snprintf(folder, sizeof folder, "%s", path);
     journal = REAL(open)(journal_path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
 }
 
-void powercut_promise(const char *text)
+void powercut_acknowledge(const char *text)
 {
     pthread_mutex_lock(&lock);
     put('A', 0, 0, text, strlen(text));

@@ -1,4 +1,4 @@
-"""Writes to a store under the recorder of ``powercut.c``: two lives of one folder, promises included.
+"""Child process of the power cut tests: opens one folder twice, under the recorder ``powercut.c``.
 
 LD_PRELOAD=powercut.so python powercut_child.py FOLDER JOURNAL SEED SYNC
 """
@@ -16,9 +16,9 @@ import crash_child
 
 def main() -> None:
     folder, journal, seed, sync = sys.argv[1:]
-    recorder = ctypes.CDLL(None)  # the preloaded library's names are the process's own
+    recorder = ctypes.CDLL(None)  # symbols of the preloaded library
     recorder.powercut_watch(folder.encode(), journal.encode())
-    crash_child.say = lambda line: recorder.powercut_promise(line.encode())
+    crash_child.report = lambda line: recorder.powercut_acknowledge(line.encode())
     for life in range(2):
         order = {
             "folder": folder,

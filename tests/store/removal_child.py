@@ -1,6 +1,6 @@
-"""The victim: deletes a namespace and is killed at a named point of one of its transactions.
+"""Child process of the kill tests: deletes a namespace and is killed at a named point of a transaction.
 
-An order (``support.victims``): {"folder": ..., "point": name, "hits": n}
+An order (``support.child_runner``): {"folder": ..., "point": name, "hits": n}
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from typing import Any
 
 from store_testing import NS as OWN
 from store_testing import make_output
-from support.victims import killer
 
 from suffixsvc.store import LmdbStore
 from suffixsvc.types import NamespaceRecord, Store
+from support.child_runner import kill_hook
 
-#: of the namespace that goes; two of them are forgotten
+#: outputs of the deleted namespace; two of them are forgotten before
 OUTPUTS = 600
 
 
 def fill_namespaces(store: Store, going: str, staying: str) -> None:
-    """Outputs with shared payloads and times to live, states, segments and tombstones, in both."""
+    """Write outputs with shared payloads and TTLs, states, segments and tombstones to both namespaces."""
     store.add_namespace(NamespaceRecord(going))
     store.add_namespace(NamespaceRecord(staying, "xxh3:1"))
     for path, count in ((going, OUTPUTS), (staying, 5)):
@@ -35,9 +35,9 @@ def fill_namespaces(store: Store, going: str, staying: str) -> None:
 
 
 def live(order: dict[str, Any]) -> None:
-    """Returns if the deletion has fewer transactions than the order says."""
+    """Run an order; returns if the deletion has fewer transactions than the order requires."""
     store = LmdbStore(order["folder"])
-    hook = killer(order)
-    store._writer.set_hook(hook)  # opening has transactions of its own
+    sync_point = kill_hook(order)
+    store._writer.set_sync_point(sync_point)  # opening has transactions of its own
     store.delete_namespace(OWN)
     store.close()

@@ -1,4 +1,4 @@
-"""What the tests of the store share: outputs to write, and how to compare what comes back."""
+"""Helpers of the store's tests: outputs, golden folders, comparisons, damage."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ import numpy as np
 import pytest
 
 from suffixsvc.store import LmdbStore
-from suffixsvc.store import records as r
+from suffixsvc.store.records import output_records as r
+from suffixsvc.store.records.identity_records import generated_uuid
 from suffixsvc.types import NamespaceRecord, NewOutput, Store, StoredOutput
 
 NS = "acme/qwen2.5-coder/sql-agent"
+OTHER = "acme/other"
+UUID = bytes(range(16, 32))
 GOLDEN = Path(__file__).parents[1] / "golden" / "store"
 
 
@@ -32,6 +35,7 @@ def make_output(
     labels: dict[str, str] | None = None,
     **more: Any,
 ) -> NewOutput:
+    """Make an output; its segments default to one."""
     return NewOutput(
         namespace=namespace,
         token_ids=np.asarray(tokens, dtype=np.int32),
@@ -43,7 +47,7 @@ def make_output(
 
 
 def golden_folder(version: str, folder: Path) -> Path:
-    """Makes ``folder`` a store as a release of schema ``version`` ("v1", "v2") wrote it."""
+    """Unpack a data folder that a release of schema ``version`` ("v1", "v2", "v3") wrote."""
     folder.mkdir()
     with gzip.open(GOLDEN / version / "data.mdb.gz") as packed, (folder / "data.mdb").open("wb") as unpacked:
         shutil.copyfileobj(packed, unpacked)
@@ -51,7 +55,7 @@ def golden_folder(version: str, folder: Path) -> Path:
 
 
 def plain(output: NewOutput) -> dict[str, Any]:
-    """An output as values that compare with ==."""
+    """Convert an output to values that compare with ==."""
     return {
         "namespace": output.namespace,
         "token_ids": output.token_ids.tolist(),
@@ -65,24 +69,37 @@ def plain(output: NewOutput) -> dict[str, Any]:
 
 
 def plain_stored(stored: StoredOutput) -> tuple[int, float, dict[str, Any]]:
+    """Convert a stored output to values that compare with ==."""
     return stored.output_id, stored.written_at, plain(stored.output)
 
 
+def scan_ids(store: Store, namespace: str | None = None, from_lsn: int = 0) -> list[int]:
+    """Return the ids that a scan yields."""
+    return [stored.output_id for stored in store.scan(namespace, from_lsn=from_lsn)]
+
+
+def uuid_of(store: Store, output_id: int) -> bytes:
+    """Return the uuid that the store generates for an output."""
+    return generated_uuid(store.node_id, output_id)
+
+
 class Clock:
-    """Time that moves when the test says so."""
+    """A clock that tests advance."""
 
     def __init__(self, now: float = 1_700_000_000.25) -> None:
         self.now = now
 
     def wall(self) -> float:
+        """Return the time that was set."""
         return self.now
 
     def elapsed(self) -> float:
+        """Return the time that was set."""
         return self.now
 
 
 def until_it_works(store: Store, seconds: float = 60.0) -> None:
-    """Wait until the store says that appends work, without any write."""
+    """Wait, without writing, until the store reports that appends work."""
     deadline = time.monotonic() + seconds
     while store.failure() is not None:
         assert time.monotonic() < deadline, f"still failing: {store.failure()}"
@@ -97,6 +114,7 @@ if TYPE_CHECKING:  # lmdb's classes are generic only in its stubs
 
 
 def fill(folder: Path, map_bytes_initial: int = 4 << 20) -> list[object]:
+    """Create a store with ROWS outputs and a state; return its rows."""
     store = LmdbStore(folder, map_bytes_initial=map_bytes_initial)
     store.add_namespace(NamespaceRecord(NS))
     store.append([make_output(range(i + 1, i + 300), labels={"n": str(i)}) for i in range(ROWS)]).result()
@@ -109,6 +127,7 @@ def fill(folder: Path, map_bytes_initial: int = 4 << 20) -> list[object]:
 
 
 def contents(folder: Path) -> list[object]:
+    """Open and check a store made by :func:`fill`; return its rows."""
     store = LmdbStore(folder)
     try:
         store.check()
@@ -119,6 +138,7 @@ def contents(folder: Path) -> list[object]:
 
 
 def refused(folder: Path, error: type[Exception]) -> str:
+    """Check that opening fails with ``error`` and changes nothing; return the message."""
     before = (folder / "data.mdb").read_bytes()
     with pytest.raises(error) as caught:
         LmdbStore(folder)
@@ -128,14 +148,14 @@ def refused(folder: Path, error: type[Exception]) -> str:
 
 
 def rewrite(folder: Path, change: Callable[[Txn, Db], object]) -> None:
-    """Change a store behind its back, through LMDB, so that only our own checks can notice."""
+    """Change a closed store through LMDB, so that only the store's own checks can detect it."""
     size = (folder / "data.mdb").stat().st_size
     with (
         lmdb.open(str(folder), map_size=size, max_dbs=16, lib_version=0) as env,
         env.begin(write=True) as txn,
     ):
         change(txn, lambda name: env.open_db(name.encode(), txn=txn, create=False))
-        # like every transaction of ours, or the forgery would be noticed at once
+        # as in every transaction of the store, or the first check would detect it
         with contextlib.suppress(lmdb.NotFoundError):
             meta = env.open_db(b"meta", txn=txn, create=False)
             raw = txn.get(r.COUNTERS_KEY, db=meta)

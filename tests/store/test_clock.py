@@ -1,11 +1,9 @@
-"""Time to live and the wall clock: a clock that is set deletes nothing, and time that passed deletes what is
-due.
+"""TTL and the wall clock: steps of the clock must not delete outputs, elapsed time must.
 
-The store compared each output's expiry with the wall clock. One step forward - a wrong date in the firmware,
-an operator's typing error, a bad time server - and the next look at the clock, half a minute later, deleted
-every output that has a TTL, durably. A step back kept outputs for as long as the clock was behind. Now what
-runs goes by elapsed time, and what the wall clock says of the time in which no process ran is believed after
-a grace period.
+Regression: expiry was compared with the wall clock. After one step forward (wrong firmware date, operator
+error, bad time server) the next expiry run deleted every output with a TTL, durably; after a step back
+outputs did not expire until the clock had caught up. An open store uses elapsed time; the movement of the
+wall clock while it was closed counts after a grace period.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from store_testing import NS, golden_folder, make_output
 from suffixsvc.clock import ClockReading, StoreClock, SystemTime
 from suffixsvc.errors import StoreCorruptError
 from suffixsvc.store import LmdbStore, MemoryStore
-from suffixsvc.store.clock_record import decode_clock, encode_clock
+from suffixsvc.store.records.clock_record import decode_clock, encode_clock
 from suffixsvc.types import NamespaceRecord, Store
 
 HOUR = 3600.0
@@ -28,7 +26,7 @@ YEAR = 365 * 24 * HOUR
 
 
 class Machine:
-    """A machine's two clocks: time passes for both, and only the wall clock is ever set."""
+    """The two clocks of a machine: both advance, only the wall clock can be set."""
 
     def __init__(self, wall: float = 1_700_000_000.0) -> None:
         self.passed = 1000.0
@@ -44,7 +42,7 @@ class Machine:
         self.passed += seconds
 
     def set_clock(self, seconds: float) -> None:
-        """Move the wall clock by so much."""
+        """Set the wall clock forward by ``seconds``, or back."""
         self.offset += seconds
 
 
@@ -88,7 +86,7 @@ def expired(store: Store) -> list[int]:
 def test_a_step_of_the_wall_clock_expires_nothing_and_saves_nothing(
     store: Store, machine: Machine, step: float
 ) -> None:
-    """Before: a step of ten years forward deleted the output at once; after one back it never went."""
+    """Regression: a step of ten years forward deleted the output at once; after one back it never expired."""
     first = add(store, 60)
     machine.set_clock(step)
     assert expired(store) == []
@@ -120,9 +118,9 @@ def test_outputs_live_as_long_as_they_should_beside_a_clock_that_jumps_about(
                 machine.wait(rng.uniform(0, 20))
             case _:
                 machine.set_clock(rng.uniform(-YEAR, YEAR))
-        gone = {output_id for output_id, due in due_at.items() if due <= machine.passed}
-        assert set(expired(store)) == gone
-        for output_id in gone:
+        removed = {output_id for output_id, due in due_at.items() if due <= machine.passed}
+        assert set(expired(store)) == removed
+        for output_id in removed:
             del due_at[output_id]
 
 
@@ -138,9 +136,8 @@ def test_the_machines_own_clocks_agree_about_how_time_passes() -> None:
 
 
 def test_time_without_a_process_counts_after_a_grace_period(tmp_path: Path, machine: Machine) -> None:
-    """Before: a wrong clock at boot deleted everything with a TTL at the first look at it. What was due at
-    the close goes at once; what only the gap made due stays for the grace; what is written now goes on
-    time."""
+    """Regression: a wrong clock at boot deleted every output with a TTL. Outputs due at the close expire at
+    once, those due because of the gap after the grace period, and new ones on time."""
     store = open_folder(tmp_path, machine)
     overdue, soon, late = add(store, 10), add(store, 5000), add(store, int(2 * YEAR))
     machine.wait(50)
@@ -199,8 +196,7 @@ def test_a_short_gap_has_a_short_grace(tmp_path: Path, machine: Machine) -> None
 def test_a_clock_that_is_wrong_at_boot_and_put_right_in_time_deletes_nothing(
     tmp_path: Path, machine: Machine
 ) -> None:
-    """The case that wiped stores: the machine boots ten years ahead, the time server corrects it a little
-    later."""
+    """The machine boots with a clock ten years ahead, and the time server corrects it a little later."""
     store = open_folder(tmp_path, machine)
     first = add(store, 1000)
     store.close()
@@ -223,7 +219,7 @@ def test_a_clock_that_is_wrong_at_boot_and_put_right_in_time_deletes_nothing(
 def test_processes_that_end_within_the_grace_leave_the_question_open(
     tmp_path: Path, machine: Machine
 ) -> None:
-    """A service that is restarted again and again beside a wrong clock must not come to believe it."""
+    """Repeated restarts with a wrong clock must not make the gap count."""
     store = open_folder(tmp_path, machine)
     first = add(store, 5000)
     store.close()
@@ -289,8 +285,8 @@ def test_a_folder_without_the_record_was_alive_at_its_newest_output(tmp_path: Pa
     store.close()
 
 
-def test_many_outputs_that_the_grace_spares_are_passed_over(tmp_path: Path, machine: Machine) -> None:
-    """What is spared is not walked through on the way to what is due."""
+def test_outputs_retained_by_the_grace_period_are_skipped(tmp_path: Path, machine: Machine) -> None:
+    """Expiry does not iterate over retained outputs."""
     store = open_folder(tmp_path, machine)
     store.append([make_output([1, n], ttl_seconds=100 + n % 50) for n in range(1, 700)]).result()
     store.close()

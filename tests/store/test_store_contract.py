@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import threading
 from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 import pytest
-from store_testing import NS, Clock, make_output, plain, plain_stored
+from store_testing import NS, OTHER, Clock, make_output, plain, plain_stored, scan_ids
 
 from suffixsvc.errors import (
     InvalidInputError,
@@ -18,19 +17,11 @@ from suffixsvc.errors import (
     InvalidNamespaceError,
     InvalidTokensError,
     StoreClosedError,
-    SuffixError,
     TokenizerMismatchError,
     UnknownNamespaceError,
     UnknownOutputError,
 )
 from suffixsvc.types import NamespaceRecord, Store
-
-OTHER = "acme/other"
-
-
-def scan_ids(store: Store, namespace: str | None = None, from_lsn: int = 0) -> list[int]:
-    return [stored.output_id for stored in store.scan(namespace, from_lsn=from_lsn)]
-
 
 # --- namespaces ---------------------------------------------------------------------------------
 
@@ -97,7 +88,7 @@ def test_ids_rise_from_one_in_order(store: Store) -> None:
 
 
 def test_the_store_keeps_its_own_copy(store: Store) -> None:
-    """A caller that reuses its buffer does not rewrite history, nor can a reader."""
+    """Neither a caller that reuses its buffer nor a reader can change stored data."""
     output = make_output([1, 2, 3], tail=[4])
     (output_id,) = store.append([output]).result()
     output.token_ids[0] = 99
@@ -109,7 +100,7 @@ def test_the_store_keeps_its_own_copy(store: Store) -> None:
         stored.token_ids[0] = 7
 
 
-def test_empty_segments_say_nothing(store: Store) -> None:
+def test_empty_segments_are_dropped(store: Store) -> None:
     one, two = store.append([make_output([1, 2], segments=(0, 2, 0)), make_output([1, 2])]).result()
     assert store.get(one).output.segment_lens == store.get(two).output.segment_lens == (2,)
     assert store.stats().payloads == 1
@@ -228,140 +219,12 @@ def test_outputs_expire_when_their_time_is_up(store: Store, clock: Clock) -> Non
 
 def test_outputs_expire_a_transaction_at_a_time(store: Store, clock: Clock) -> None:
     store.append([make_output([i], ttl_seconds=1) for i in range(600)]).result()
-    gone: list[int] = []
+    removed: list[int] = []
     while part := store.expire(clock.now + 10):
         assert len(part) <= 256
-        gone += [s.output_id for s in part]
-    assert sorted(gone) == list(range(1, 601))
+        removed += [s.output_id for s in part]
+    assert sorted(removed) == list(range(1, 601))
     assert store.stats().outputs == 0
-
-
-# --- listeners ------------------------------------------------------------------------------------
-
-
-def test_what_was_deleted_is_told_before_the_call_returns(store: Store, clock: Clock) -> None:
-    told: list[list[int]] = []
-    store.set_deletion_listener(lambda gone: told.append([s.output_id for s in gone]))
-    store.append([make_output([i], ttl_seconds=5) for i in range(6)]).result()
-    assert told == []
-    store.forget(NS, 2)
-    assert told == [[2]]
-    store.forget_many(NS, [1, 2, 3])
-    assert told == [[2], [1, 3]]
-    assert store.forget_many(NS, [1]) == []
-    store.expire(clock.now + 10)
-    assert told == [[2], [1, 3], [4, 5, 6]]
-    store.barrier()
-
-
-def test_an_append_is_decided_before_its_future_is_done_and_before_its_rows_can_go(store: Store) -> None:
-    """Otherwise an expiry could be told of an output that nobody knows yet."""
-    seen: list[tuple[str, list[int] | None]] = []
-    store.set_deletion_listener(lambda gone: seen.append(("gone", [s.output_id for s in gone])))
-    stop = threading.Event()
-
-    def expire() -> None:
-        while not stop.is_set():
-            store.expire(4e9)
-
-    thread = threading.Thread(target=expire)
-    thread.start()
-    try:
-        for i in range(100):
-            before = len(seen)
-            future = store.append(
-                [make_output([i], ttl_seconds=1)], decided=lambda ids: seen.append(("kept", ids))
-            )
-            assert future.result() == [i + 1]
-            assert ("kept", [i + 1]) in seen[before:]
-    finally:
-        stop.set()
-        thread.join()
-    store.expire(4e9)
-    for i in range(1, 101):
-        assert seen.index(("kept", [i])) < next(
-            n for n, (what, ids) in enumerate(seen) if what == "gone" and i in (ids or ())
-        )
-
-
-def test_an_append_that_fails_is_decided_with_nothing(store: Store) -> None:
-    seen: list[object] = []
-    for bad in (make_output([]), make_output([1], namespace="nowhere")):
-        with pytest.raises(SuffixError):
-            store.append([make_output([1]), bad], decided=seen.append).result()
-    store.close()
-    with pytest.raises(StoreClosedError):
-        store.append([make_output([1])], decided=seen.append).result()
-    assert seen == [None, None, None]
-
-
-def test_a_listener_that_fails_harms_nobody(store: Store) -> None:
-    def listener(_value: object) -> None:
-        raise RuntimeError("a defect")
-
-    store.set_deletion_listener(listener)
-    assert store.append([make_output([1])], decided=listener).result() == [1]
-    assert store.forget(NS, 1).output_id == 1
-    assert store.append([make_output([1])]).result() == [2]
-
-
-@pytest.mark.parametrize("now", [math.nan, math.inf, -1.0, "soon", True])
-def test_times_that_make_no_sense_are_refused(store: Store, now: Any) -> None:
-    store.append([make_output(ttl_seconds=1)]).result()
-    with pytest.raises(InvalidInputError):
-        store.expire(now)
-    assert store.stats().outputs == 1
-
-
-# --- scan ---------------------------------------------------------------------------------------
-
-
-def test_scan_is_in_id_order_by_namespace_and_from_an_id(store: Store) -> None:
-    store.add_namespace(NamespaceRecord(OTHER))
-    store.append([make_output([i], namespace=OTHER if i % 3 == 0 else NS) for i in range(12)]).result()
-    assert scan_ids(store) == list(range(1, 13))
-    assert scan_ids(store, OTHER) == [1, 4, 7, 10]
-    assert scan_ids(store, OTHER, 5) == [7, 10]
-    assert scan_ids(store, None, 11) == [11, 12]
-    assert scan_ids(store, NS, 2**64) == []
-    assert scan_ids(store, NS, -3) == [2, 3, 5, 6, 8, 9, 11, 12]
-    with pytest.raises(UnknownNamespaceError):
-        store.scan("acme/never-made")
-
-
-def test_a_scan_sees_the_moment_it_was_first_drawn(store: Store) -> None:
-    """Rows forgotten, expired or added while a slow reader is half way neither vanish nor appear."""
-    store.append([make_output([i], ttl_seconds=1) for i in range(700)]).result()
-    not_yet = store.scan(NS)
-    scan = store.scan(NS, from_lsn=2)
-    drawn = [next(scan).output_id]
-    store.append([make_output([7000])]).result()
-    for output_id in (1, 2, 3, 400, 700):
-        store.forget(NS, output_id)
-    drawn += [next(scan).output_id for _ in range(300)]
-    while store.expire(4e9):
-        pass
-    drawn += [stored.output_id for stored in scan]
-    assert drawn == list(range(2, 701))
-    assert [stored.output_id for stored in not_yet] == [701]
-
-
-def test_what_a_scan_hands_out_after_forgetting_is_whole(store: Store) -> None:
-    outputs = [make_output([i, i + 1], labels={"n": str(i)}) for i in range(300)]
-    store.append(outputs).result()
-    scan = store.scan()
-    first = next(scan)
-    for output_id in range(1, 301):
-        store.forget(NS, output_id)
-    assert [plain(s.output) for s in (first, *scan)] == [plain(o) for o in outputs]
-
-
-def test_a_dropped_scan_leaves_nothing_behind(store: Store) -> None:
-    store.append([make_output([i]) for i in range(10)]).result()
-    for _ in range(50):
-        next(store.scan())
-    store.forget(NS, 1)
-    assert scan_ids(store) == list(range(2, 11))
 
 
 # --- state --------------------------------------------------------------------------------------
@@ -391,7 +254,7 @@ def test_states_of_nowhere_or_without_a_name_are_refused(store: Store) -> None:
 # --- life cycle ---------------------------------------------------------------------------------
 
 
-def test_a_closed_store_answers_nothing(store: Store) -> None:
+def test_a_closed_store_refuses_every_call(store: Store) -> None:
     store.append([make_output([i]) for i in range(2)]).result()
     scan = store.scan()
     next(scan)
@@ -417,7 +280,7 @@ def test_a_closed_store_answers_nothing(store: Store) -> None:
 
 
 def test_many_threads_at_once(store: Store) -> None:
-    """Ids are unique, every thread's own come in its order, and nothing is lost."""
+    """Ids are unique, ascending per thread, and nothing is lost."""
     results: list[list[int]] = [[] for _ in range(6)]
 
     def work(n: int) -> None:
@@ -434,10 +297,10 @@ def test_many_threads_at_once(store: Store) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    kept = [output_id for ids in results for output_id in ids]
-    assert len(set(kept)) == len(kept) == 6 * 70
+    stored = [output_id for ids in results for output_id in ids]
+    assert len(set(stored)) == len(stored) == 6 * 70
     assert all(ids == sorted(ids) for ids in results)
-    assert scan_ids(store) == sorted(kept)
+    assert scan_ids(store) == sorted(stored)
 
 
 def test_futures_do_not_need_to_be_waited_for_one_by_one(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""More than 200 processes are killed with SIGKILL while they write; nothing they were promised is lost."""
+"""More than 200 processes are killed with SIGKILL while they write; no acknowledged write may be lost."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from pathlib import Path
 
 import pytest
 from crash_child import NS, tokens_of
-from support.forking import ForkServer
 
 from suffixsvc.store import LmdbStore
+from support.forking import ForkServer
 
 pytestmark = pytest.mark.crash
 
-#: lives of one folder, in order; "" is a kill at a random time
+#: successive processes of one folder; "" is a kill at a random time
 LIVES = ["create-built", "create-renamed", "grow-extended", "grown"]
 LIVES += ["begun", "written", "committed", "acknowledged", *[""] * 13]
 FOLDERS = 10
 
 
 class Truth:
-    """What the victims of one folder were promised, and what they were about to do when they died."""
+    """Acknowledged and pending calls of the killed processes of one folder."""
 
     def __init__(self) -> None:
-        self.promised: dict[int, tuple[str, int]] = {}  # id -> (op, index)
+        self.acknowledged: dict[int, tuple[str, int]] = {}  # id -> (op, index)
         self.forgotten: set[int] = set()
-        self.highest = 0  # of all lives before this one
+        self.highest = 0  # of all processes before this one
         self.state = 0
         self.begin_life()
 
@@ -38,7 +38,7 @@ class Truth:
         self.putting: set[int] = set()
         self.killed_at = ""
 
-    def hear(self, line: str) -> None:
+    def read_line(self, line: str) -> None:
         kind, *words = line.split()
         if kind == "+":
             self.appending[words[0]] = int(words[1])
@@ -46,14 +46,14 @@ class Truth:
             assert self.appending.pop(words[0]) == len(words) - 1
             for index, output_id in enumerate(map(int, words[1:])):
                 assert output_id > self.highest, "an id was used twice"
-                assert output_id not in self.promised
-                self.promised[output_id] = (words[0], index)
+                assert output_id not in self.acknowledged
+                self.acknowledged[output_id] = (words[0], index)
         elif kind == "-":
             self.forgetting.add(int(words[0]))
         elif kind == "~":
             self.forgetting.remove(int(words[0]))
             self.forgotten.add(int(words[0]))
-            del self.promised[int(words[0])]
+            del self.acknowledged[int(words[0])]
         elif kind == "s":
             self.putting = {int(words[0])}
         elif kind == "S":
@@ -61,19 +61,19 @@ class Truth:
         elif kind == "!":
             self.killed_at = words[0]
         else:
-            raise AssertionError(f"victim said {line!r}")
+            raise AssertionError(f"unexpected line {line!r}")
 
     def compare(self, folder: Path) -> None:
-        """Open what the victim left, and hold it against every promise."""
+        """Open the folder and compare it with all acknowledged calls."""
         store = LmdbStore(folder, map_bytes_initial=1)
         try:
             store.check()
             if not store.namespaces():
-                assert not self.promised, "everything is gone"
+                assert not self.acknowledged, "all outputs are lost"
                 assert not self.state
                 return
             rows = {stored.output_id: stored.output for stored in store.scan(NS)}
-            lost = self.promised.keys() - rows.keys() - self.forgetting
+            lost = self.acknowledged.keys() - rows.keys() - self.forgetting
             assert not lost, f"acknowledged and lost: {sorted(lost)}"
             back = rows.keys() & self.forgotten
             assert not back, f"forgotten and back: {sorted(back)}"
@@ -81,19 +81,19 @@ class Truth:
             for output_id, output in rows.items():
                 op, index, kind = (output.labels[name] for name in ("op", "index", "kind"))
                 assert output.token_ids.tolist() == tokens_of(op, int(index), int(kind))
-                if output_id in self.promised:
-                    assert self.promised[output_id] == (op, int(index))
+                if output_id in self.acknowledged:
+                    assert self.acknowledged[output_id] == (op, int(index))
                 else:
-                    assert op in self.appending, f"nobody wrote {output_id}"
+                    assert op in self.appending, f"unknown output {output_id}"
                     assert self.appending[op] == int(output.labels["of"])
                     half[op] = half.get(op, 0) + 1
-                    self.promised[output_id] = (op, int(index))  # it is there now, so it stays
+                    self.acknowledged[output_id] = (op, int(index))  # once seen, it must stay
             for op, count in half.items():
                 assert count == self.appending[op], f"{op} was half applied"
             for output_id in self.forgetting:
                 if output_id not in rows:
                     self.forgotten.add(output_id)
-                    del self.promised[output_id]
+                    del self.acknowledged[output_id]
             value = int(store.get_state(NS, "version") or b"0")
             assert value in {self.state, *self.putting}
             self.state = value
@@ -114,7 +114,7 @@ def fork_server() -> Iterator[ForkServer]:
 
 @pytest.mark.parametrize("number", range(FOLDERS))
 def test_nothing_acknowledged_is_lost_by_kill_9(fork_server: ForkServer, tmp_path: Path, number: int) -> None:
-    """Twenty-one lives of one folder, each ended by SIGKILL, each followed by a complete comparison."""
+    """Twenty-one processes of one folder, each ended by SIGKILL and followed by a complete comparison."""
     seed = int(os.environ.get("STORE_CRASH_SEED", random.randrange(10_000))) + number
     print(f"STORE_CRASH_SEED={seed - number}")
     rng = random.Random(seed)
@@ -129,15 +129,15 @@ def test_nothing_acknowledged_is_lost_by_kill_9(fork_server: ForkServer, tmp_pat
             "big": point.startswith("grow"),
         }
         truth.begin_life()
-        status = fork_server.run(order, truth.hear, None if point else rng.uniform(0.0, 0.12))
+        status = fork_server.run(order, truth.read_line, None if point else rng.uniform(0.0, 0.12))
         assert status == -signal.SIGKILL
         assert truth.killed_at == point
         if point == "create-built":
             assert not (folder / "data.mdb").exists()
         truth.compare(folder)
         if point == "create-built":
-            (folder / "data.mdb").unlink()  # so that the next life creates it again
-    assert truth.promised or truth.forgotten, "no victim lived long enough to be promised anything"
+            (folder / "data.mdb").unlink()  # so that the next process creates it again
+    assert truth.acknowledged or truth.forgotten, "no process was acknowledged anything"
 
 
 def test_there_are_at_least_200_kills() -> None:

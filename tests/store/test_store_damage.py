@@ -1,4 +1,4 @@
-"""Damage: cut files, flipped bytes, records in the wrong place. Refused or named, never silently wrong."""
+"""Damage: truncated files, flipped bytes, misplaced records. Each is refused at open or named by check()."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from store_testing import NS, contents, fill, make_output, plain_stored, refused
 
 from suffixsvc.errors import StoreCorruptError, StoreForeignError
 from suffixsvc.store import LmdbStore
-from suffixsvc.store import records as r
+from suffixsvc.store.records import output_records as r
+from suffixsvc.store.records import state_records
 
 if TYPE_CHECKING:
     from store_testing import Db, Txn
 
 
 def test_a_file_cut_anywhere_is_refused_before_lmdb_maps_it(tmp_path: Path) -> None:
-    """LMDB would answer with SIGBUS at the first page behind the end."""
+    """LMDB would raise SIGBUS at the first page after the end."""
     whole = tmp_path / "whole"
     fill(whole)
     size = (whole / "data.mdb").stat().st_size
@@ -35,7 +36,7 @@ def test_a_file_cut_anywhere_is_refused_before_lmdb_maps_it(tmp_path: Path) -> N
 
 
 def damage_runs(whole: Path, folder: Path, rows: list[object], flips: Callable[[bytearray], None]) -> str:
-    """Damage a copy; 'refused', 'named' by check(), or 'harmless' when everything reads as it was."""
+    """Damage a copy; return 'refused', 'named' (by check()), or 'harmless' if all data is unchanged."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     raw = bytearray((whole / "data.mdb").read_bytes())
@@ -58,7 +59,7 @@ def damage_runs(whole: Path, folder: Path, rows: list[object], flips: Callable[[
 
 
 def test_damaged_bytes_are_never_silently_wrong(tmp_path: Path) -> None:
-    """One to four bytes anywhere in the pages in use: refused, named, or without any effect."""
+    """One to four bytes anywhere in the used pages: refused, named, or without effect."""
     rows = fill(tmp_path / "whole", map_bytes_initial=256 << 10)
     with (tmp_path / "whole" / "data.mdb").open("rb") as f:
         f.seek(136)
@@ -71,7 +72,7 @@ def test_damaged_bytes_are_never_silently_wrong(tmp_path: Path) -> None:
     def flips(raw: bytearray) -> None:
         page = rng.randrange(pages)
         for _ in range(rng.randrange(1, 5)):
-            # page headers and node pointers hurt the most
+            # page headers and node pointers are most critical
             at = page * 4096 + (rng.randrange(64) if rng.random() < 0.5 else rng.randrange(4096))
             raw[at] ^= rng.randrange(1, 256)
 
@@ -98,9 +99,8 @@ def test_every_byte_of_the_meta_pages(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", [0, 1])
 def test_a_damaged_transaction_number_does_not_bring_back_the_past(tmp_path: Path, page: int) -> None:
-    """One changed bit in a meta page (10 became 8 beside 9) and LMDB took the transaction before the
-    last for the current one: a whole file, every checksum right, the last output gone, and nothing said
-    so. Every transaction now writes its own number into its data, and both meta pages must agree."""
+    """With one changed bit in a meta page (10 becomes 8, next to 9) LMDB selects the transaction before the
+    last: a valid file without the last output. Each meta page must therefore match its own tree."""
     rows = fill(tmp_path / "whole", map_bytes_initial=256 << 10)
     at = page * 4096 + 144
     outcomes = set()
@@ -117,14 +117,14 @@ def test_a_damaged_transaction_number_does_not_bring_back_the_past(tmp_path: Pat
 
 
 def test_a_damaged_separator_is_noticed(tmp_path: Path) -> None:
-    """Walking a tree finds every row, looking one up goes to the wrong page: check() does both. Found by
-    the random test above, as a payload that was there for check() and missing for scan()."""
+    """Iteration finds every row, a lookup descends to the wrong page: check() does both. Found by the random
+    test above, as a payload that check() saw and scan() did not."""
     rows = fill(tmp_path / "whole", map_bytes_initial=256 << 10)
     raw = (tmp_path / "whole" / "data.mdb").read_bytes()
     misled = 0
     for page in range(2, len(raw) // 4096):
         number, _, flags, lower = struct.unpack_from("<QHHH", raw, page * 4096)
-        if number != page or flags != 1 or (lower - 16) // 2 < 3:  # inner pages with three children
+        if number != page or flags != 1 or (lower - 16) // 2 < 3:  # branch pages with three children
             continue
         one, two = (page * 4096 + at for at in struct.unpack_from("<HH", raw, page * 4096 + 18))
         size = struct.unpack_from("<H", raw, one + 6)[0]
@@ -132,7 +132,7 @@ def test_a_damaged_separator_is_noticed(tmp_path: Path) -> None:
             continue
 
         def flips(image: bytearray, one: int = one, two: int = two, size: int = size) -> None:
-            """The second child begins, it says, just before the third does."""
+            """Move the separator of the second child to just before that of the third."""
             key = int.from_bytes(image[two + 8 : two + 8 + size], "big") - 1
             image[one + 8 : one + 8 + size] = key.to_bytes(size, "big")
 
@@ -186,13 +186,17 @@ def swap_payload(txn: Txn, db: Db) -> None:
     key = a_payload_key(txn, db)
     other = make_output([77, 78])
     fake = r.Payload(other.token_ids, (2,))
-    txn.put(r.payload_key(key), r.encode_payload(key, fake), db=db("payloads"))
+    txn.put(r.payload_key(key), r.encode_payload(key, len(fake.token_ids), fake.content()), db=db("payloads"))
 
 
 def orphan_payload(txn: Txn, db: Db) -> None:
     payload = r.Payload(make_output([77, 78]).token_ids, (2,))
     key = r.PayloadKey(1, r.content_hash(payload.content()), 0)
-    txn.put(r.payload_key(key), r.encode_payload(key, payload), db=db("payloads"))
+    txn.put(
+        r.payload_key(key),
+        r.encode_payload(key, len(payload.token_ids), payload.content()),
+        db=db("payloads"),
+    )
 
 
 def read_counters(txn: Txn, db: Db) -> r.Counters:
@@ -214,11 +218,11 @@ def take_back_lsns(txn: Txn, db: Db) -> None:
 
 
 def state_of_nowhere(txn: Txn, db: Db) -> None:
-    txn.put(r.state_key(9, "x"), r.encode_state(9, "x", b""), db=db("state"))
+    txn.put(state_records.state_key(9, "x"), state_records.encode_state(9, "x", b""), db=db("state"))
 
 
 def state_with_a_name_that_is_no_text(txn: Txn, db: Db) -> None:
-    txn.put(b"\0\0\0\1\xac", r.encode_state(1, "x", b""), db=db("state"))
+    txn.put(b"\0\0\0\1\xac", state_records.encode_state(1, "x", b""), db=db("state"))
 
 
 def unknown_meta_key(txn: Txn, db: Db) -> None:
@@ -246,7 +250,7 @@ def unknown_meta_key(txn: Txn, db: Db) -> None:
     ],
 )
 def test_check_names_every_broken_invariant(tmp_path: Path, damage: Callable[..., None]) -> None:
-    """Whole pages, valid checksums, wrong relations: what only check() can see."""
+    """Valid pages and checksums with broken relations, which only check() detects."""
     fill(tmp_path)
     contents(tmp_path)
     rewrite(tmp_path, damage)

@@ -1,4 +1,4 @@
-"""What the data folder may be: ours, whole, not in use. Everything else is refused and left as it was."""
+"""Opening data folders: foreign, damaged and locked ones are refused and left unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from suffixsvc.errors import (
     StoreLockedError,
 )
 from suffixsvc.store import LmdbStore
-from suffixsvc.store import records as r
+from suffixsvc.store.records import output_records as r
 from suffixsvc.types import NamespaceRecord
 
 # --- opening and locking --------------------------------------------------------------------------
@@ -99,12 +99,12 @@ def test_a_store_that_is_never_closed_is_closed_at_exit(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_neither_uses_the_store_nor_keeps_the_lock(tmp_path: Path) -> None:
-    """A child that outlives its parent must not keep the folder locked, nor touch LMDB at its exit."""
+    """A child that outlives its parent must not hold the lock, nor use LMDB at its exit."""
     store = LmdbStore(tmp_path)
     store.add_namespace(NamespaceRecord(NS))
     go, done = os.pipe(), os.pipe()
     child = os.fork()
-    if child == 0:  # no pytest in here: every path ends in _exit
+    if child == 0:  # every path ends in _exit, outside pytest
         try:
             for call in (
                 store.stats,
@@ -155,7 +155,7 @@ def test_a_read_only_folder_is_refused(tmp_path: Path) -> None:
     if os.geteuid():
         folder.chmod(0o500)
         undo: Callable[[], object] = lambda: folder.chmod(0o700)  # noqa: E731  # a one-line undo
-    else:  # root writes anywhere, except where nobody can
+    else:  # root can write anywhere but on a read-only mount
         mount = ["mount", "-t", "tmpfs", "-o", "ro", "none", str(folder)]
         if subprocess.run(mount, check=False, capture_output=True).returncode:
             pytest.skip("runs as root but may not mount, so nothing here is read-only")
@@ -172,7 +172,7 @@ def test_a_read_only_folder_is_refused(tmp_path: Path) -> None:
     ("name", "value"),
     [("limit_bytes", 1000), ("limit_bytes", True), ("map_bytes_initial", 0), ("limit_bytes", 1e9)],
 )
-def test_sizes_that_make_no_sense_are_refused(tmp_path: Path, name: str, value: Any) -> None:
+def test_invalid_sizes_are_refused(tmp_path: Path, name: str, value: Any) -> None:
     with pytest.raises(InvalidConfigError, match=name):
         LmdbStore(tmp_path / "data", **{name: value})
     assert not (tmp_path / "data").exists()
@@ -185,7 +185,7 @@ def test_a_crash_while_a_store_was_made_leaves_no_trace(tmp_path: Path) -> None:
     assert not (tmp_path / ".creating").exists()
 
 
-# --- files that are not ours ------------------------------------------------------------------------
+# --- foreign files ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("garbage", [b"SQLite format 3\0" * 1000, b"x" * 20_000, bytes(1 << 20)])
@@ -195,8 +195,8 @@ def test_files_of_other_programs_are_refused(tmp_path: Path, garbage: bytes) -> 
 
 
 @pytest.mark.parametrize("size", [0, 1, 16, 100, 4096, 8191])
-def test_stumps_are_refused(tmp_path: Path, size: int) -> None:
-    """LMDB itself would take an empty file for a new store and the history would be gone."""
+def test_truncated_meta_pages_are_refused(tmp_path: Path, size: int) -> None:
+    """LMDB itself would treat an empty file as a new store."""
     fill(tmp_path)
     os.truncate(tmp_path / "data.mdb", size)
     refused(tmp_path, StoreCorruptError)

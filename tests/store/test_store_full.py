@@ -1,4 +1,4 @@
-"""No room: in the byte limit, on the disk, in the process's file size limit. Nothing half-applied."""
+"""Full stores: byte limit, full disk, file size limit of the process. Failed writes leave nothing."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 from store_testing import NS, make_output, plain
-from support.small_disk import small_disk
 
 from suffixsvc.errors import StoreFullError
 from suffixsvc.store import LmdbStore
 from suffixsvc.store.lmdb_store import MIN_LIMIT_BYTES
 from suffixsvc.types import NamespaceRecord, Store
+from support.small_disk import small_disk
 
 
 def fill_up(store: Store, tokens: int = 2000) -> int:
-    """Append until it is full; how many went in."""
+    """Append until the store is full; return the number of appends."""
     for i in range(100_000):
         before = store.stats()
         future = store.append([make_output([i]), make_output(range(i, i + tokens), ttl_seconds=9)])
@@ -48,7 +48,7 @@ def test_the_byte_limit_holds(small: Store) -> None:
 
 
 def test_small_ones_still_fit_when_a_large_one_does_not(small: Store) -> None:
-    """The large one fails alone, also when it shared a commit."""
+    """The large one fails alone, also if it shared a commit."""
     large = make_output(range(400_000))
     futures = [small.append([o]) for o in (make_output([1]), large, make_output([2]))]
     assert isinstance(futures[1].exception(), StoreFullError)
@@ -57,7 +57,7 @@ def test_small_ones_still_fit_when_a_large_one_does_not(small: Store) -> None:
 
 
 def test_a_full_store_can_forget_and_then_take_more(small: Store) -> None:
-    """Deleting needs pages too; without a reserve a full store would stay full for ever."""
+    """Deletions need pages, too; without a reserve a full store would stay full."""
     for _ in range(3):
         fill_up(small)
         fill_up(small, tokens=1)  # to the last page
@@ -114,7 +114,7 @@ def test_a_full_disk(tiny_disk: Path) -> None:
     ballast = tiny_disk / "ballast"
     free = os.statvfs(tiny_disk)
     ballast.write_bytes(bytes(free.f_bavail * free.f_frsize))
-    # not a byte is left on the disk, and still: forgetting works, history reads, a reopened store too
+    # on the full disk deletions, reads and a reopened store work
     store.forget(NS, 1)
     store.close()
     store = LmdbStore(tiny_disk / "data")
@@ -138,7 +138,7 @@ def test_a_full_disk_keeps_a_new_store_from_half_existing(tiny_disk: Path) -> No
 
 
 def limited_child(folder: str) -> None:
-    """Runs in a process of its own: the file may not pass one MiB."""
+    """Child process: the file size is limited to one MiB."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
     store = LmdbStore(folder, map_bytes_initial=1)
     store.add_namespace(NamespaceRecord(NS))

@@ -1,32 +1,24 @@
-"""Schema 3: which output is which, who wrote it, what a session left; older folders; kills in the middle."""
+"""Output identity (schema 3): uuids, node ids, incomplete outputs of sessions; records, damage."""
 
 from __future__ import annotations
 
 import gzip
-import signal
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import numpy as np
 import pytest
 from store_testing import GOLDEN as GOLDEN_FOLDERS
-from store_testing import NS, Clock, golden_folder, make_output, plain_stored, rewrite
-from support.forking import ForkServer
+from store_testing import NS, OTHER, UUID, Clock, golden_folder, make_output, plain_stored, rewrite, uuid_of
 
 from suffixsvc.errors import InvalidInputError, StoreCorruptError, UnknownNamespaceError
 from suffixsvc.store import LmdbStore, MemoryStore
-from suffixsvc.store import identity_records as i
-from suffixsvc.store import records as r
-from suffixsvc.store.operations import SLICE_ROWS
-from suffixsvc.store.tables import WriteView
+from suffixsvc.store.records import identity_records as i
+from suffixsvc.store.records import output_records as r
 from suffixsvc.types import IncompleteOutput, NamespaceRecord, Store, repeated_in
 
 GOLDEN = GOLDEN_FOLDERS / "v3"
-OTHER = "acme/other"
-UUID = bytes(range(16, 32))
 NODE = 0x0123456789ABCDEF
 
 LOG = r.LogRecord(
@@ -60,12 +52,8 @@ RECORDS: dict[str, tuple[bytes, Any]] = {
 KEYS = {
     "uuid_key": i.uuid_key(7, UUID),
     "incomplete_key": i.incomplete_key("sitzung-ñ", 42),
-    "drawn_uuid": i.drawn_uuid(NODE, 42),
+    "drawn_uuid": i.generated_uuid(NODE, 42),
 }
-
-
-def drawn(store: Store, output_id: int) -> bytes:
-    return i.drawn_uuid(store.node_id, output_id)
 
 
 # --- in both stores --------------------------------------------------------------------------------
@@ -80,7 +68,7 @@ def test_what_a_writer_says_of_an_output_is_kept(store: Store) -> None:
 
 
 def test_an_output_that_is_there_is_not_logged_again(store: Store) -> None:
-    """A close whose answer was lost is repeated, a bulk load is sent again: nothing stands there twice."""
+    """A retried close or a bulk load that is sent again stores nothing twice."""
     first = store.append([make_output([1, 2], uuid=UUID)]).result()
     assert repeated_in(first) == []
     again = store.append(
@@ -108,7 +96,7 @@ def test_one_uuid_cannot_name_two_outputs(store: Store) -> None:
 
 
 def test_namespaces_do_not_see_each_others_uuids(store: Store) -> None:
-    """The uuid of another namespace's output neither swallows an output nor tells that it is there."""
+    """A uuid in another namespace neither suppresses an output nor reveals one."""
     store.append([make_output([1, 2], uuid=UUID)]).result()
     future = store.append([make_output([3], namespace=OTHER, uuid=UUID)], [NamespaceRecord(OTHER)])
     assert future.result() == [2]
@@ -120,21 +108,21 @@ def test_namespaces_do_not_see_each_others_uuids(store: Store) -> None:
     assert store.find(OTHER, UUID) == 2
 
 
-def test_every_output_has_a_uuid_of_its_own(store: Store) -> None:
-    """Where the writer chose none, the store draws one: the node and the id, so that no index is needed."""
+def test_every_output_has_a_unique_uuid(store: Store) -> None:
+    """Without a chosen one the store generates it from node and id, which needs no index."""
     ids = store.append([make_output([n]) for n in range(3)]).result()
-    assert [store.get(n).output.uuid for n in ids] == [drawn(store, n) for n in ids]
-    assert [store.find(NS, drawn(store, n)) for n in (*ids, 4)] == [*ids, None]
+    assert [store.get(n).output.uuid for n in ids] == [uuid_of(store, n) for n in ids]
+    assert [store.find(NS, uuid_of(store, n)) for n in (*ids, 4)] == [*ids, None]
     # the same again, as from an export
     again = store.append([store.get(2).output]).result()
     assert (again, repeated_in(again)) == ([2], [0])
     store.forget(NS, 2)
-    assert store.find(NS, drawn(store, 2)) is None
-    back = store.append([make_output([1], uuid=drawn(store, 2))]).result()
+    assert store.find(NS, uuid_of(store, 2)) is None
+    back = store.append([make_output([1], uuid=uuid_of(store, 2))]).result()
     assert back == [4]
-    assert store.find(NS, drawn(store, 2)) == 4
-    with pytest.raises(InvalidInputError, match="draws by itself"):
-        store.append([make_output([1], uuid=drawn(store, 6))]).result()
+    assert store.find(NS, uuid_of(store, 2)) == 4
+    with pytest.raises(InvalidInputError, match="store generates"):
+        store.append([make_output([1], uuid=uuid_of(store, 6))]).result()
     assert store.append([make_output([1]), make_output([2])]).result() == [5, 6]
 
 
@@ -159,7 +147,7 @@ def test_what_a_session_left_is_found_by_its_id(store: Store) -> None:
         [NamespaceRecord(OTHER)],
     ).result()[:1]
     found = store.incomplete("mine")
-    assert found == [IncompleteOutput(one, NS, UUID), IncompleteOutput(two, OTHER, drawn(store, two))]
+    assert found == [IncompleteOutput(one, NS, UUID), IncompleteOutput(two, OTHER, uuid_of(store, two))]
     assert store.incomplete("other") == store.incomplete("") == []
     store.forget(NS, one)
     assert [each.output_id for each in store.incomplete("mine")] == [two]
@@ -259,7 +247,7 @@ def fill_golden_folder(folder: Path) -> list[Any]:
         (*plain_stored(stored), stored.output.uuid, stored.output.session_id) for stored in store.scan(NS)
     ]
     store.close()
-    return rows[:2]  # the third one's uuid is drawn
+    return rows[:2]  # the third one's uuid is generated
 
 
 def test_a_folder_written_by_schema_3_opens(tmp_path: Path) -> None:
@@ -267,138 +255,11 @@ def test_a_folder_written_by_schema_3_opens(tmp_path: Path) -> None:
     store = LmdbStore(golden_folder("v3", tmp_path / "old"))
     found = [(*plain_stored(s), s.output.uuid, s.output.session_id) for s in store.scan(NS)]
     assert found[:2] == expected
-    assert found[2][3] == drawn(store, 3)
+    assert found[2][3] == uuid_of(store, 3)
     assert store.find(NS, UUID) == 1
     assert store.incomplete("mine") == [IncompleteOutput(1, NS, UUID)]
     store.check()
     store.close()
-
-
-# --- folders of older schemas ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("version", "path"), [("v1", "acme/a"), ("v2", NS)])
-def test_an_older_folder_is_upgraded_when_it_is_opened(tmp_path: Path, version: str, path: str) -> None:
-    """In one transaction, whatever it holds: rows stay as they are, and have the uuids that they would have
-    been given."""
-    folder = golden_folder(version, tmp_path / "old")
-    store = LmdbStore(folder)
-    node = store.node_id
-    assert node > 0
-    rows = list(store.scan())
-    assert rows
-    assert [stored.output.uuid for stored in rows] == [drawn(store, s.output_id) for s in rows]
-    assert [store.find(s.output.namespace, s.output.uuid) for s in rows] == [s.output_id for s in rows]
-    assert {stored.output.session_id for stored in rows} == {""}
-    (new,) = store.append([make_output([5], namespace=path, uuid=UUID, session_id="s")]).result()
-    store.forget(rows[0].output.namespace, rows[0].output_id)
-    store.check()
-    store.close()
-    store = LmdbStore(folder)
-    assert store.node_id == node
-    assert store.find(path, UUID) == new
-    store.check()
-    store.close()
-    with lmdb.open(str(folder), max_dbs=16, readonly=True, lib_version=0) as env, env.begin() as txn:
-        raw = txn.get(r.SCHEMA_KEY, db=env.open_db(b"meta", txn=txn, create=False))
-        assert raw is not None
-        assert r.decode_schema(raw)[0] == 3  # which an older release refuses
-
-
-@pytest.mark.parametrize("version", ["v1", "v2"])
-def test_a_folder_without_room_for_the_new_schema_is_served_as_it_is(
-    tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A full disk keeps nobody from the history: rows are read, written and forgotten as before."""
-
-    def no_room(view: WriteView, *rest: Any) -> None:
-        raise lmdb.MapFullError("no page left")
-
-    before = LmdbStore(golden_folder(version, tmp_path / "reference"))
-    expected = [plain_stored(stored) for stored in before.scan()]
-    path = before.namespaces()[0].path
-    before.close()
-    folder = golden_folder(version, tmp_path / "old")
-    with monkeypatch.context() as patch:
-        patch.setattr(WriteView, "upgrade", no_room)
-        store = LmdbStore(folder, limit_bytes=8 << 20)
-    assert [plain_stored(stored) for stored in store.scan()] == expected
-    assert store.node_id == 0
-    assert store.find(path, UUID) is None
-    ids = store.append([make_output([n], namespace=path, uuid=UUID, session_id="s") for n in (1, 2)]).result()
-    assert repeated_in(ids) == []
-    assert [store.get(n).output.uuid for n in ids] == [b"", b""]
-    assert store.incomplete("s") == []
-    store.forget(path, ids[0])
-    store.append([make_output([n], namespace=path) for n in range(3 * SLICE_ROWS)]).result()
-    store.delete_namespace(path)
-    store.check()
-    store.close()
-    store = LmdbStore(folder)  # now there is room
-    assert store.node_id > 0
-    store.check()
-    store.close()
-
-
-# --- kills -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def fork_server() -> Iterator[ForkServer]:
-    house = ForkServer(Path(__file__).with_name("identity_child.py"))
-    yield house
-    house.close()
-
-
-@pytest.mark.crash
-@pytest.mark.parametrize("version", ["v1", "v2"])
-@pytest.mark.parametrize("point", ["grow-extended", "grown", "begun", "written", "committed", "acknowledged"])
-def test_a_kill_in_the_middle_of_an_upgrade(
-    fork_server: ForkServer, tmp_path: Path, version: str, point: str
-) -> None:
-    """Killed at every point of the upgrade: the folder is of the old schema or of the new one, and whole."""
-    before = LmdbStore(golden_folder(version, tmp_path / "reference"))
-    expected = [plain_stored(stored) for stored in before.scan()]
-    before.close()
-    for hits in (1, 2, 3):
-        folder = golden_folder(version, tmp_path / str(hits))
-        order = {"folder": str(folder), "what": "open", "point": point, "hits": hits}
-        status = fork_server.run(order, lambda line: None, None)
-        for _ in range(2):
-            store = LmdbStore(folder)
-            assert [plain_stored(stored) for stored in store.scan()] == expected
-            assert store.node_id > 0
-            store.check()
-            store.close()
-        if status != -signal.SIGKILL:
-            break
-        assert hits < 3
-    assert status != -signal.SIGKILL or hits > 1
-
-
-@pytest.mark.crash
-@pytest.mark.parametrize("point", ["begun", "written", "committed", "acknowledged"])
-def test_a_kill_in_the_middle_of_a_bulk_load_leaves_all_or_nothing(
-    fork_server: ForkServer, tmp_path: Path, point: str
-) -> None:
-    """The load takes several transactions; what a kill leaves of it is taken back at the next open."""
-    outcomes = set()
-    for hits in range(1, 6):
-        folder = tmp_path / str(hits)
-        store = LmdbStore(folder)
-        store.add_namespace(NamespaceRecord(NS))
-        store.append([make_output([7], uuid=UUID)]).result()
-        store.close()
-        order = {"folder": str(folder), "what": "bulk", "point": point, "hits": hits}
-        fork_server.run(order, lambda line: None, None)
-        store = LmdbStore(folder)
-        store.check()
-        ids = [stored.output_id for stored in store.scan()]
-        assert ids[0] == 1, "what was there before stays, also where the load repeats it"
-        outcomes.add(len(ids) - 1)
-        assert store.append([make_output([1])]).result()[0] > max(ids)
-        store.close()
-    assert outcomes == {0, 3 * SLICE_ROWS + 10}
 
 
 # --- damage ------------------------------------------------------------------------------------------
@@ -408,13 +269,13 @@ def test_a_kill_in_the_middle_of_a_bulk_load_leaves_all_or_nothing(
     ("damage", "why"),
     [
         (lambda txn, db: txn.delete(i.uuid_key(1, UUID), db=db("uuids")), "by its uuid"),
-        (lambda txn, db: txn.put(i.uuid_key(1, UUID), r.log_key(2), db=db("uuids")), "another"),
+        (lambda txn, db: txn.put(i.uuid_key(1, UUID), r.log_key(2), db=db("uuids")), "with that uuid"),
         (lambda txn, db: txn.put(i.uuid_key(1, bytes(16)), r.log_key(2), db=db("uuids")), "uuids"),
         (lambda txn, db: txn.delete(i.incomplete_key("mine", 1), db=db("incomplete")), "by its session"),
         (lambda txn, db: txn.put(i.incomplete_key("x", 2), b"", db=db("incomplete")), "incomplete"),
     ],
 )
-def test_check_names_what_does_not_add_up(tmp_path: Path, damage: Any, why: str) -> None:
+def test_check_names_broken_invariants(tmp_path: Path, damage: Any, why: str) -> None:
     fill_golden_folder(tmp_path)
     rewrite(tmp_path, damage)
     store = LmdbStore(tmp_path)

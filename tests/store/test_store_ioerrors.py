@@ -1,4 +1,4 @@
-"""Disks that fail for a while: what callers were told stays true, and the store comes back by itself."""
+"""Temporary I/O errors: acknowledgements and errors stay true, and the store recovers automatically."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,14 @@ import lmdb
 import pytest
 from ioerror_child import FOR_EVER
 from store_testing import NS, make_output, until_it_works
-from support.small_disk import small_disk
 
 from suffixsvc.errors import StoreClosedError, StoreError, StoreFullError
-from suffixsvc.store import LmdbStore, MemoryStore, environment, tables
-from suffixsvc.store.environment import Environment
-from suffixsvc.store.operations import SLICE_ROWS
+from suffixsvc.store import LmdbStore, MemoryStore
+from suffixsvc.store.transactions import environment, write_view
+from suffixsvc.store.transactions.environment import Environment
+from suffixsvc.store.transactions.operations import SLICE_ROWS
 from suffixsvc.types import NamespaceRecord, Store
+from support.small_disk import small_disk
 
 HERE = Path(__file__).parent
 KINDS = {"data": 1, "sync": 2, "meta": 4, "meta-written": 8, "all": 7, "all-written": 11}
@@ -51,29 +52,29 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.crash
 @pytest.mark.parametrize(("kind", "count"), TROUBLE)
 def test_a_store_comes_back_after_io_errors(shim: Path, tmp_path: Path, kind: str, count: int) -> None:
-    """One EIO of a commit, and the store refused every write until the process was restarted; had the meta
-    page failed that LMDB puts back by halves, the restart refused the folder as damaged.
+    """Regression: after one EIO of a commit the store refused every write until a restart, which refused the
+    folder as damaged if the write of the meta page had failed.
 
-    Now what was acknowledged is there and what was refused is not, in this life and in the next; reads go on;
-    and once the disk takes writes again, so does the store, without being asked.
+    Acknowledged outputs are there and refused ones are not, before and after a restart; reads continue; and
+    the store accepts writes again once the disk does.
     """
     environ = {**os.environ, "LD_PRELOAD": str(shim), "PYTHONPATH": str(HERE)}
     folder = tmp_path / "data"
     command = [sys.executable, str(HERE / "ioerror_child.py"), str(folder), str(KINDS[kind]), str(count)]
     result = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=300)
     assert result.returncode == 0, result.stderr + result.stdout
-    told = json.loads(result.stdout.splitlines()[-1])
-    assert told["defects"] == 0
-    assert told["reopened"] >= 4
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert report["defects"] == 0
+    assert report["reopened"] >= 4
     if count == 1:
-        assert told["refused"] == [], "a commit that fails once is done again"
+        assert report["refused"] == [], "a commit that fails once is repeated"
     if count == FOR_EVER:
-        assert len(told["refused"]) == 20
-        assert all("othing of" in message for message in told["failures"])
+        assert len(report["refused"]) == 20
+        assert all("othing of" in message for message in report["failures"])
     store = LmdbStore(folder)
     store.check()
     found = {str(s.output.token_ids[0]): s.output_id for s in store.scan()}
-    assert found == told["acknowledged"]
+    assert found == report["acknowledged"]
     store.close()
 
 
@@ -97,17 +98,17 @@ def store(tmp_path: Path) -> Iterator[LmdbStore]:
     reopened.close()
 
 
-def test_an_io_error_of_one_commit_is_not_seen(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit is taken back, the file opened again and the batch done again."""
-    finish = tables.WriteView.finish
+def test_an_io_error_of_one_commit_is_retried(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit is rolled back, the file reopened and the batch repeated."""
+    finish = write_view.WriteView.finish
     bad = [True]
 
-    def failing(view: tables.WriteView) -> None:
+    def failing(view: write_view.WriteView) -> None:
         if bad and bad.pop():
             raise io_error()
         finish(view)
 
-    monkeypatch.setattr(tables.WriteView, "finish", failing)
+    monkeypatch.setattr(write_view.WriteView, "finish", failing)
     assert store.append([make_output()]).result() == [1]
     assert store.failure() is None
     assert store.stats().reopened == 1
@@ -116,8 +117,8 @@ def test_an_io_error_of_one_commit_is_not_seen(store: LmdbStore, monkeypatch: py
 def test_while_it_cannot_be_opened_reads_go_on_and_writes_say_why(
     store: LmdbStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old environment serves reads until the file has proved sound; writes in between are refused at
-    once, with the reason, and leave nothing."""
+    """The old environment serves reads until the file is verified; writes meanwhile fail at once with the
+    reason, and store nothing."""
     store.append([make_output()]).result()
     broken = threading.Event()
     broken.set()
@@ -154,8 +155,8 @@ def test_while_it_cannot_be_opened_reads_go_on_and_writes_say_why(
 def test_a_store_that_could_not_be_opened_again_says_so_and_comes_back(
     store: LmdbStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old environment is gone and the new one does not open (no descriptors left, say): reads fail with
-    the reason too, until it does."""
+    """The old environment is closed and the new one does not open (no descriptors left): reads fail with the
+    reason until it opens."""
     store.append([make_output()]).result()
     opens, commit = Environment._open, Environment.commit
     broken = threading.Event()
@@ -175,7 +176,7 @@ def test_a_store_that_could_not_be_opened_again_says_so_and_comes_back(
     monkeypatch.setattr(Environment, "commit", failing)
     with pytest.raises(StoreError, match="committing"):
         store.append([make_output()]).result()
-    with pytest.raises(StoreError, match="tried again"):
+    with pytest.raises(StoreError, match="retried"):
         store.get(1)
     broken.clear()
     until_it_works(store)
@@ -209,8 +210,8 @@ def test_closing_a_broken_store_lets_go_of_the_folder(
 
 
 def test_no_exception_ends_the_stores_thread(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An OSError while the map grew, of a kind nobody had thought of, reached whoever waited as it was; one
-    outside a commit would have ended the thread, and every later call would have waited for ever."""
+    """An unexpected OSError while the map grows reaches the caller. An error outside a commit must not
+    end the thread: every later call would wait forever."""
 
     def out_of_descriptors(path: str, size: int) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -220,26 +221,27 @@ def test_no_exception_ends_the_stores_thread(store: LmdbStore, monkeypatch: pyte
         with pytest.raises(StoreError, match="Too many open files"):
             store.append([make_output(range(2_000_000))]).result()
     assert store.failure() is None
-    taken = store._writer._take
-    bad = [MemoryError(), RuntimeError("nobody thought of this")]
+    queue = store._writer._queue
+    take_batch = queue.take_batch
+    bad = [MemoryError(), RuntimeError("unexpected")]
 
-    def failing() -> Any:
+    def failing(timeout: Callable[[], float | None]) -> Any:
         if bad:
             raise bad.pop()
-        return taken()
+        return take_batch(timeout)
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._writer, "_take", failing)
+        patch.setattr(queue, "take_batch", failing)
         assert store.append([make_output()]).result(60) == [1]  # wakes the thread
         assert store.append([make_output()]).result(60) == [2]
     assert not bad
     assert store.stats().defects == 2
 
-    def defect(view: tables.WriteView) -> None:
+    def defect(view: write_view.WriteView) -> None:
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr(tables.WriteView, "finish", defect)
+        patch.setattr(write_view.WriteView, "finish", defect)
         with pytest.raises(ZeroDivisionError):
             store.append([make_output()]).result(60)
     assert store.append([make_output()]).result(60) == [3]
@@ -249,7 +251,7 @@ def test_no_exception_ends_the_stores_thread(store: LmdbStore, monkeypatch: pyte
 
 
 def test_a_full_store_says_so_until_there_is_room(small: Store) -> None:
-    """Health said SERVING while nothing could be kept: there was nobody to ask."""
+    """Regression: health reported SERVING while every append failed."""
     assert small.failure() is None
     count = 0
     while small.append([make_output(range(count, count + 2000))]).exception() is None:
@@ -272,20 +274,20 @@ def test_one_output_that_is_too_large_makes_no_store_full(small: Store) -> None:
 def test_a_disk_without_room_does_not_make_the_file_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk refused pages for which the map had room. Each such append doubled the data file and its map,
-    up to the limit of the store: what room the disk had went to that."""
-    finish = tables.WriteView.finish
+    """Regression: each append for which the map had room but the disk had not doubled the data file and its
+    map, and so used up the disk."""
+    finish = write_view.WriteView.finish
 
-    def failing(view: tables.WriteView) -> None:
+    def failing(view: write_view.WriteView) -> None:
         raise io_error(errno.ENOSPC)
 
     store = LmdbStore(tmp_path, map_bytes_initial=1, limit_bytes=16 << 20)
     store.add_namespace(NamespaceRecord(NS))
     before = store._environment.map_bytes
-    monkeypatch.setattr(tables.WriteView, "finish", failing)
+    monkeypatch.setattr(write_view.WriteView, "finish", failing)
     for _ in range(5):
         assert isinstance(store.append([make_output()]).exception(), StoreFullError)
-    monkeypatch.setattr(tables.WriteView, "finish", finish)
+    monkeypatch.setattr(write_view.WriteView, "finish", finish)
     assert store.append([make_output()]).result() == [1]
     assert store._environment.map_bytes == before
     store.check()
@@ -299,7 +301,7 @@ def test_a_closed_store_says_so(small: Store) -> None:
 
 
 def test_a_full_disk_is_noticed_to_have_room_again(tmp_path: Path) -> None:
-    """Nobody writes any more, since everything was refused; the store looks by itself."""
+    """The store detects it without further writes."""
     with small_disk(tmp_path / "disk", 4 << 20) as disk:
         store = LmdbStore(disk / "data", map_bytes_initial=1)
         store.add_namespace(NamespaceRecord(NS))
@@ -319,7 +321,7 @@ def test_a_full_disk_is_noticed_to_have_room_again(tmp_path: Path) -> None:
 
 
 def growing_limit_child(folder: str) -> None:
-    """Runs in a process of its own: the file may not pass one MiB, and later it may."""
+    """Child process: the file size is limited to one MiB, and the limit is raised later."""
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
     store = LmdbStore(folder, map_bytes_initial=1)

@@ -1,4 +1,4 @@
-"""The manifest of both stores: segments, tombstones, what is refused; its bytes; folders from before it."""
+"""The manifest of both stores: segments, tombstones, refusals; its records; folders of schema 1."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from store_testing import NS, Clock, golden_folder, make_output, plain_stored, r
 
 from suffixsvc.errors import ManifestError, StoreCorruptError, StoreFullError, UnknownNamespaceError
 from suffixsvc.store import LmdbStore
-from suffixsvc.store import manifest_records as m
-from suffixsvc.store import records as r
 from suffixsvc.store.lmdb_store import MIN_LIMIT_BYTES
+from suffixsvc.store.records import manifest_records as m
+from suffixsvc.store.records import output_records as r
 from suffixsvc.types import NamespaceRecord, SegmentRecord, Store
 
 GOLDEN = GOLDEN_FOLDERS / "v2"
@@ -41,7 +41,7 @@ def append(store: Store, count: int, namespace: str = NS, **more: Any) -> list[i
 
 
 def seal(store: Store, name: str, ids: list[int]) -> SegmentRecord:
-    """Enter a segment of these outputs."""
+    """Add a segment of these outputs to the manifest."""
     sizes = {i: len(store.get(i).output.token_ids) for i in ids}
     return store.add_segment(NS, name, 100, sizes)
 
@@ -50,7 +50,7 @@ def buried(store: Store) -> dict[int, int]:
     return store.tombstones(NS)
 
 
-# --- what the manifest does, in both stores -------------------------------------------------------
+# --- in both stores -------------------------------------------------------
 
 
 def test_a_segment_stands_for_the_range_of_its_outputs(store: Store) -> None:
@@ -103,7 +103,7 @@ def test_a_segment_that_lacks_an_output_of_its_range_is_refused(store: Store) ->
     store.add_namespace(NamespaceRecord(OTHER))
     append(store, 1, OTHER)
     more = append(store, 1)
-    seal(store, "a", ids + more)  # what lies between belongs to another namespace
+    seal(store, "a", ids + more)  # the ids between belong to another namespace
     store.check()
 
 
@@ -116,7 +116,7 @@ def test_ranges_never_overlap(store: Store, ids: list[int]) -> None:
     assert [record.name for record in store.segments(NS)] == ["a"]
 
 
-def test_neighbours_are_replaced_and_their_needless_tombstones_go(store: Store) -> None:
+def test_adjacent_segments_are_replaced_and_obsolete_tombstones_removed(store: Store) -> None:
     ids = append(store, 8)
     for name, part in (("b", ids[2:4]), ("a", ids[:2]), ("c", ids[4:6]), ("d", ids[6:])):
         seal(store, name, part)
@@ -132,7 +132,7 @@ def test_neighbours_are_replaced_and_their_needless_tombstones_go(store: Store) 
     store.check()
 
 
-def test_what_is_no_row_of_neighbours_cannot_be_merged(store: Store) -> None:
+def test_segments_that_are_not_adjacent_cannot_be_merged(store: Store) -> None:
     ids = append(store, 7)
     for name, part in (("a", ids[:2]), ("b", ids[2:4]), ("c", ids[4:5]), ("d", ids[6:])):
         seal(store, name, part)
@@ -214,7 +214,7 @@ def test_a_record_under_another_key_is_noticed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a\0"])
-def test_names_that_are_no_file_names_are_damage(name: str) -> None:
+def test_names_that_are_not_file_names_are_damage(name: str) -> None:
     raw = m.encode_segment(7, SegmentRecord(name, 1, 2, 1, 1, 1))
     with pytest.raises(StoreCorruptError, match="name"):
         m.decode_segment(raw, r.namespace_row_key(7, 1))
@@ -261,7 +261,7 @@ def test_a_folder_of_schema_1_gets_a_manifest_when_it_is_opened(tmp_path: Path) 
 
 
 def test_without_room_for_a_manifest_history_is_served_and_nothing_sealed(tmp_path: Path) -> None:
-    """A folder of schema 1 on a full disk has to open; there is no telling where a manifest could go."""
+    """A folder of schema 1 must open on a full disk, without a manifest."""
     folder = golden_folder("v1", tmp_path / "old")
     used = LmdbStore(folder, limit_bytes=MIN_LIMIT_BYTES)
     assert used.segments("acme/a") == []
@@ -312,7 +312,7 @@ def test_without_room_for_a_manifest_history_is_served_and_nothing_sealed(tmp_pa
         ),
     ],
 )
-def test_check_names_what_does_not_add_up(tmp_path: Path, damage: Any, why: str) -> None:
+def test_check_names_broken_invariants(tmp_path: Path, damage: Any, why: str) -> None:
     fill_golden_folder(tmp_path)
     rewrite(tmp_path, damage)
     store = LmdbStore(tmp_path)

@@ -1,4 +1,4 @@
-"""The rollback journal of the meta pages: what an open does with each state of it."""
+"""The rollback journal of meta pages: the effect of each of its states on an open."""
 
 from __future__ import annotations
 
@@ -16,13 +16,21 @@ import lmdb
 import pytest
 from store_testing import NS, make_output, until_it_works
 from structlog.testing import capture_logs
-from support.small_disk import small_disk
 
 from suffixsvc.errors import StoreCorruptError, StoreError, StoreForeignError, StoreFullError
-from suffixsvc.store import LmdbStore, datafile
-from suffixsvc.store.environment import Environment
-from suffixsvc.store.meta_journal import JOURNAL_FILE, META_BYTES, MetaBefore, MetaJournal, encode_before
+from suffixsvc.runtime.sync_points import with_sync_points
+from suffixsvc.store import LmdbStore
+from suffixsvc.store.files import datafile
+from suffixsvc.store.files.meta_journal import (
+    JOURNAL_FILE,
+    META_BYTES,
+    MetaBeforeImage,
+    MetaJournal,
+    encode_before_image,
+)
+from suffixsvc.store.transactions.environment import Environment
 from suffixsvc.types import NamespaceRecord
+from support.small_disk import small_disk
 
 PAGE = 4096
 GOLDEN = Path(__file__).parents[1] / "golden" / "meta_journal" / "v2.hex"
@@ -45,7 +53,7 @@ def put(folder: Path, page: bytes) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of a store with the outputs 1, 2 and 3, each of a transaction of its own."""
+    """The folder of a store with the outputs 1, 2 and 3, one transaction each."""
     return new_store(tmp_path / "data", 3)
 
 
@@ -62,9 +70,9 @@ def journal(folder: Path, txn: int, raw: bytes, *, failed: bool) -> None:
     digest = 0
     if (folder / "data.mdb").exists():
         fd = datafile.open_to_read(str(folder / "data.mdb"))
-        digest = datafile.before_commit(fd, str(folder), txn).tree_digest
+        digest = datafile.read_before_image(fd, str(folder), txn).tree_digest
         os.close(fd)
-    before = MetaBefore(txn, digest, raw, failed)
+    before = MetaBeforeImage(txn, digest, raw, failed)
     written = MetaJournal(str(folder))
     written.write(before)
     written.close()
@@ -84,12 +92,12 @@ def ids(folder: Path) -> list[int]:
 
 
 def half_restored(before: bytes, after: bytes) -> bytes:
-    """As LMDB leaves a page that it could not write: the last page and the number of the old transaction."""
+    """Return a page as LMDB leaves it after a failed write: last page and number of the old transaction."""
     return after[:-16] + before[-16:]
 
 
 def next_commit(folder: Path) -> tuple[bytes, bytes]:
-    """(The meta page that the next commit overwrites, what it writes there); the file is as it was after."""
+    """Return (the meta page that the next commit overwrites, what it writes there); the file is restored."""
     raw = (folder / "data.mdb").read_bytes()
     before = metas(folder)
     store = LmdbStore(folder)
@@ -97,7 +105,7 @@ def next_commit(folder: Path) -> tuple[bytes, bytes]:
     txn = store._environment.snapshot.counters.txn
     page = metas(folder)[txn % 2]
     store.close()
-    with (folder / "data.mdb").open("r+b") as file:  # data pages of the commit stay, as they would
+    with (folder / "data.mdb").open("r+b") as file:  # the data pages of the commit remain
         file.write(raw[: 2 * PAGE])
     return before[txn % 2], page
 
@@ -106,7 +114,7 @@ def test_a_half_restored_page_is_put_back(folder: Path) -> None:
     before, after = next_commit(folder)
     put(folder, half_restored(before, after))
     damaged = (folder / "data.mdb").read_bytes()
-    with pytest.raises(StoreCorruptError, match="not the one its data says"):
+    with pytest.raises(StoreCorruptError, match="must have the transaction of its data"):
         LmdbStore(folder)
     assert (folder / "data.mdb").read_bytes() == damaged
     journal(folder, number_of(before) + 2, before, failed=False)
@@ -114,7 +122,7 @@ def test_a_half_restored_page_is_put_back(folder: Path) -> None:
 
 
 def test_a_page_that_was_damaged_later_is_still_noticed(folder: Path) -> None:
-    """The same bytes without a journal that asks for them are damage, as before."""
+    """The same bytes without a journal are damage."""
     before, after = next_commit(folder)
     put(folder, after[:-8] + before[-8:])
     with pytest.raises(StoreCorruptError):
@@ -123,8 +131,7 @@ def test_a_page_that_was_damaged_later_is_still_noticed(folder: Path) -> None:
 
 @pytest.mark.parametrize("failed", [False, True])
 def test_a_commit_that_is_whole_stays_unless_it_failed(folder: Path, failed: bool) -> None:
-    """A kill between a commit and its note in the journal takes nothing back; a failure, of which callers
-    were told, does."""
+    """A kill between a commit and its journal record rolls nothing back; a recorded failure does."""
     before, after = next_commit(folder)
     put(folder, after)
     journal(folder, number_of(after), before, failed=failed)
@@ -143,7 +150,7 @@ def test_a_journal_of_another_state_changes_nothing(folder: Path, distance: int,
     assert ids(folder) == [1, 2, 3]
 
 
-def test_a_damaged_journal_keeps_no_folder_from_opening(folder: Path) -> None:
+def test_a_folder_with_a_damaged_journal_opens(folder: Path) -> None:
     older, newer = sorted(metas(folder), key=number_of)
     journal(folder, number_of(newer), older, failed=True)
     good = (folder / JOURNAL_FILE).read_bytes()
@@ -164,18 +171,18 @@ def test_a_journal_without_a_data_file_is_dropped(tmp_path: Path) -> None:
     assert ids(tmp_path / "data") == []
 
 
-def test_a_commit_that_was_taken_back_is_settled_before_the_next_one(
+def test_the_journal_is_cleared_after_a_rollback_before_the_next_commit(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit that is done again has the number of the one that failed: a journal that still said "failed"
-    would take it back at the next open. Where that cannot be noted, nothing more is committed."""
+    """The repeated commit has the number of the failed one: a journal still in state "failed" would roll it
+    back at the next open. If the journal cannot be cleared, nothing is committed."""
     store = LmdbStore(folder)
 
     def fails(self: MetaJournal) -> None:
         raise StoreError("the file system refused writing meta.journal")
 
     with one_commit_fails(monkeypatch), monkeypatch.context() as patch:
-        patch.setattr(MetaJournal, "settle", fails)
+        patch.setattr(MetaJournal, "clear", fails)
         with pytest.raises(StoreError):
             store.append([make_output([4])]).result(60)
         assert store.failure() is not None
@@ -185,7 +192,7 @@ def test_a_commit_that_was_taken_back_is_settled_before_the_next_one(
 
 @contextlib.contextmanager
 def one_commit_fails(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Its meta page is written, and reported as failed."""
+    """Let one commit write its meta page and fail."""
 
     class Failing:
         def __init__(self, txn: lmdb.Transaction[bytes]) -> None:
@@ -204,7 +211,7 @@ def one_commit_fails(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     whole = Environment.commit
 
     def commit_once(self: Environment, txn: Any) -> None:
-        whole(self, Failing(txn) if bad and bad.pop() else txn)  # type: ignore[arg-type]  # acts as one
+        whole(self, Failing(txn) if bad and bad.pop() else txn)  # type: ignore[arg-type]  # a stand-in
 
     with monkeypatch.context() as patch:
         patch.setattr(Environment, "commit", commit_once)
@@ -213,24 +220,24 @@ def one_commit_fails(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @dataclass
 class Left:
-    """What a kill would have left of a store whose commit of output 4 failed."""
+    """State that a kill would leave of a store whose commit of output 4 failed."""
 
-    begun: bytes  # the journal while the commit was under way
-    failed: bytes  # and when it had failed
-    folder: Path  # then, with the page put back
+    begun: bytes  # the journal during the commit
+    failed: bytes  # the journal after the failure
+    folder: Path  # the folder after that, with the restored page
 
 
 def fail_a_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Left:
     left = Left(b"", b"", folder.parent / "left")
 
-    def hook(point: str) -> None:
+    def sync_point(point: str) -> None:
         if point == "commit-failed":
             left.begun = (folder / JOURNAL_FILE).read_bytes()
         if point == "reopen-restored":
             left.failed = (folder / JOURNAL_FILE).read_bytes()
             shutil.copytree(folder, left.folder)
 
-    store = LmdbStore(folder, crash_hook=hook)
+    store = with_sync_points(LmdbStore, sync_point)(folder)
     with one_commit_fails(monkeypatch):
         assert store.append([make_output([4])]).result(60) == [4]
     store.close()
@@ -244,12 +251,12 @@ def fail_a_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Left:
 def test_a_journal_of_another_file_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, outputs: int, failed: bool
 ) -> None:
-    """A data file was put in the place of another one whose journal was left. All that was compared was the
-    number of a transaction, and new stores count alike: the journal's page was written into the file, and a
-    commit that had been acknowledged was gone; where the pages differed, the file was damaged.
+    """Regression: a data file was replaced and the journal of the old one left. Only transaction numbers were
+    compared, which are equal in new stores: the page was written into the other file, which lost an
+    acknowledged commit or was damaged.
 
-    Now the journal has a digest of what the transaction before committed. The meta pages would not do: those
-    of stores that have grown alike are the same.
+    The journal has a digest of the records that the transaction before committed. Meta pages are not
+    sufficient: they are equal in stores with the same history of sizes.
     """
     left = fail_a_commit(new_store(tmp_path / "other", 3), monkeypatch)
     folder = new_store(tmp_path / "data", 3, size)
@@ -258,7 +265,7 @@ def test_a_journal_of_another_file_changes_nothing(
     if outputs == 4:
         store = LmdbStore(folder)
         store.append([make_output([4])]).result()
-        shutil.copytree(folder, tmp_path / "killed")  # a close commits once more
+        shutil.copytree(folder, tmp_path / "killed")  # a close commits again
         store.close()
         folder = tmp_path / "killed"
     (folder / JOURNAL_FILE).write_bytes(left.failed if failed else left.begun)
@@ -268,9 +275,9 @@ def test_a_journal_of_another_file_changes_nothing(
 def test_a_journal_that_is_there_and_cannot_be_opened_keeps_the_folder_closed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No descriptor was left when the journal was opened: that was a warning, the folder opened, and the
-    "failed" in the journal stayed. The commit that came next had that number: it was acknowledged, and the
-    next open but one took it back. Now the folder does not open."""
+    """Regression: if the journal could not be opened (no descriptor left), the folder opened and the journal
+    remained in state "failed". The next commit had its number, was acknowledged, and was rolled back by a
+    later open. The folder must not open."""
     left = fail_a_commit(folder, monkeypatch)
     with monkeypatch.context() as patch:
         refuse_journal(patch, errno.EMFILE)
@@ -280,7 +287,7 @@ def test_a_journal_that_is_there_and_cannot_be_opened_keeps_the_folder_closed(
     assert ids(left.folder) == [1, 2, 3]
 
 
-def test_a_journal_that_cannot_be_made_keeps_no_folder_from_opening(
+def test_a_folder_opens_if_its_journal_cannot_be_created(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -306,9 +313,9 @@ def refuse_journal(patch: pytest.MonkeyPatch, code: int, only: int = 0) -> None:
 def test_one_failed_commit_on_a_full_disk_leaves_a_store_that_makes_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk was so full that the journal had no block. One commit failed, and was taken back from memory;
-    but the journal could not be overwritten, so nothing more was committed: not even what would have made
-    room. Yet the disk held no record that had to be overwritten. And every commit wrote two lines to the log.
+    """Regression: on a disk without a block for the journal, one commit failed and was rolled back from
+    memory. As the journal could not be cleared, later commits were refused, even deletions, although the disk
+    held no record. And every commit logged two lines.
     """
     with small_disk(tmp_path / "disk", 8 << 20) as disk:
         folder = new_store(disk / "data", 3)
@@ -338,8 +345,8 @@ FOREIGN = {
 
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_a_journal_of_another_program_or_version_is_refused_and_left(folder: Path, kind: str) -> None:
-    """A file of that name that was not ours was overwritten by the first commit and deleted at close. A
-    record of a later version was taken for none: what it asked to be put back was not, and it was lost."""
+    """Regression: a foreign file of that name was overwritten by the first commit and deleted at close, and a
+    record of a later version was ignored, so that its page was not restored."""
     (folder / JOURNAL_FILE).write_bytes(FOREIGN[kind])
     data = (folder / "data.mdb").read_bytes()
     with pytest.raises(StoreForeignError, match=JOURNAL_FILE):
@@ -351,7 +358,7 @@ def test_a_journal_of_another_program_or_version_is_refused_and_left(folder: Pat
 
 
 def test_a_folder_of_another_program_keeps_its_journal(tmp_path: Path) -> None:
-    """The open was refused, and deleted the other program's file."""
+    """Regression: a refused open deleted the other program's file."""
     (tmp_path / "data.mdb").write_bytes(b"theirs" * 2000)
     (tmp_path / JOURNAL_FILE).write_bytes(b"theirs too")
     with pytest.raises(StoreForeignError):
@@ -362,8 +369,8 @@ def test_a_folder_of_another_program_keeps_its_journal(tmp_path: Path) -> None:
 
 def test_bytes_are_those_of_the_golden_file(tmp_path: Path) -> None:
     golden = bytes.fromhex(GOLDEN.read_text())
-    before = MetaBefore(11, 0x0123456789ABCDEF, bytes(range(META_BYTES)), failed=True)
-    assert encode_before(before).hex(" ", 8) == golden.hex(" ", 8)
+    before = MetaBeforeImage(11, 0x0123456789ABCDEF, bytes(range(META_BYTES)), failed=True)
+    assert encode_before_image(before).hex(" ", 8) == golden.hex(" ", 8)
     (tmp_path / JOURNAL_FILE).write_bytes(golden.ljust(512, b"\0"))
     journal = MetaJournal(str(tmp_path))
     assert journal.pending == before

@@ -1,4 +1,4 @@
-"""Any sequence of calls against a dictionary that does the same; check() after every step."""
+"""Model-based tests: random sequences of calls compared with a dictionary; check() after every step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from store_testing import Clock, make_output, plain
 
 from suffixsvc.errors import InvalidInputError, ManifestError, UnknownNamespaceError, UnknownOutputError
 from suffixsvc.store import LmdbStore, MemoryStore
-from suffixsvc.store.identity_records import drawn_uuid
+from suffixsvc.store.records.identity_records import generated_uuid
 from suffixsvc.types import (
     IncompleteOutput,
     NamespaceRecord,
@@ -26,13 +26,13 @@ from suffixsvc.types import (
 )
 
 PATHS = ("a", "a/b", "z")
-#: of outputs whose writer chose none, and few others, so that they meet again
+#: b"" for a generated uuid, and few others, so that they repeat
 UUIDS = (b"", b"", b"", bytes([1] * 16), bytes([2] * 16), bytes([255] * 16))
 SESSIONS = ("", "s", "another")
 
 outputs = st.builds(
     make_output,
-    # few different contents, so that payloads are shared often
+    # few contents, so that payloads are shared often
     tokens=st.sampled_from([(1,), (1, 1), (1, 2), tuple(range(9)), tuple(range(3000))]),
     namespace=st.sampled_from(PATHS),
     tail=st.lists(st.integers(0, 2**31 - 1), max_size=3),
@@ -46,7 +46,7 @@ outputs = st.builds(
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """The rules both stores are run through."""
+    """Rules applied to both stores."""
 
     store: Store
 
@@ -74,18 +74,18 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(path=st.sampled_from(PATHS))
     def delete_namespace(self, path: str) -> None:
-        """Its rows and states go, those of namespaces below it stay; its path is free again."""
+        """Its rows and states are deleted, those of namespaces below it are not; its path is free again."""
         if self.is_unknown(path, lambda: self.store.delete_namespace(path)):
             return
-        gone = [i for i, (_, output) in self.rows.items() if output["namespace"] == path]
-        assert self.store.delete_namespace(path) == len(gone)
-        for output_id in gone:
+        deleted = [i for i, (_, output) in self.rows.items() if output["namespace"] == path]
+        assert self.store.delete_namespace(path) == len(deleted)
+        for output_id in deleted:
             self.take(output_id)
         self.states = {key: value for key, value in self.states.items() if key[0] != path}
         self.paths.remove(path)
 
     def is_unknown(self, path: str, call: Callable[[], object]) -> bool:
-        """Whether there is no such namespace; then the call says so."""
+        """Check that a missing namespace raises; return whether it is missing."""
         if path in self.paths:
             return False
         with pytest.raises(UnknownNamespaceError):
@@ -93,7 +93,7 @@ class StoreMachine(RuleBasedStateMachine):
         return True
 
     def take(self, output_id: OutputId) -> tuple[float, dict[str, Any]]:
-        """A row that is there no more."""
+        """Remove a deleted row from the model."""
         del self.identities[output_id]
         return self.rows.pop(output_id)
 
@@ -102,7 +102,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(batch=st.lists(outputs, max_size=5), create=st.booleans())
     def append(self, batch: list[NewOutput], create: bool = False) -> None:
-        """All of it or, where a namespace is unknown or a uuid names another output, nothing."""
+        """All outputs, or none if a namespace is unknown or a uuid names another output."""
         used = {output.namespace for output in batch}
         made = [NamespaceRecord(path) for path in sorted(used)] if create else []
         expected = self.ids_of(batch)
@@ -123,16 +123,15 @@ class StoreMachine(RuleBasedStateMachine):
         for output_id, output in zip(ids, batch, strict=True):
             if output_id > self.last:
                 self.rows[output_id] = (self.clock.now, plain(output))
-                uuid = output.uuid or drawn_uuid(self.store.node_id, output_id)
+                uuid = output.uuid or generated_uuid(self.store.node_id, output_id)
                 self.identities[output_id] = uuid, output.session_id
                 self.last = output_id
 
     def ids_of(self, batch: list[NewOutput]) -> list[OutputId] | None:
-        """What an append of these has to return; None where a uuid names another output, or one that is to
-        be drawn."""
+        """Return the expected ids of an append; None if a uuid names another output or is reserved."""
         named = {(self.rows[i][1]["namespace"], uuid): i for i, (uuid, _) in self.identities.items()}
         contents = {i: output["token_ids"] for i, (_, output) in self.rows.items()}
-        coming = {drawn_uuid(self.store.node_id, self.last + n) for n in range(1, 10)}
+        coming = {generated_uuid(self.store.node_id, self.last + n) for n in range(1, 10)}
         ids = []
         last = self.last
         for output in batch:
@@ -153,12 +152,12 @@ class StoreMachine(RuleBasedStateMachine):
         return ids
 
     @rule(data=st.data(), namespace=st.sampled_from(PATHS), same=st.booleans())
-    def send_again_by_a_uuid_that_was_drawn(self, data: st.DataObject, namespace: str, same: bool) -> None:
-        """Of a row that is there, was forgotten, or is still to come; in its own namespace or another."""
+    def send_again_by_a_generated_uuid(self, data: st.DataObject, namespace: str, same: bool) -> None:
+        """An existing, forgotten or future row; in its own namespace or another."""
         output_id = data.draw(st.integers(1, self.last + 2))
         row = self.rows.get(output_id)
         tokens = row[1]["token_ids"] if row is not None and same else [77, 7]
-        uuid = drawn_uuid(self.store.node_id, output_id)
+        uuid = generated_uuid(self.store.node_id, output_id)
         self.append([make_output(tokens, namespace=namespace, uuid=uuid)])
 
     @rule(data=st.data())
@@ -166,8 +165,8 @@ class StoreMachine(RuleBasedStateMachine):
         output_id = data.draw(st.integers(1, self.last + 1))
         namespace = data.draw(st.sampled_from(PATHS))
         if output_id in self.rows and self.rows[output_id][1]["namespace"] == namespace:
-            gone = self.store.forget(namespace, output_id)
-            assert (gone.written_at, plain(gone.output)) == self.take(output_id)
+            deleted = self.store.forget(namespace, output_id)
+            assert (deleted.written_at, plain(deleted.output)) == self.take(output_id)
         else:
             with pytest.raises(UnknownOutputError):
                 self.store.forget(namespace, output_id)
@@ -178,8 +177,8 @@ class StoreMachine(RuleBasedStateMachine):
         if self.is_unknown(namespace, lambda: self.store.forget_many(namespace, ids)):
             return
         there = {i for i in ids if i in self.rows and self.rows[i][1]["namespace"] == namespace}
-        gone = self.store.forget_many(namespace, ids)
-        assert [(s.output_id, (s.written_at, plain(s.output))) for s in gone] == [
+        deleted = self.store.forget_many(namespace, ids)
+        assert [(s.output_id, (s.written_at, plain(s.output))) for s in deleted] == [
             (i, self.take(i)) for i in sorted(there)
         ]
 
@@ -209,28 +208,28 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(path=st.sampled_from([None, *PATHS]), data=st.data())
     def scan_while_it_changes(self, path: str | None, data: st.DataObject) -> None:
-        """Drawn half, then rows go and come, then the rest is drawn: still the first moment's rows."""
+        """A scan interrupted by deletions and appends yields the rows of its start."""
         if path is not None and self.is_unknown(path, lambda: list(self.store.scan(path))):
             return
         expected = [i for i in self.rows if path in (None, self.rows[i][1]["namespace"])]
-        kept = dict(self.rows)
+        snapshot = dict(self.rows)
         scan = self.store.scan(path)
         drawn: list[StoredOutput] = []
         for _ in range(data.draw(st.integers(1, 3))):
             drawn += [stored for stored in [next(scan, None)] if stored is not None]
         if expected and self.rows:
-            victim = data.draw(st.sampled_from(sorted(self.rows)))
-            self.store.forget(self.take(victim)[1]["namespace"], victim)
+            output_id = data.draw(st.sampled_from(sorted(self.rows)))
+            self.store.forget(self.take(output_id)[1]["namespace"], output_id)
         if data.draw(st.booleans()):
             self.delete_namespace(data.draw(st.sampled_from(sorted(self.paths or PATHS))))
         self.append(data.draw(st.lists(outputs, max_size=1)))
         drawn += scan
         assert [s.output_id for s in drawn] == expected
-        assert [(s.written_at, plain(s.output)) for s in drawn] == [kept[i] for i in expected]
+        assert [(s.written_at, plain(s.output)) for s in drawn] == [snapshot[i] for i in expected]
 
     @rule(path=st.sampled_from(PATHS), most=st.integers(1, 4))
     def seal(self, path: str, most: int) -> None:
-        """The oldest rows that no segment stands for, up to the next segment."""
+        """Seal the oldest rows that no segment covers, up to the next segment."""
         if self.is_unknown(path, lambda: self.store.segments(path)):
             return
         ours = [i for i in sorted(self.rows) if self.rows[i][1]["namespace"] == path]
@@ -294,7 +293,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert stats.last_lsn == self.last
 
     def identities_agree(self) -> None:
-        """Every row is found by its uuid, in its own namespace alone, and the incomplete ones by session."""
+        """Every row is found by its uuid, in its own namespace only, and incomplete ones by session."""
         written = {s.output_id: (s.output.uuid, s.output.session_id) for s in self.store.scan()}
         assert written == self.identities
         left: dict[str, list[IncompleteOutput]] = {session: [] for session in SESSIONS if session}

@@ -1,4 +1,4 @@
-"""Namespaces that go, and namespaces that come with their first output: both stores, and kills half way."""
+"""Deletion of namespaces and creation by the first output: both stores, and kills between transactions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from removal_child import OUTPUTS, OWN, fill_namespaces
 from store_testing import NS, make_output, plain_stored
-from support.forking import ForkServer
 
 from suffixsvc.errors import (
     InvalidInputError,
@@ -20,28 +19,28 @@ from suffixsvc.errors import (
     UnknownNamespaceError,
 )
 from suffixsvc.store import LmdbStore, MemoryStore
-from suffixsvc.store import records as r
 from suffixsvc.store.lmdb_store import MIN_LIMIT_BYTES
+from suffixsvc.store.records import output_records as r
 from suffixsvc.types import NamespaceRecord, Store
+from support.forking import ForkServer
 
 OTHER = "acme/other"
 
 
 def filled(store: Store) -> list[Any]:
-    """Two namespaces with everything a namespace can have; what must stay of them."""
+    """Fill two namespaces with every kind of record; return what must remain of the second."""
     fill_namespaces(store, NS, OTHER)
     return [plain_stored(stored) for stored in store.scan(OTHER)]
 
 
 def test_a_namespace_goes_with_everything_it_has(store: Store) -> None:
-    """Namespaces came and never went: each one that a caller mistyped, or opened once, stayed in the folder
-    and was loaded again at every start. ``delete_namespace`` takes its row, outputs, states and segments."""
-    kept = filled(store)
+    """``delete_namespace`` deletes the row, outputs, states and segments of a namespace."""
+    remaining = filled(store)
     before = store.stats()
     assert store.delete_namespace(NS) == OUTPUTS - 2
     store.check()
     assert store.namespaces() == [NamespaceRecord(OTHER, "xxh3:1")]
-    assert [plain_stored(stored) for stored in store.scan()] == kept
+    assert [plain_stored(stored) for stored in store.scan()] == remaining
     for call in (
         lambda: store.scan(NS),
         lambda: store.segments(NS),
@@ -58,7 +57,7 @@ def test_a_namespace_goes_with_everything_it_has(store: Store) -> None:
 
 
 def test_a_namespace_of_the_same_path_starts_empty(store: Store) -> None:
-    kept = filled(store)
+    remaining = filled(store)
     store.delete_namespace(NS)
     assert store.add_namespace(NamespaceRecord(NS, "xxh3:2")).tokenizer == "xxh3:2"
     assert list(store.scan(NS)) == []
@@ -67,7 +66,7 @@ def test_a_namespace_of_the_same_path_starts_empty(store: Store) -> None:
     assert store.get_state(NS, "mixer") is None
     last = store.stats().last_lsn
     assert store.append([make_output([1, 2])]).result() == [last + 1]
-    assert [plain_stored(stored) for stored in store.scan(OTHER)] == kept
+    assert [plain_stored(stored) for stored in store.scan(OTHER)] == remaining
     store.check()
 
 
@@ -81,20 +80,20 @@ def test_a_scan_that_began_before_sees_what_was_deleted(store: Store) -> None:
 
 
 def test_an_append_can_make_its_namespace(store: Store) -> None:
-    """A namespace that nobody wrote to needs no row: its first output brings it, in the same transaction."""
+    """The transaction of the first output creates its namespace."""
     record = NamespaceRecord(OTHER, "xxh3:1")
     assert store.append([make_output([1], namespace=OTHER)], [record]).result() == [1]
     assert store.namespaces() == [record, NamespaceRecord(NS)]
     assert store.append([make_output([2], namespace=OTHER)], [NamespaceRecord(OTHER)]).result() == [2]
     with pytest.raises(TokenizerMismatchError):
         store.append([make_output([2], namespace=OTHER)], [NamespaceRecord(OTHER, "xxh3:2")]).result()
-    # a tokenizer that was not known binds the namespace with the output
+    # an unknown tokenizer is filled in with the output
     store.append([make_output([1])], [NamespaceRecord(NS, "xxh3:3")]).result()
     assert store.namespaces()[1].tokenizer == "xxh3:3"
 
 
 def test_a_refused_append_leaves_no_namespace(store: Store) -> None:
-    """Whatever it is refused for. The store in memory kept the namespace where a uuid named two outputs."""
+    """For every reason. Regression: the memory store created the namespace if a uuid named two outputs."""
     missing = make_output([1], namespace="acme/never")
     future = store.append([make_output([1], namespace=OTHER), missing], [NamespaceRecord(OTHER, "t")])
     with pytest.raises(UnknownNamespaceError):
@@ -107,7 +106,7 @@ def test_a_refused_append_leaves_no_namespace(store: Store) -> None:
 
 
 def test_a_full_store_can_delete_a_namespace(tmp_path: Path) -> None:
-    """Deleting takes pages before it gives pages: slices, and a reserve that appends may not use."""
+    """Deletions need pages before they free pages: they use slices, and a reserve."""
     store = LmdbStore(tmp_path, limit_bytes=MIN_LIMIT_BYTES, sync=False)
     store.add_namespace(NamespaceRecord(NS))
     count = 0
@@ -123,9 +122,9 @@ def test_a_full_store_can_delete_a_namespace(tmp_path: Path) -> None:
 
 
 def test_while_it_goes_a_namespace_cannot_be_made_again(tmp_path: Path, monkeypatch: Any) -> None:
-    """Half deleted, a namespace takes nothing, and the next call, or the next open, goes on with it."""
+    """A partly deleted namespace accepts nothing; the next call or open continues the deletion."""
     store = LmdbStore(tmp_path)
-    kept = filled(store)
+    remaining = filled(store)
 
     def full(number: int, rows: int) -> Any:
         raise StoreFullError("no room")
@@ -147,7 +146,7 @@ def test_while_it_goes_a_namespace_cannot_be_made_again(tmp_path: Path, monkeypa
     assert store.delete_namespace(NS) == OUTPUTS - 2
     store.check()
     store.add_namespace(NamespaceRecord(NS))
-    assert [plain_stored(stored) for stored in store.scan()] == kept
+    assert [plain_stored(stored) for stored in store.scan()] == remaining
     store.close()
 
 
@@ -182,13 +181,13 @@ def fork_server() -> Iterator[ForkServer]:
 def test_an_open_finishes_a_deletion_that_a_kill_interrupted(
     fork_server: ForkServer, tmp_path: Path, point: str
 ) -> None:
-    """Killed in each transaction of a deletion in turn: the next open finds the whole namespace or nothing
-    of it, and the others as they were."""
-    untouched = gone = 0
+    """After a kill in any transaction of a deletion, the next open finds the whole namespace or nothing of
+    it, and the other namespace unchanged."""
+    untouched = deleted = 0
     for hits in range(1, 100):
         folder = tmp_path / str(hits)
         store = LmdbStore(folder, map_bytes_initial=1)
-        kept = filled(store)
+        remaining = filled(store)
         ours = [plain_stored(stored) for stored in store.scan(NS)]
         store.close()
         status = fork_server.run(
@@ -198,12 +197,12 @@ def test_an_open_finishes_a_deletion_that_a_kill_interrupted(
         store.check()
         left = {record.path for record in store.namespaces()}
         assert left in ({OTHER}, {NS, OTHER})
-        assert [plain_stored(stored) for stored in store.scan(OTHER)] == kept
+        assert [plain_stored(stored) for stored in store.scan(OTHER)] == remaining
         if NS in left:
             untouched += 1
             assert [plain_stored(stored) for stored in store.scan(NS)] == ours
         else:
-            gone += 1
+            deleted += 1
             store.add_namespace(NamespaceRecord(NS))
             assert list(store.scan(NS)) == []
             assert store.tombstones(NS) == {}
@@ -211,6 +210,6 @@ def test_an_open_finishes_a_deletion_that_a_kill_interrupted(
         store.close()
         if status != -signal.SIGKILL:
             break
-    assert gone > OUTPUTS // 256, "the deletion was not killed in the middle"
+    assert deleted > OUTPUTS // 256, "the deletion was not killed in the middle"
     assert untouched == (1 if point in ("begun", "written") else 0)
     assert OWN == NS

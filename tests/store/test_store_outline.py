@@ -1,4 +1,4 @@
-"""Outlines of what the log holds: enough to decide who is evicted, cheap to read."""
+"""Outlines of the log: rows without tokens, as needed for eviction."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from store_testing import NS, Clock, make_output
 
 from suffixsvc.errors import StoreClosedError, StoreCorruptError, UnknownNamespaceError
-from suffixsvc.store import lmdb_store
-from suffixsvc.store import records as r
+from suffixsvc.store import lmdb_reader
+from suffixsvc.store.records import output_records as r
 from suffixsvc.types import NamespaceRecord, OutputOutline, Store
 
 
@@ -29,8 +29,8 @@ def test_an_outline_is_what_was_stored_less_the_text(store: Store, clock: Clock)
 def test_an_outline_of_many_outputs_has_each_of_them_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is read in parts, and outputs come and go in between."""
-    monkeypatch.setattr(lmdb_store, "_OUTLINE_ROWS", 4)
+    """It is read in chunks, with appends and deletions in between."""
+    monkeypatch.setattr(lmdb_reader, "_OUTLINE_ROWS", 4)
     ids = store.append([make_output([n + 1]) for n in range(11)]).result()
     outline = store.outline(NS)
     seen = [next(outline).output_id for _ in range(5)]
@@ -50,7 +50,7 @@ def test_an_outline_needs_a_namespace_and_an_open_store(store: Store) -> None:
 
 
 def test_an_outline_of_a_damaged_record_is_refused_by_name() -> None:
-    """Only the header is looked at, but that is not trusted."""
+    """Only the header is read, and it is validated."""
     tail = np.arange(3, dtype=np.int32)
     good = r.encode_log(r.LogRecord(42, r.PayloadKey(7, bytes(16), 1), 5, 10**15, 60, True, True, tail, {}))
     assert r.outline_of(good, 42) == (5, 10**15, 60, True)

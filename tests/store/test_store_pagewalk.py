@@ -1,4 +1,4 @@
-"""The quick walk over a data file says yes to what is sound, and never where lmdb.verify finds a fault."""
+"""The fast page walk accepts the store's files, and no file in which lmdb.verify finds a fault."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import pytest
 from lmdb import verify as lmdb_verify
 from store_testing import NS, fill, golden_folder, make_output
 
-from suffixsvc.store import LmdbStore, pagewalk
+from suffixsvc.store import LmdbStore
+from suffixsvc.store.files import page_walk
 from suffixsvc.types import NamespaceRecord
 
 
 def faults(path: Path) -> list[str]:
-    """What lmdb.verify says."""
+    """Whether lmdb.verify finds no fault."""
     try:
         return list(lmdb_verify.verify(str(path), subdir=False))
     except (lmdb_verify.VerifyError, struct.error, IndexError) as error:
@@ -25,21 +26,21 @@ def faults(path: Path) -> list[str]:
 
 
 def worked_on(folder: Path, seed: int) -> Path:
-    """A store that saw appends of all sizes, deletions, growth, and free pages of every kind."""
+    """Make a file with appends of all sizes, deletions, growth, and free pages of every kind."""
     rng = random.Random(seed)
     store = LmdbStore(folder, map_bytes_initial=1, sync=False)
     for path in (NS, "b", "c/" + "d" * 150):
         store.add_namespace(NamespaceRecord(path))
-    kept: list[int] = []
+    ids: list[int] = []
     for _ in range(rng.randrange(5, 60)):
         sizes = [rng.choice([1, 30, 500, 505, 510, 3000, 40_000]) for _ in range(rng.randrange(1, 30))]
         more = [make_output([rng.randrange(9)] * n, namespace=rng.choice([NS, "b"])) for n in sizes]
-        kept += store.append(more).result()
+        ids += store.append(more).result()
         if rng.random() < 0.5:
-            gone = rng.sample(kept, len(kept) // 2)
+            deleted = rng.sample(ids, len(ids) // 2)
             for path in (NS, "b"):
-                store.forget_many(path, gone)
-            kept = sorted(set(kept) - set(gone))
+                store.forget_many(path, deleted)
+            ids = sorted(set(ids) - set(deleted))
         store.put_state(rng.choice([NS, "b"]), "s" * rng.randrange(1, 200), bytes(rng.randrange(9000)))
     ours = store.output_ids(NS, 1, 2**63)
     if ours:
@@ -50,24 +51,24 @@ def worked_on(folder: Path, seed: int) -> Path:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_file_of_ours_is_sound_at_a_glance(tmp_path: Path, seed: int) -> None:
-    """Or opening falls back to the slow walk, and nobody notices but those who wait."""
+def test_the_fast_walk_accepts_every_file_of_the_store(tmp_path: Path, seed: int) -> None:
+    """Otherwise an open would silently fall back to the slow walk."""
     path = worked_on(tmp_path, seed)
     assert faults(path) == []
-    assert pagewalk.is_sound(str(path))
+    assert page_walk.is_sound(str(path))
 
 
-def test_new_and_old_files_are_sound_at_a_glance(tmp_path: Path) -> None:
+def test_the_fast_walk_accepts_new_and_old_files(tmp_path: Path) -> None:
     LmdbStore(tmp_path / "new").close()
-    assert pagewalk.is_sound(str(tmp_path / "new" / "data.mdb"))
+    assert page_walk.is_sound(str(tmp_path / "new" / "data.mdb"))
     for version in ("v1", "v2"):
-        assert pagewalk.is_sound(str(golden_folder(version, tmp_path / version) / "data.mdb"))
+        assert page_walk.is_sound(str(golden_folder(version, tmp_path / version) / "data.mdb"))
 
 
 def test_what_lmdb_verify_finds_is_never_called_sound(tmp_path: Path) -> None:
     whole_path = worked_on(tmp_path / "whole", 3)
     with whole_path.open("rb") as file:
-        walk = pagewalk._Walk(file.fileno())
+        walk = page_walk._Walk(file.fileno())
         walk.check()
     whole = whole_path.read_bytes()[: len(walk._live) * 4096]
     seed = int(os.environ.get("PAGEWALK_SEED", random.randrange(2**32)))
@@ -90,7 +91,7 @@ def test_what_lmdb_verify_finds_is_never_called_sound(tmp_path: Path) -> None:
             raw[at] ^= rng.choice([1, 2, 0x80, rng.randrange(1, 256)])
         path.write_bytes(raw)
         wrong = faults(path)
-        sound = pagewalk.is_sound(str(path))
+        sound = page_walk.is_sound(str(path))
         assert not (wrong and sound), wrong[0]
         found += bool(wrong)
         doubted += not sound and not wrong
@@ -104,15 +105,15 @@ def test_cut_files_are_not_sound(tmp_path: Path, size: int) -> None:
     fill(tmp_path / "d")
     path = tmp_path / "d" / "data.mdb"
     os.truncate(path, size)
-    assert not pagewalk.is_sound(str(path))
+    assert not page_walk.is_sound(str(path))
 
 
 def test_databases_of_other_kinds_are_left_to_lmdb_verify(tmp_path: Path) -> None:
-    """With duplicates, say: sound, but nothing we make."""
+    """Such as those with duplicate keys: valid, but not used by the store."""
     with lmdb.open(str(tmp_path), max_dbs=2, lib_version=0) as env:
         database = env.open_db(b"d", dupsort=True)
         with env.begin(write=True) as txn:
             for value in (b"1", b"2"):
                 txn.put(b"k", value, db=database)
     assert faults(tmp_path / "data.mdb") == []
-    assert not pagewalk.is_sound(str(tmp_path / "data.mdb"))
+    assert not page_walk.is_sound(str(tmp_path / "data.mdb"))

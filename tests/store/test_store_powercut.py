@@ -1,8 +1,8 @@
-"""Power cuts: whatever was not synced is dropped, wholly or in parts, and no promise is broken.
+"""Power cuts: unsynced data is dropped, wholly or in part, and no acknowledged write may be lost.
 
-A preloaded recorder (powercut.c) writes down every write, sync and rename of a process that uses the
-store, between them its promises. From that journal the tests build what a disk would hold had the power
-failed at a given moment, and open it.
+A preloaded recorder (powercut.c) records every write, sync and rename of a process that uses the store, and
+its acknowledgements. From that journal the tests reconstruct the contents of the disk after a power cut at a
+given moment, and open the folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pytest
 from test_store_crash import Truth
 
 from suffixsvc.errors import StoreError
-from suffixsvc.store.meta_journal import JOURNAL_FILE
+from suffixsvc.store.files.meta_journal import JOURNAL_FILE
 
 pytestmark = pytest.mark.crash
 
@@ -42,7 +42,7 @@ class Record:
 
 @dataclass
 class File:
-    """What surely is on the disk, and what may or may not be."""
+    """Synced contents of a file, and writes that may or may not be on the disk."""
 
     durable: bytearray = field(default_factory=bytearray)
     pending: list[Record] = field(default_factory=list)
@@ -59,11 +59,11 @@ def apply(image: bytearray, record: Record) -> None:
 
 
 class Disk:
-    """A disk with a write cache: only what was synced is safe."""
+    """A disk with a write cache: only synced data is safe."""
 
     def __init__(self) -> None:
         self.files: dict[int, File] = {}
-        self.names: dict[str, int] = {}  # as the process sees them
+        self.names: dict[str, int] = {}  # as seen by the process
         self.durable_names: dict[str, int] = {}
 
     def see(self, record: Record) -> None:
@@ -85,13 +85,13 @@ class Disk:
             case "P":
                 here = record.data.decode()
                 names = {n: f for n, f in self.names.items() if os.path.dirname(n) == here}
-                gone = {n for n in self.durable_names if os.path.dirname(n) == here and n not in names}
+                removed = {n for n in self.durable_names if os.path.dirname(n) == here and n not in names}
                 self.durable_names.update(names)
-                for name in gone:
+                for name in removed:
                     del self.durable_names[name]
 
     def after_power_cut(self, root: str, into: Path, rng: random.Random | None) -> None:
-        """Write the files as the cut left them. With ``rng`` any part of the cache made it to the disk."""
+        """Write the files as after the cut. With ``rng`` a random part of the cache was written."""
         names = dict(self.durable_names)
         if rng is not None and rng.random() < 0.5:
             names = dict(self.names)
@@ -111,7 +111,7 @@ class Disk:
 
 
 def sectors(record: Record) -> Iterator[Record]:
-    """What a disk writes at once is a sector, whatever the write was."""
+    """Split a write into sectors, which a disk writes atomically."""
     if record.kind == "T":
         yield record
         return
@@ -145,7 +145,7 @@ def recorder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def record(recorder: Path, tmp_path: Path, seed: int, sync: str) -> tuple[str, list[Record]]:
-    """Run the child; the folder it wrote to and the journal."""
+    """Run the child; return its folder and the journal."""
     folder, journal = tmp_path / "recorded", tmp_path / "journal"
     subprocess.run(
         [sys.executable, str(HERE / "powercut_child.py"), str(folder), str(journal), str(seed), sync],
@@ -158,12 +158,12 @@ def record(recorder: Path, tmp_path: Path, seed: int, sync: str) -> tuple[str, l
 def cut_at(
     records: list[Record], root: str, moments: set[int], into: Path, rng: random.Random | None
 ) -> Iterator[tuple[int, Truth, Path]]:
-    """At each moment: its number, what had been promised, and the folder the power cut left."""
+    """Yield for each moment: its number, the acknowledgements so far, and the folder after a cut."""
     disk = Disk()
-    promises: list[str] = []
+    acknowledgements: list[str] = []
     for number, entry in enumerate(records, 1):
         if entry.kind == "A":
-            promises.append(entry.data.decode())
+            acknowledgements.append(entry.data.decode())
         else:
             disk.see(entry)
         if number in moments:
@@ -171,8 +171,8 @@ def cut_at(
             into.mkdir()
             disk.after_power_cut(root, into, rng)
             truth = Truth()
-            for line in promises:
-                truth.hear(line)
+            for line in acknowledgements:
+                truth.read_line(line)
             yield number, truth, into
 
 
@@ -183,12 +183,12 @@ def test_a_power_cut_at_any_moment_breaks_no_promise(recorder: Path, tmp_path: P
     rng = random.Random(seed)
     root, records = record(recorder, tmp_path, seed, "sync")
     kinds = [entry.kind for entry in records]
-    # the shim saw what it must see: data, metas through a synchronous descriptor, syncs, the rename
+    # the recorder must have seen data, meta pages through a synchronous descriptor, syncs, the rename
     assert min(kinds.count(kind) for kind in "WDSA") > 10
     assert {"T", "N", "R", "P"} <= set(kinds)
     moments = set(rng.sample(range(1, len(records) + 1), min(CUTS, len(records))))
     moments |= {n for n, kind in enumerate(kinds, 1) if kind in "RNPT"} | {len(records)}
-    promised = 0
+    acknowledged = 0
     for number, truth, folder in cut_at(
         records, root, moments, tmp_path / "cut", rng if cache == "partly-written" else None
     ):
@@ -197,12 +197,12 @@ def test_a_power_cut_at_any_moment_breaks_no_promise(recorder: Path, tmp_path: P
         except BaseException:
             print(f"power cut after record {number} of {len(records)}")
             raise
-        promised = max(promised, len(truth.promised))
-    assert promised > 20
+        acknowledged = max(acknowledged, len(truth.acknowledged))
+    assert acknowledged > 20
 
 
 def test_the_power_cut_is_a_real_one(recorder: Path, tmp_path: Path) -> None:
-    """Without syncing the same cuts do lose what was promised: these tests can fail."""
+    """Without syncs the same cuts lose acknowledged writes: the tests can fail."""
     root, records = record(recorder, tmp_path, 1, "nosync")
     broken = 0
     moments = {n for n, entry in enumerate(records, 1) if entry.kind == "A" and entry.data[:1] == b"="}

@@ -1,4 +1,4 @@
-"""The bytes on disk: golden files, round trips, and that no damage goes unseen."""
+"""Records: golden files, round trips, and detection of all damage."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from store_testing import Clock, golden_folder, make_output, plain_stored
 
 from suffixsvc.errors import StoreCorruptError
 from suffixsvc.store import LmdbStore
-from suffixsvc.store import records as r
-from suffixsvc.store.framing import seal
+from suffixsvc.store.records import output_records as r
+from suffixsvc.store.records import state_records
+from suffixsvc.store.records.framing import append_checksum
 from suffixsvc.types import NamespaceRecord
 
 GOLDEN = GOLDEN_FOLDERS / "v1"
@@ -47,7 +48,7 @@ PAYLOAD = r.Payload(ids(0, 1, 2, 151_935, 2**31 - 1), (2, 3))
 NAMESPACE = r.NamespaceRow(7, "acme/qwen2.5-coder/sql-agent", "xxh3:0123456789abcdef")
 COUNTERS = r.Counters(last_lsn=42, last_namespace_id=7, outputs=3, payloads=2, tokens=15, txn=9)
 
-#: name -> (the bytes, how to read them back)
+#: name -> (encoded record, its decoder)
 RECORDS: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
     "schema": (r.encode_schema(1, 1_700_000_000_250_000), r.decode_schema),
     "counters": (r.encode_counters(COUNTERS), r.decode_counters),
@@ -56,17 +57,20 @@ RECORDS: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
         lambda raw: r.decode_namespace(raw, NAMESPACE.path.encode()),
     ),
     "log": (r.encode_log(LOG), lambda raw: r.decode_log(raw, 42)),
-    "payload": (r.encode_payload(KEY, PAYLOAD), lambda raw: r.decode_payload(raw, KEY)),
+    "payload": (
+        r.encode_payload(KEY, len(PAYLOAD.token_ids), PAYLOAD.content()),
+        lambda raw: r.decode_payload(raw, KEY),
+    ),
     "refs": (r.encode_refs(KEY, 3), lambda raw: r.decode_refs(raw, KEY)),
     "state": (
-        r.encode_state(7, "mixer", b"\x00weights\xff"),
-        lambda raw: r.decode_state(raw, r.state_key(7, "mixer")),
+        state_records.encode_state(7, "mixer", b"\x00weights\xff"),
+        lambda raw: state_records.decode_state(raw, state_records.state_key(7, "mixer")),
     ),
     "log_key": (r.log_key(42), bytes),
     "by_namespace_key": (r.namespace_row_key(7, 42), bytes),
     "expiry_key": (r.expiry_key(1_700_003_600_250_000, 42), bytes),
     "payload_key": (r.payload_key(KEY), bytes),
-    "state_key": (r.state_key(7, "mixer"), bytes),
+    "state_key": (state_records.state_key(7, "mixer"), bytes),
     "content_hash": (r.content_hash(PAYLOAD.content()), bytes),
 }
 SEALED = [
@@ -136,12 +140,18 @@ def test_an_error_names_the_record_and_the_remedy(name: str) -> None:
         (lambda: r.decode_payload(RECORDS["payload"][0], r.PayloadKey(8, DIGEST, 1)), "payload"),
         (lambda: r.decode_refs(RECORDS["refs"][0], r.PayloadKey(7, DIGEST, 0)), "payload"),
         (lambda: r.decode_namespace(RECORDS["namespace"][0], b"other"), "path"),
-        (lambda: r.decode_state(RECORDS["state"][0], r.state_key(8, "mixer")), "namespace"),
-        (lambda: r.decode_state(RECORDS["state"][0], r.state_key(7, "tables")), "name"),
+        (
+            lambda: state_records.decode_state(RECORDS["state"][0], state_records.state_key(8, "mixer")),
+            "namespace",
+        ),
+        (
+            lambda: state_records.decode_state(RECORDS["state"][0], state_records.state_key(7, "tables")),
+            "name",
+        ),
     ],
 )
 def test_a_record_under_another_key_is_noticed(decode: Callable[[], Any], why: str) -> None:
-    """A whole, valid record in the wrong place is damage too."""
+    """A valid record under a wrong key is damage, too."""
     with pytest.raises(StoreCorruptError, match=why):
         decode()
 
@@ -154,15 +164,15 @@ def test_garbage_never_decodes(raw: bytes) -> None:
 
 
 @given(st.data())
-def test_resealed_garbage_never_crashes_a_decoder(data: st.DataObject) -> None:
-    """With a valid checksum on top of nonsense, lengths are still not believed."""
+def test_garbage_with_a_valid_checksum_never_crashes_a_decoder(data: st.DataObject) -> None:
+    """Lengths are validated also if the checksum is valid."""
     name = data.draw(st.sampled_from(SEALED))
     raw, decode = RECORDS[name]
     body = bytearray(raw[:-8])
     for at in data.draw(st.lists(st.integers(6, len(body) - 1), min_size=1, max_size=8)):
         body[at] = data.draw(st.integers(0, 255))
     with contextlib.suppress(StoreCorruptError):
-        decode(seal(bytes(body)))
+        decode(append_checksum(bytes(body)))
 
 
 tokens = st.integers(0, 2**31 - 1)
@@ -195,7 +205,7 @@ def test_log_records_round_trip(record: r.LogRecord) -> None:
 def test_payloads_round_trip(runs: list[list[int]]) -> None:
     payload = r.Payload(ids(*itertools.chain(*runs)), tuple(map(len, runs)))
     key = r.PayloadKey(1, r.content_hash(payload.content()), 0)
-    back = r.decode_payload(r.encode_payload(key, payload), key)
+    back = r.decode_payload(r.encode_payload(key, len(payload.token_ids), payload.content()), key)
     assert back.content() == payload.content()
     assert not back.token_ids.flags.writeable
 
@@ -213,7 +223,7 @@ def test_the_worked_example_of_the_documentation_is_the_golden_file() -> None:
 
 
 def fill_golden_folder(folder: Path) -> list[Any]:
-    """What the golden folder holds."""
+    """Rows of the golden folder."""
     clock = Clock()
     store = LmdbStore(folder, clock=clock, map_bytes_initial=256 << 10)
     store.add_namespace(NamespaceRecord("acme/a", "xxh3:0123456789abcdef"))
@@ -231,7 +241,7 @@ def fill_golden_folder(folder: Path) -> list[Any]:
 
 
 def test_a_folder_written_by_schema_1_opens(tmp_path: Path) -> None:
-    """The whole file as the first release wrote it, not only single records."""
+    """A whole data file of the first release."""
     expected = fill_golden_folder(tmp_path / "now")
     store = LmdbStore(golden_folder("v1", tmp_path / "old"))
     assert [plain_stored(stored) for stored in store.scan()] == expected
@@ -242,7 +252,7 @@ def test_a_folder_written_by_schema_1_opens(tmp_path: Path) -> None:
     store.close()
 
 
-if __name__ == "__main__":  # writes the golden files of records; data.mdb.gz is of a release that is gone
+if __name__ == "__main__":  # writes the golden files of records; data.mdb.gz is of an old release
     GOLDEN.mkdir(parents=True, exist_ok=True)
     for record_name, (record_bytes, _) in RECORDS.items():
         rows_of_16 = [record_bytes[at : at + 16].hex(" ", 4) for at in range(0, len(record_bytes), 16)]

@@ -1,4 +1,4 @@
-"""Processes are killed with SIGKILL while their store recovers from a disk that failed."""
+"""Processes are killed with SIGKILL while their store recovers from I/O errors."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 from ioerror_child import FOR_EVER
 from store_testing import NS, make_output
-from support.forking import ForkServer
 
 from suffixsvc.store import LmdbStore
-from suffixsvc.store.meta_journal import JOURNAL_FILE
+from suffixsvc.store.files.meta_journal import JOURNAL_FILE
+from support.forking import ForkServer
 
 pytestmark = pytest.mark.crash
 
 HERE = Path(__file__).parent
 KINDS = {"data": 1, "sync": 2, "meta": 4, "meta-written": 8, "all": 7, "all-written": 11}
-#: kinds of failing calls, how many fail, and the points that a life with them passes
+#: kinds of failing calls, how many fail, and the points that the process passes
 RECOVERY = ["commit-failed", "reopen-restored", "reopened"]
 LIVES = [(kind, 1, point) for kind in KINDS for point in RECOVERY]
 KINDS |= {"meta-stuck": 4 | 16, "meta-written-stuck": 8 | 16}
@@ -43,7 +43,7 @@ def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer
 
 
 class Truth:
-    """What the victims of one folder told their callers."""
+    """Acknowledged and refused appends of the killed processes of one folder."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[int, int] = {}  # content -> id
@@ -51,7 +51,7 @@ class Truth:
         self.under_way = 0
         self.killed_at = ""
 
-    def hear(self, line: str) -> None:
+    def read_line(self, line: str) -> None:
         kind, *words = line.split()
         if kind == "+":
             self.under_way = int(words[0])
@@ -64,10 +64,10 @@ class Truth:
         elif kind == "!":
             self.killed_at = words[0]
         else:
-            raise AssertionError(f"victim said {line!r}")
+            raise AssertionError(f"unexpected line {line!r}")
 
     def compare(self, folder: Path) -> None:
-        """The folder opens; it holds what was acknowledged and nothing that was refused."""
+        """Check that the folder opens and holds the acknowledged appends and none of the refused ones."""
         store = LmdbStore(folder)
         try:
             store.check()
@@ -75,7 +75,7 @@ class Truth:
             there = found.pop(self.under_way, None)
             assert found == self.acknowledged
             assert not found.keys() & self.refused
-            if there is not None:  # it is there now, so it stays
+            if there is not None:  # once seen, it must stay
                 self.acknowledged[self.under_way] = there
             (new,) = store.append([make_output([10**6] * 3)]).result(60)
             store.forget(NS, new)
@@ -84,20 +84,19 @@ class Truth:
 
 
 @pytest.mark.parametrize(("kind", "count", "point"), LIVES)
-def test_a_kill_while_a_failed_commit_is_taken_back(
+def test_a_kill_while_a_failed_commit_is_rolled_back(
     fork_server: ForkServer, tmp_path: Path, kind: str, count: int, point: str
 ) -> None:
-    """LMDB, when it could not write its meta page, puts back the old transaction's number and leaves the new
-    transaction's trees beside it. The store restored the page; a process that was killed before it could, or
-    whose disk went on failing until its end, left a folder that every later open refused as damaged. And
-    where the page had been written, what a caller was told is not kept was there after the kill.
+    """If LMDB cannot write its meta page, it restores the old transaction number and leaves the roots of the
+    new transaction next to it. Regression: a process that was killed before the store restored the page, or
+    whose disk failed until its end, left a folder that later opens refused as damaged, or with refused
+    outputs in it.
 
-    Now the page to restore is in a journal beside the file before the commit begins, and an open restores it:
-    what was acknowledged is there, what was refused is not.
+    The page is in the journal before the commit begins, and an open restores it.
     """
     truth = Truth()
     folder = tmp_path / "data"
-    for _ in range(2):  # the second life begins where the first one ended
+    for _ in range(2):  # the second process continues in the same folder
         live_and_die(fork_server, truth, folder, kind, count, point)
         truth.compare(folder)
 
@@ -107,16 +106,16 @@ def live_and_die(
 ) -> None:
     truth.killed_at = ""
     order = {"folder": str(folder), "kinds": KINDS[kind], "count": count, "point": point, "hits": 1}
-    status = fork_server.run(order, truth.hear, None)
+    status = fork_server.run(order, truth.read_line, None)
     assert status == -signal.SIGKILL
     assert truth.killed_at == point
 
 
 @pytest.mark.parametrize(("kind", "point"), [("meta", "commit-failed"), ("meta-written-stuck", "refused")])
-def test_a_kill_while_an_open_takes_a_commit_back(
+def test_a_kill_while_an_open_rolls_a_commit_back(
     fork_server: ForkServer, tmp_path: Path, kind: str, point: str
 ) -> None:
-    """Killed again when the page is back and the journal does not say so yet: the next open finds it."""
+    """Killed again after the page was restored and before the journal was cleared."""
     truth = Truth()
     folder = tmp_path / "data"
     live_and_die(fork_server, truth, folder, kind, FOR_EVER, point)
@@ -128,12 +127,12 @@ def test_a_kill_while_an_open_takes_a_commit_back(
 def test_a_close_on_a_disk_that_fails_leaves_a_folder_that_opens(
     fork_server: ForkServer, tmp_path: Path, kind: str
 ) -> None:
-    """No kill at all: the service was stopped in an orderly way while its disk failed, and did not start
-    again, because the meta page was as LMDB had left it."""
+    """Regression: a service that was closed while its disk failed did not start again, because of the meta
+    page that LMDB had left."""
     truth = Truth()
     folder = tmp_path / "data"
     order = {"folder": str(folder), "kinds": KINDS[kind], "count": FOR_EVER, "point": "closed", "hits": 1}
-    fork_server.run(order, truth.hear, None)
+    fork_server.run(order, truth.read_line, None)
     assert truth.killed_at == "closed"
     assert truth.refused
     truth.compare(folder)

@@ -1,4 +1,4 @@
-"""Loads of several transactions: failures between two slices, and what a load left that a kill ended."""
+"""Appends of several transactions: failures between slices, and undo after a kill."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from typing import Any
 
 import pytest
 from store_testing import NS, make_output, until_it_works
-from support.small_disk import files_up_to
 
 from suffixsvc.errors import StoreError, StoreFullError
-from suffixsvc.store import LmdbStore, committer, environment, operations, tables, writer
-from suffixsvc.store.identity import note_pending
+from suffixsvc.store import LmdbStore, writer
 from suffixsvc.store.lmdb_store import MIN_LIMIT_BYTES
-from suffixsvc.store.operations import SLICE_ROWS, Operation
+from suffixsvc.store.transactions import committer, environment, operations, write_view
+from suffixsvc.store.transactions.identity import put_pending
+from suffixsvc.store.transactions.operations import SLICE_ROWS, Operation
 from suffixsvc.types import NamespaceRecord
+from support.small_disk import files_up_to
 
-#: what appends may fill; the rest is kept back for what makes room
+#: bytes that appends may fill; the rest is reserved for deletions
 _ROOM = MIN_LIMIT_BYTES - (256 << 10)
 LOAD = [make_output([n], uuid=(n + 1).to_bytes(16, "big")) for n in range(3 * SLICE_ROWS)]
 
@@ -35,11 +36,11 @@ def no_descriptors(*_: object) -> bool:
 def test_a_load_goes_on_where_the_look_for_room_after_a_slice_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a commit the writer looks whether a store that was full has room again. When that failed, the
-    load whose slice had just been committed was refused for it, although it stood in the queue for its next
-    slice; the writer then met a future that was done, and its defect counter rose.
+    """After a commit the writer probes whether a full store has room again. Regression: an error of the probe
+    failed the load whose slice had just been committed, although its next slice was queued, and counted as a
+    defect.
 
-    Now a failure to look belongs to no operation: the load is kept whole, and the store looks again later.
+    An error of the probe belongs to no operation: the load continues, and the probe is repeated later.
     """
     extend = environment.datafile.extend
     full = [True]
@@ -60,7 +61,7 @@ def test_a_load_goes_on_where_the_look_for_room_after_a_slice_fails(
         assert isinstance(store.failure(), StoreFullError)
         with monkeypatch.context() as inner:
             inner.setattr(committer.Committer, "has_room", no_descriptors)
-            store.barrier()  # no look is under way
+            store.barrier()  # no probe is running
             full.clear()
             before = store.stats().outputs
             ids = store.append(LOAD).result(60)
@@ -74,10 +75,10 @@ def test_a_load_goes_on_where_the_look_for_room_after_a_slice_fails(
     store.close()
 
 
-def test_a_look_for_room_that_fails_is_repeated_ever_more_rarely(
+def test_a_failing_probe_for_room_is_repeated_with_backoff(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was repeated at once, and took a whole core for as long as it failed."""
+    """Regression: it was repeated at once, and occupied a core."""
     store = LmdbStore(tmp_path, limit_bytes=MIN_LIMIT_BYTES, sync=False)
     store.add_namespace(NamespaceRecord(NS))
     tokens = 2000
@@ -96,25 +97,25 @@ def test_a_look_for_room_that_fails_is_repeated_ever_more_rarely(
         while len(looked) < 4:
             assert time.monotonic() < deadline
             time.sleep(0.005)
-        # each pause is at least as long as the first one; more where the machine is busy
-        assert min(b - a for a, b in itertools.pairwise(looked)) > (committer.FIRST_PAUSE_SECONDS / 2)
+        # each delay is at least as long as the first one; longer on a busy machine
+        assert min(b - a for a, b in itertools.pairwise(looked)) > (committer.INITIAL_BACKOFF_SECONDS / 2)
     assert store.stats().defects == 0
     store.close()
 
 
 def test_a_defect_after_a_slice_is_one_defect(tmp_path: Path) -> None:
-    """An exception of no foreseen kind after the commit of a slice: the load is refused and taken back, and
-    the writer does not stumble over the slice that waited for its turn."""
+    """An unexpected exception after the commit of a slice: the load fails and is undone, its queued slice
+    is skipped, and it counts as one defect."""
     bad = ["now"]
     store = LmdbStore(tmp_path)
     store.add_namespace(NamespaceRecord(NS))
 
-    def hook(point: str) -> None:
+    def sync_point(point: str) -> None:
         if point == "acknowledged" and bad:
             bad.clear()
             raise RuntimeError("of no foreseen kind")
 
-    store._writer.set_hook(hook)
+    store._writer.set_sync_point(sync_point)
     load = store.append(LOAD)
     with pytest.raises(RuntimeError, match="foreseen"):
         load.result(60)
@@ -128,11 +129,11 @@ def test_a_defect_after_a_slice_is_one_defect(tmp_path: Path) -> None:
 def test_a_load_is_refused_where_nothing_can_be_taken_back_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second slice of a load failed; to delete the first one there was no room; and the transaction that
-    makes freed pages usable failed as well, as it does on a disk that fails. That last error left the writer
-    before the load was refused: nobody heard of it, and wait_for_writes waited for ever.
+    """Regression: the second slice of a load failed, there was no room to delete the first one, and the
+    transaction that makes freed pages usable failed, too. That error left the writer before the load was
+    failed, so that its future was never resolved.
 
-    Now whatever fails there is tried again later, and the load is refused at once. It is owed once.
+    The load fails at once, and its undo is retried later, once.
     """
     store = LmdbStore(tmp_path)
     store.add_namespace(NamespaceRecord(NS))
@@ -147,9 +148,9 @@ def test_a_load_is_refused_where_nothing_can_be_taken_back_at_all(
 
     def failing(self: writer.Writer, batch: list[Operation[Any]], cap: int) -> None:
         if isinstance(getattr(batch[0].apply, "__self__", None), operations.Undo):
-            self._freed = True  # as after a commit that deletes
-            raise writer._NoRoom("no page is free")
-        if batch[0].apply is tables.WriteView.touch:
+            self._freed = True  # as after a deletion
+            raise writer._OutOfSpace("no page is free")
+        if batch[0].apply is write_view.WriteView.touch:
             raise StoreError("the file system refused extending data.mdb")
         attempt(self, batch, cap)
 
@@ -158,7 +159,7 @@ def test_a_load_is_refused_where_nothing_can_be_taken_back_at_all(
         patch.setattr(writer.Writer, "_attempt_within", failing)
         with pytest.raises(StoreError, match="second slice"):
             store.append(LOAD).result(60)
-        assert len(store._writer._owed) == 1
+        assert len(store._writer._undos) == 1
         assert store.failure() is not None
         assert store.stats().defects == 0
     until_it_works(store)
@@ -168,11 +169,11 @@ def test_a_load_is_refused_where_nothing_can_be_taken_back_at_all(
 
 
 def test_a_folder_opens_where_an_unfinished_load_cannot_be_taken_back_yet(tmp_path: Path) -> None:
-    """A kill ended a load, and the disk ran full: to delete takes pages before it gives pages. The folder
-    could not be opened at all any more, so that nobody could read it or make room in it.
+    """Regression: a folder with an interrupted load could not be opened on a full disk, because the undo
+    needs pages.
 
-    Now it opens. What the load left is still to be taken back, which refuses appends and which health names;
-    forgetting makes room, and then it goes by itself.
+    It opens. The pending undo fails appends and is reported by health; deletions free space, and then it
+    succeeds.
     """
     code = (
         f"import sys; sys.path[:0] = {sys.path!r}; "
@@ -187,7 +188,7 @@ def test_a_folder_opens_where_an_unfinished_load_cannot_be_taken_back_yet(tmp_pa
         with pytest.raises(StoreError):
             store.append([make_output([7], uuid=LOAD[0].uuid)]).result(60)
         store.close()
-    store = LmdbStore(tmp_path, limit_bytes=MIN_LIMIT_BYTES, sync=False)  # now the reserve can be used
+    store = LmdbStore(tmp_path, limit_bytes=MIN_LIMIT_BYTES, sync=False)  # the reserve can be used
     assert not set(range(2, 22)) & {stored.output_id for stored in store.scan()}
     store.forget(NS, 1)
     until_it_works(store)
@@ -197,7 +198,7 @@ def test_a_folder_opens_where_an_unfinished_load_cannot_be_taken_back_yet(tmp_pa
 
 
 def killed_child(folder: str) -> None:
-    """In a process of its own: outputs 2 .. 21 are of a load that is not finished; no page is free."""
+    """Child process: outputs 2 .. 21 belong to an unfinished load; no page is free."""
     with files_up_to(_ROOM):
         store = LmdbStore(folder, limit_bytes=MIN_LIMIT_BYTES, sync=False)
         store.add_namespace(NamespaceRecord(NS))
@@ -205,7 +206,7 @@ def killed_child(folder: str) -> None:
         more = {"session_id": "s", "incomplete": True, "ttl_seconds": 10**6}  # an entry in every database
         left = store.append([make_output([n], uuid=LOAD[n].uuid, **more) for n in range(20)]).result()
         unfinished = [(left[0], left[-1])]
-        store._writer.call(Operation(lambda view: note_pending(view, left[0], unfinished)))
+        store._writer.call(Operation(lambda view: put_pending(view, left[0], unfinished)))
         for tokens in (2000, 500, 1):
             while store.append([make_output(range(tokens))]).exception() is None:
                 pass

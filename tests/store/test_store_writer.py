@@ -1,4 +1,4 @@
-"""The writer thread: group commit, failures half way, hash collisions, growth of the map."""
+"""The writer thread: group commit, failing operations, hash collisions, growth of the map, bulk loads."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ import pytest
 from store_testing import NS, make_output, plain
 
 from suffixsvc.errors import StoreClosedError, StoreError, StoreFullError, UnknownNamespaceError
-from suffixsvc.store import LmdbStore, committer, validation
-from suffixsvc.store.operations import SLICE_BYTES, SLICE_ROWS, Operation
-from suffixsvc.store.snapshot import Snapshot
-from suffixsvc.store.tables import WriteView
+from suffixsvc.runtime.sync_points import with_sync_points
+from suffixsvc.store import LmdbStore
+from suffixsvc.store.records import validation
+from suffixsvc.store.transactions import committer
+from suffixsvc.store.transactions.operations import SLICE_BYTES, SLICE_ROWS, Operation
+from suffixsvc.store.transactions.snapshot import Snapshot
+from suffixsvc.store.transactions.write_view import WriteView
 from suffixsvc.types import NamespaceRecord, StoredOutput
 
 
 class Points:
-    """A crash hook that counts, and that can hold the writer at a point."""
+    """A sync point that counts, and that can hold the writer at a point."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -42,7 +45,7 @@ def points() -> Points:
 
 @pytest.fixture
 def store(tmp_path: Path, points: Points) -> Iterator[LmdbStore]:
-    opened = LmdbStore(tmp_path / "data", crash_hook=points)
+    opened = with_sync_points(LmdbStore, points)(tmp_path / "data")
     opened.add_namespace(NamespaceRecord(NS))
     yield opened
     opened.close()
@@ -51,8 +54,8 @@ def store(tmp_path: Path, points: Points) -> Iterator[LmdbStore]:
     reopened.close()
 
 
-def held_while(store: LmdbStore, points: Points) -> Future[list[int]]:
-    """Keep the writer busy with one append, so that what follows has to queue."""
+def hold_writer(store: LmdbStore, points: Points) -> Future[list[int]]:
+    """Hold the writer in one append, so that later operations queue."""
     points.hold_at = "begun"
     first = store.append([make_output([1])])
     assert points.held.wait(300)
@@ -62,7 +65,7 @@ def held_while(store: LmdbStore, points: Points) -> Future[list[int]]:
 
 
 def test_what_waits_shares_one_commit(store: LmdbStore, points: Points) -> None:
-    first = held_while(store, points)
+    first = hold_writer(store, points)
     rest = [store.append([make_output([i])]) for i in range(50)]
     points.go.set()
     assert first.result() == [1]
@@ -70,8 +73,8 @@ def test_what_waits_shares_one_commit(store: LmdbStore, points: Points) -> None:
     assert points.seen.count("begun") == 1  # fifty appends, one transaction
 
 
-def test_one_refusal_in_a_shared_commit_is_its_own(store: LmdbStore, points: Points) -> None:
-    held_while(store, points)
+def test_a_refused_append_in_a_shared_commit_fails_alone(store: LmdbStore, points: Points) -> None:
+    hold_writer(store, points)
     futures = [store.append([make_output([i], namespace="nowhere" if i == 1 else NS)]) for i in range(3)]
     points.go.set()
     assert futures[0].result() == [2]
@@ -83,7 +86,7 @@ def test_one_refusal_in_a_shared_commit_is_its_own(store: LmdbStore, points: Poi
 def test_a_failure_half_way_takes_nothing_else_with_it(
     store: LmdbStore, points: Points, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An operation that dies after its first write is undone; its neighbours are not."""
+    """An operation that fails after its first write is undone; others of the batch are not."""
     intern = WriteView._intern
 
     def failing(self: WriteView, cursor: Any, namespace_id: int, output: Any) -> Any:
@@ -93,7 +96,7 @@ def test_a_failure_half_way_takes_nothing_else_with_it(
         return result
 
     monkeypatch.setattr(WriteView, "_intern", failing)
-    held_while(store, points)
+    hold_writer(store, points)
     futures = [store.append([make_output([7]), make_output([i])]) for i in (1, 666, 2)]
     points.go.set()
     assert futures[0].result() == [2, 3]
@@ -105,7 +108,7 @@ def test_a_failure_half_way_takes_nothing_else_with_it(
 
 
 def test_a_cancelled_append_is_not_written(store: LmdbStore, points: Points) -> None:
-    held_while(store, points)
+    hold_writer(store, points)
     unwanted, wanted = store.append([make_output([8])]), store.append([make_output([9])])
     assert unwanted.cancel()
     points.go.set()
@@ -116,9 +119,9 @@ def test_a_cancelled_append_is_not_written(store: LmdbStore, points: Points) -> 
 
 
 def test_close_finishes_what_was_queued(tmp_path: Path, points: Points) -> None:
-    store = LmdbStore(tmp_path, crash_hook=points)
+    store = with_sync_points(LmdbStore, points)(tmp_path)
     store.add_namespace(NamespaceRecord(NS))
-    held_while(store, points)
+    hold_writer(store, points)
     futures = [store.append([make_output([i])]) for i in range(5)]
     threading.Timer(0.05, points.go.set).start()
     store.close()
@@ -137,7 +140,7 @@ def test_waiting_inside_a_callback_is_refused_instead_of_hanging(store: LmdbStor
             except StoreError as e:
                 errors.append(e)
 
-    future = held_while(store, points)
+    future = hold_writer(store, points)
     future.add_done_callback(callback)
     points.go.set()
     store.append([make_output()]).result()
@@ -148,8 +151,8 @@ def test_waiting_inside_a_callback_is_refused_instead_of_hanging(store: LmdbStor
 def test_a_reader_between_a_commit_and_its_snapshot_waits(
     store: LmdbStore, points: Points, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LMDB shows a commit a moment before the store knows the namespaces it added; a reader that came in
-    that moment would take a good row for a damaged one."""
+    """LMDB shows a commit before the store has the namespaces that it added; a reader at that moment would
+    report a valid row as damaged."""
     held, go = threading.Semaphore(0), threading.Semaphore(0)
 
     def slow(*fields: Any) -> Snapshot:
@@ -157,7 +160,7 @@ def test_a_reader_between_a_commit_and_its_snapshot_waits(
         assert go.acquire(timeout=300)
         return Snapshot(*fields)
 
-    held_while(store, points)
+    hold_writer(store, points)
     record = NamespaceRecord("new")
     store._writer.submit(Operation(lambda view: view.add_namespace(record)))
     added = store.append([make_output([2], namespace="new")])
@@ -179,11 +182,11 @@ def test_a_reader_between_a_commit_and_its_snapshot_waits(
 def test_colliding_hashes_keep_their_contents_apart(
     store: LmdbStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Equal hashes of different contents, made on purpose, must never mix two outputs up."""
+    """Different contents with equal hashes must remain separate."""
     monkeypatch.setattr(validation, "content_hash", lambda content: b"same" * 4)
     outputs = [make_output([i]) for i in (1, 2, 3)]
     assert store.append(outputs).result() == [1, 2, 3]
-    store.forget(NS, 1)  # leaves a hole in front of the others
+    store.forget(NS, 1)  # leaves a free slot before the others
     assert store.append([outputs[2], outputs[1], make_output([4]), make_output([5])]).result() == [4, 5, 6, 7]
     assert [s.output.token_ids.tolist() for s in store.scan()] == [[2], [3], [3], [2], [4], [5]]
     assert store.stats().payloads == 4
@@ -193,7 +196,7 @@ def test_colliding_hashes_keep_their_contents_apart(
 
 
 def test_the_map_grows_under_readers_and_writers(tmp_path: Path) -> None:
-    """Remapping while other threads read: nobody sees a wrong byte, nobody waits for ever."""
+    """Remapping while other threads read: all reads are correct and complete."""
     store = LmdbStore(tmp_path, map_bytes_initial=1, sync=False)
     store.add_namespace(NamespaceRecord(NS))
     store.append([make_output([1] * 100)]).result()
@@ -206,7 +209,7 @@ def test_the_map_grows_under_readers_and_writers(tmp_path: Path) -> None:
                 assert store.get(1).output.token_ids.tolist() == [1] * 100
                 for stored in store.scan():
                     assert len(stored.output.token_ids) in (100, 20_000)
-        except BaseException as e:  # handed to the main thread
+        except BaseException as e:  # raised in the main thread
             errors.append(e)
 
     threads = [threading.Thread(target=read) for _ in range(3)]
@@ -248,13 +251,13 @@ def test_an_output_larger_than_the_map_fits_after_growth(tmp_path: Path) -> None
     store.close()
 
 
-# --- turns -------------------------------------------------------------------------------------------
+# --- bulk loads -------------------------------------------------------------------------------------------
 
 
 def test_a_close_waits_for_one_bounded_bulk_transaction(store: LmdbStore, points: Points) -> None:
-    """A bulk load of 100,000 outputs was one transaction of 8.6 s, and every close waited for its end. It is
-    split now, and whatever is no bulk load has every second turn."""
-    held_while(store, points)
+    """A bulk load of 100,000 outputs in one transaction took 8.6 s, and every close waited for it. It is
+    split, and its slices alternate with other operations."""
+    hold_writer(store, points)
     bulk = store.append([make_output([i]) for i in range(10 * SLICE_ROWS)])
     another = store.append([make_output([i]) for i in range(10 * SLICE_ROWS)])
     closes = [store.append([make_output([7])]) for _ in range(3)]
@@ -285,7 +288,7 @@ def test_bulk_transactions_are_bounded_in_bytes(store: LmdbStore, points: Points
 def test_a_bulk_load_that_fails_half_way_leaves_nothing(
     store: LmdbStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All or none, also over many transactions: what the first ones wrote is taken back."""
+    """All or none, also over several transactions: the rows of the first ones are deleted."""
     append = WriteView.append
     calls = []
 
@@ -309,23 +312,21 @@ def test_a_bulk_load_that_fails_half_way_leaves_nothing(
 def test_a_bulk_load_into_a_full_store_leaves_nothing(tmp_path: Path) -> None:
     store = LmdbStore(tmp_path, limit_bytes=2 << 20, sync=False)
     store.add_namespace(NamespaceRecord(NS))
-    kept = store.append([make_output([1])]).result()
+    ids = store.append([make_output([1])]).result()
     with pytest.raises(StoreFullError):
         store.append([make_output(range(i, i + 100)) for i in range(6 * SLICE_ROWS)]).result()
-    assert [stored.output_id for stored in store.scan()] == kept
+    assert [stored.output_id for stored in store.scan()] == ids
     assert store.failure() is None
     store.append([make_output(range(2000))]).result()
     store.check()
     store.close()
 
 
-def test_an_output_that_may_be_taken_back_is_not_taken_for_one_that_is_there(
-    store: LmdbStore, points: Points
-) -> None:
-    """A load is sent again while the first try is still at work: had that failed, what the second one was
-    told is there would have gone with it."""
+def test_an_output_of_an_unfinished_append_does_not_count_as_logged(store: LmdbStore, points: Points) -> None:
+    """A load is sent again while the first attempt runs: if that failed, outputs that the second one found
+    would be deleted."""
     outputs = [make_output([i], uuid=(i + 1).to_bytes(16, "big")) for i in range(4 * SLICE_ROWS)]
-    held_while(store, points)
+    hold_writer(store, points)
     bulk = store.append(outputs)
     again = store.append(outputs[:5])  # after one slice of the load
     points.go.set()
@@ -337,13 +338,11 @@ def test_an_output_that_may_be_taken_back_is_not_taken_for_one_that_is_there(
     store.check()
 
 
-def test_what_is_to_be_taken_back_goes_before_anything_else_is_written(
-    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The disk fails in the middle of a load, and while it is taken back. The load is sent again: nothing it
-    is told may be of the first try, which goes."""
+def test_pending_undos_run_before_other_writes(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk fails during a load and its undo. The load is sent again: it must not find outputs of the
+    first attempt, which are deleted."""
     outputs = [make_output([i], uuid=(i + 1).to_bytes(16, "big")) for i in range(3 * SLICE_ROWS)]
-    append, take_back = WriteView.append, WriteView.take_back
+    append, undo_append = WriteView.append, WriteView.undo_append
     broken = [True]
 
     def failing(self: WriteView, *args: Any) -> Any:
@@ -354,13 +353,13 @@ def test_what_is_to_be_taken_back_goes_before_anything_else_is_written(
     def not_now(self: WriteView, lsns: Any) -> None:
         if broken:
             raise StoreError("not now")
-        take_back(self, lsns)
+        undo_append(self, lsns)
 
     monkeypatch.setattr(WriteView, "append", failing)
-    monkeypatch.setattr(WriteView, "take_back", not_now)
+    monkeypatch.setattr(WriteView, "undo_append", not_now)
     with pytest.raises(RuntimeError, match="half way"):
         store.append(outputs).result()
-    with pytest.raises(StoreError, match="taken back"):
+    with pytest.raises(StoreError, match="must be undone"):
         store.append(outputs[:5]).result()
     broken.clear()
     ids = store.append(outputs).result()

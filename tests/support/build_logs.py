@@ -1,4 +1,4 @@
-"""Made-up logs of token ids for tests of counting and building, and what is in them by brute force."""
+"""Synthetic logs of token ids for tests of counting and building, and their n-grams by brute force."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from random import Random
 from typing import Any
 
 from suffixsvc_caches.counting import (
-    Counted,
     CountOptions,
     CountPlan,
+    CountResult,
     Journal,
     RecordFile,
     count_logs,
@@ -20,7 +20,6 @@ from suffixsvc_caches.counting import (
 )
 from suffixsvc_caches.logs import ReadOptions, find_logs
 from suffixsvc_caches.tokenizers import Tokenizer
-
 from support.ngram_oracle import Text, follows, ranked
 
 FINGERPRINT = "xxh3:0123456789abcdef"
@@ -28,7 +27,7 @@ FINGERPRINT = "xxh3:0123456789abcdef"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a made-up log."""
+    """A call of a synthetic log."""
 
     response: list[int]
     prompt: list[int] = field(default_factory=list)
@@ -44,8 +43,8 @@ class Call:
         }
 
 
-def made_up_calls(seed: int, number: int, longest: int = 40, alphabet: int = 12) -> list[Call]:
-    """Calls with much in common; every fifth says what an earlier one said."""
+def synthetic_calls(seed: int, number: int, longest: int = 40, alphabet: int = 12) -> list[Call]:
+    """Calls with common n-grams; every fifth repeats the response of an earlier one."""
     random = Random(seed)
     calls: list[Call] = []
     for i in range(number):
@@ -71,8 +70,8 @@ def plan_of(
     return CountPlan(find_logs(logs, reading), reading, tokenizer, CountOptions(**options), keep_tokens)
 
 
-def count_all(plan: CountPlan, work: Path) -> tuple[Counted, dict[int, bytes]]:
-    """Count and merge; the records of every order, uncut, in slots of its own length."""
+def count_all(plan: CountPlan, work: Path) -> tuple[CountResult, dict[int, bytes]]:
+    """Count and merge; return the result and the complete records of each order."""
     journal = Journal(work, plan.key())
     try:
         counted = count_logs(plan, journal)
@@ -96,10 +95,10 @@ def texts_of(calls: Sequence[Call], context: int = 0) -> list[Text]:
 
 
 def records_by_hand(texts: Sequence[Text], order: int) -> list[tuple[Any, ...]]:
-    """As ``ngram_oracle.parse`` would read them from a file."""
+    """Expected records, in the form of ``ngram_oracle.parse``."""
     return [(ngram, (), ranked(counts)) for ngram, counts in sorted(follows(texts, order).items())]
 
 
 def unique(calls: Sequence[Call]) -> list[Call]:
-    """The first of calls with equal responses."""
+    """Drop calls whose response an earlier call has."""
     return list({tuple(call.response): call for call in reversed(calls)}.values())[::-1]

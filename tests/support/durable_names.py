@@ -1,4 +1,4 @@
-"""What a loss of power would leave of names in folders."""
+"""Simulation of a power failure: names in folders that were synced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 class DurableNames:
-    """What folders had when they were last synced: after a loss of power, that is what they have."""
+    """Records the names in each folder at its last fsync, which are those after a power failure."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._names: dict[Path, set[str]] = {}

@@ -1,4 +1,4 @@
-"""Processes to be killed, forked from one that has loaded everything."""
+"""Fork server of child processes that tests kill, forked from a process that has loaded everything."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ __all__ = ["ForkServer"]
 
 
 class ForkServer:
-    """The process that forks victims.
+    """The parent of the child processes.
 
-    Args:
-        script: a module with a ``live(order)``, which ``support.victims`` runs in a process for every order.
-        patience_seconds: a victim that says nothing for so long hangs.
-        environ: environment variables of the victims; this process's where it is None.
+    Args: script: a module with a ``live(order)``, which ``support.child_runner`` runs in a process for
+    every order. patience_seconds: a child that prints nothing for so long hangs. environ: environment
+    variables of the children; None: those of this process.
     """
 
     def __init__(
@@ -31,7 +30,7 @@ class ForkServer:
     ) -> None:
         self.patience_seconds = patience_seconds
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("victims.py")), str(script)],
+            [sys.executable, str(Path(__file__).with_name("child_runner.py")), str(script)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -45,30 +44,30 @@ class ForkServer:
         self.answers = self.process.stdout.fileno()
 
     def run(self, order: dict[str, Any], hear: Callable[[str], None], kill_after: float | None) -> int:
-        """One life; its exit status. ``hear`` gets every line of the victim's."""
+        """Run one child; its exit status. ``hear`` is called with every line that it prints."""
         self.orders.write(json.dumps(order) + "\n")
         self.pid = 0
         try:
             return self._listen(hear, kill_after)
         except BaseException:
             if self.pid:
-                with contextlib.suppress(ProcessLookupError):  # it has ended; what is told is why we stopped
+                with contextlib.suppress(ProcessLookupError):  # it has ended; the first error matters
                     os.kill(self.pid, signal.SIGKILL)
             raise
 
     def _listen(self, hear: Callable[[str], None], kill_after: float | None) -> int:
-        """Hear the victim to its end, and bring it about when the time has come."""
+        """Read the child's lines to its end, and kill it ``kill_after`` seconds after its start."""
         kill_at: float | None = None
         rest = b""
         while True:
             wait = self.patience_seconds if kill_at is None else max(0.0, kill_at - time.monotonic())
             if not select.select([self.answers], [], [], wait)[0]:
-                assert kill_at is not None, "a victim hangs, or never comes to the point"
+                assert kill_at is not None, "a child hangs, or never reaches its kill point"
                 os.kill(self.pid, signal.SIGKILL)
                 kill_at = None
                 continue
             data = os.read(self.answers, 1 << 16)
-            assert data, "the forking process is gone"
+            assert data, "the fork server has exited"
             *lines, rest = (rest + data).split(b"\n")
             for line in map(bytes.decode, lines):
                 if line.startswith("pid "):

@@ -1,4 +1,4 @@
-"""`suffixsvc generate` in tests: on tiny models that write what they are made to write."""
+"""`suffixsvc generate` in tests, on tiny models with known outputs."""
 
 from __future__ import annotations
 
@@ -19,35 +19,46 @@ from typing import Any, Self
 
 import pytest
 import structlog
-from suffixsvc_driver.cost import key_of
-from suffixsvc_driver.cost_file import save_curve
-from suffixsvc_driver.curve import CostCurve
-from suffixsvc_driver.layers.worker_layer import WorkerOptions
-from suffixsvc_driver.live_curve import LiveCurve
-from suffixsvc_driver.settings_file import DraftModelSettings, TargetSettings
-from suffixsvc_driver.targets.llama_model import file_digest
 
-from suffixsvc import cli
-from suffixsvc.cli import generate_draft
+import suffixsvc_cli as cli
+from suffixsvc_cli.generate import draft as generate_draft
+from suffixsvc_driver.cost.curve import CostCurve
+from suffixsvc_driver.cost.curve_file import save_curve
+from suffixsvc_driver.cost.live_curve import LiveCurve
+from suffixsvc_driver.layers.worker_layer import WorkerOptions
+from suffixsvc_driver.profile.settings_file import DraftModelSettings, TargetSettings
+from suffixsvc_driver.profile.target_cost import key_of
+from suffixsvc_driver.targets.llama.model import file_digest
 from support.serving import PATIENCE_S
+from support.tiny_gguf import SPECIAL
 
 #: options of every run
 QUICK = ("--threads", "1")
-#: what steps are said to cost: where a plain one takes a second, no question is too dear
+#: the stored cost curve: a plain step of a second makes every query cheap
 CURVE = CostCurve.guessed(16, seconds_per_step=1.0)
 TARGET = TargetSettings(threads=1)
+#: the line that the model of the fixture ``cycle`` repeats
+CYCLE = "abcdefgh\n"
+TURN_END = 256 + SPECIAL.index("<|im_end|>")
+#: a prompt after which the cycle's text differs from the prompt's beginning
+PROMPT = ("abcabcab", "--raw", "--max-tokens", 30)
+
+
+def cycle_text(tokens: int) -> str:
+    """Output of the cycle after "ab"."""
+    return (CYCLE[2:] + CYCLE * tokens)[:tokens]
 
 
 @dataclass
 class Ran:
-    """What a run left."""
+    """Result of a run."""
 
     code: int
     out: str
     err: str
 
     @property
-    def told(self) -> list[dict[str, Any]]:
+    def turns(self) -> list[dict[str, Any]]:
         """The JSON of each turn."""
         return [json.loads(line) for line in self.out.splitlines()]
 
@@ -59,7 +70,7 @@ class Generating:
     capsys: pytest.CaptureFixture[str]
     monkeypatch: pytest.MonkeyPatch
     home: Path
-    #: of the runs; decides which kept curve they find
+    #: settings of the runs, which determine the stored curve that they find
     target: TargetSettings = TARGET
 
     def __call__(self, *arguments: object, stdin: str | bytes = "") -> Ran:
@@ -75,12 +86,12 @@ class Generating:
 def generating(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> Iterator[Generating]:
-    """The body of a fixture: runs have a home of their own, and the log is as it was before."""
+    """The body of a fixture: runs have their own home, and the log configuration is restored."""
     monkeypatch.setenv("SUFFIXSVC_HOME", str(home))
     monkeypatch.setenv("COLUMNS", "120")
-    # what steps of a tiny model take is a matter of the machine's load, and so would be what is drafted
+    # durations of a tiny model's steps depend on the machine's load, and drafts would depend on them
     monkeypatch.setattr(LiveCurve, "observe", lambda *_: None)
-    # and whether a draft model answers in time
+    # timeouts of the draft model depend on the load as well
     usual = generate_draft._options
 
     def patient(settings: DraftModelSettings, curve: CostCurve) -> WorkerOptions:
@@ -92,14 +103,14 @@ def generating(
 
 
 def keep_curve(model: object, home: Path, target: TargetSettings = TARGET) -> None:
-    """Let runs on this model find :data:`CURVE`, as if it had been measured."""
+    """Store :data:`CURVE` for runs on this model, as if it had been measured."""
     if not isinstance(model, Path) or model.stat().st_size < 100:
-        return  # a name, or something that is no model
+        return  # a name, or a file that is not a model
     loaded = SimpleNamespace(path=model, digest=file_digest(model), experts_used=target.experts_used)
     said = target.context_settings(threads=1, context_size=1)
     costs = tuple(CURVE.cost(width) for width in range(said.max_width + 1))
     curve = CostCurve(costs, CURVE.seconds_per_step)
-    # what suits the model is not known here
+    # the default of the model is not known here
     for flash in (True, False) if said.flash_attention is None else (said.flash_attention,):
         settings = replace(said, flash_attention=flash)
         key = key_of(SimpleNamespace(model=loaded, settings=settings))  # type: ignore[arg-type]  # all it looks at
@@ -107,23 +118,23 @@ def keep_curve(model: object, home: Path, target: TargetSettings = TARGET) -> No
 
 
 def process(*arguments: object, home: Path, **streams: Any) -> subprocess.Popen[str]:
-    """The verb as a process of its own; what it says can be read unless ``streams`` say otherwise."""
+    """The verb as a separate process; its output is piped unless ``streams`` say otherwise."""
     keep_curve(arguments[0], home)
-    command = [sys.executable, "-m", "suffixsvc.cli", "generate", *map(str, arguments), *QUICK]
+    command = [sys.executable, "-m", "suffixsvc_cli", "generate", *map(str, arguments), *QUICK]
     environment = {**os.environ, "SUFFIXSVC_HOME": str(home), "COLUMNS": "120"}
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(
-        command, text=True, env=environment, preexec_fn=_hear_interrupts, **{**pipes, **streams}
+        command, text=True, env=environment, preexec_fn=_accept_interrupts, **{**pipes, **streams}
     )
 
 
-def _hear_interrupts() -> None:
-    """A shell starts what runs in the background with Ctrl-C ignored, and children inherit it."""
+def _accept_interrupts() -> None:
+    """Default handler of SIGINT: children of a background job of a shell ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Terminal:
-    """A pseudo-terminal: what runs on its ``side`` takes it for one."""
+    """A pseudo-terminal: ``side`` is a terminal for a process."""
 
     def __init__(self) -> None:
         self._ours, self.side = pty.openpty()
@@ -131,7 +142,7 @@ class Terminal:
         self._waited_for = 0
 
     def read_until(self, text: str) -> None:
-        """Wait until it shows a text behind what was waited for before; "" reads to the end."""
+        """Wait until it shows a text after the one waited for before; "" reads to the end."""
         deadline = time.monotonic() + PATIENCE_S
         while not text or text not in self.seen[self._waited_for :]:
             assert time.monotonic() < deadline, self.seen
@@ -148,6 +159,7 @@ class Terminal:
         self._waited_for = self.seen.index(text, self._waited_for) + len(text)
 
     def type(self, text: str) -> None:
+        """Type a text."""
         os.write(self._ours, text.encode())
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""A service over a real socket whose drafts are wrong in every way that drafts can be wrong."""
+"""A service over a real socket whose drafts are wrong in all possible ways."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from suffixsvc.v1 import suffix_cache_pb2_grpc
 
 
 class HostileService(suffix_cache_pb2_grpc.SuffixCacheServicer):
-    """Keeps to the protocol, so that its drafts are looked at; knows the text that will be written, so that
-    some of each are taken.
+    """Servicer that follows the protocol, so that its drafts are checked. It knows the text that will be
+    written, so that some drafted tokens are accepted.
 
     Attributes:
-        truth: prompt and answer of the generation that is running.
-        answers: steps answered so far.
+        truth: prompt and answer of the running generation.
+        answers: number of answered steps.
     """
 
     def __init__(self, seed: int, vocab_size: int) -> None:
@@ -55,7 +55,7 @@ class HostileService(suffix_cache_pb2_grpc.SuffixCacheServicer):
             yield reply
 
     def _draft(self, answer: pb.StepReply) -> None:
-        """A true beginning, then noise; ids, probabilities, parents and sources that are none."""
+        """A correct beginning, then noise, with invalid ids, probabilities, parents and sources."""
         rng = self.rng
         right = list(self.truth[answer.length :][: int(rng.integers(0, 12))])
         wild = 10_000 if rng.random() < 0.01 else int(rng.integers(0, 12))
@@ -77,13 +77,13 @@ class HostileService(suffix_cache_pb2_grpc.SuffixCacheServicer):
             draft.parents = rng.integers(-3, n + 3, n).astype("<i4").tobytes()
         elif shape < 0.3 and n:  # a tree
             draft.parents = np.array([rng.integers(-1, i) if i else -1 for i in range(n)], "<i4").tobytes()
-        elif shape < 0.31:  # arrays of different lengths: nothing the client can read
+        elif shape < 0.31:  # arrays of different lengths, which the client cannot parse
             draft.probs = draft.probs[: -4 * int(rng.integers(1, 4))]
 
 
 @contextmanager
 def hostile_service(seed: int, vocab_size: int) -> Iterator[tuple[HostileService, str]]:
-    """The service and its address."""
+    """Run the service; yields it and its address."""
     service = HostileService(seed, vocab_size)
     server = grpc.server(futures.ThreadPoolExecutor(4))
     suffix_cache_pb2_grpc.add_SuffixCacheServicer_to_server(service, server)

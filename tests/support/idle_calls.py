@@ -17,12 +17,12 @@ SERVICE = "/suffixsvc.v1.SuffixCache"
 
 
 def connection(address: str) -> grpc.Channel:
-    """One of its own: gRPC shares them otherwise."""
+    """A channel with a separate connection: gRPC shares connections by default."""
     return grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
 
 
 class IdleCalls:
-    """Calls that are opened and send nothing."""
+    """``number`` calls, over six connections, that are opened and send nothing."""
 
     def __init__(
         self, address: str, number: int, begin: Callable[[grpc.Channel, Iterator[Any]], Any]
@@ -34,6 +34,7 @@ class IdleCalls:
         ]
 
     def ended(self) -> list[Any]:
+        """The calls that have ended."""
         return [call for call in self.calls if call.done()]
 
     def __enter__(self) -> IdleCalls:
@@ -49,15 +50,17 @@ class IdleCalls:
 
 
 def add_outputs(channel: grpc.Channel, requests: Iterator[Any]) -> Any:
+    """Begin a call of AddOutputs."""
     return suffix_cache_pb2_grpc.SuffixCacheStub(channel).AddOutputs.future(requests)
 
 
 def reflection(channel: grpc.Channel, requests: Iterator[Any]) -> Any:
+    """Begin a reflection call."""
     return reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(requests)
 
 
 def silent_unary(method: str) -> Callable[[grpc.Channel, Iterator[Any]], Any]:
-    """A call of one request that never sends it."""
+    """Function that begins a call of one request and never sends it."""
 
     def begin(channel: grpc.Channel, requests: Iterator[Any]) -> Any:
         return channel.stream_unary(method).future(requests)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from suffixsvc_driver.config import LayerKind, LayerSpec
-from suffixsvc_driver.events import Feedback
 
 from suffixsvc.types import Draft, DraftSource, VerifyCost
+from suffixsvc_driver.drafts.events import Feedback
+from suffixsvc_driver.settings.driver_config import LayerKind, LayerSpec
 
 #: text so far, budget -> draft
 Drafter = Callable[[list[int], int], Draft]

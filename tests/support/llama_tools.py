@@ -1,4 +1,4 @@
-"""llama.cpp's own programs, for ``make interop``."""
+"""Runners of llama.cpp's programs, for ``make interop``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from typing import Any
 _PATIENCE_S = 120.0
 ROOT = Path(__file__).resolve().parents[2]
 
-#: takes (program, what was compared, what came out)
+#: receives (program, what was compared, outcome)
 Note = Callable[[str, str, str], None]
 
 
 @dataclass(frozen=True)
 class Tools:
-    """llama.cpp's programs, and the model they are given."""
+    """Folder of llama.cpp's programs, and the model that they load."""
 
     folder: Path
     model: Path
@@ -36,7 +36,7 @@ class Tools:
             text=True,
             check=False,
             timeout=600,
-            env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # no debugger where it aborts
+            env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # no debugger on abort
             **options,
         )
 

@@ -1,4 +1,4 @@
-"""Small made-up logs for tests of the readers."""
+"""Writers and readers of small logs for tests of the log readers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import zstandard
-from suffixsvc_caches.logs import LogCall, LogTally, ReadOptions, find_logs, read_calls
+
+from suffixsvc_caches.logs import LogCall, ReadOptions, ReadReport, find_logs, read_calls
 
 
 def write_lines(path: Path, records: Iterable[Any]) -> Path:
-    """JSON lines, compressed as the name says. Records that are bytes are lines as they are."""
+    """Write JSON lines, compressed by the file name's suffix. Records of type bytes are written unchanged."""
     lines = [record if isinstance(record, bytes) else json.dumps(record).encode() for record in records]
     return write_packed(path, b"".join(line + b"\n" for line in lines))
 
 
 def write_packed(path: Path, data: bytes) -> Path:
-    """Bytes, compressed as the name says."""
+    """Write bytes, compressed by the file name's suffix."""
     if path.suffix == ".gz":
         data = gzip.compress(data)
     elif path.suffix == ".zst":
@@ -28,22 +29,22 @@ def write_packed(path: Path, data: bytes) -> Path:
     return path
 
 
-def read_all(path: Path, tally: LogTally | None = None, **options: Any) -> list[LogCall]:
-    """The calls of all logs in a path."""
+def read_all(path: Path, report: ReadReport | None = None, **options: Any) -> list[LogCall]:
+    """Read the calls of all logs in a path."""
     read = ReadOptions.parse(**options)
-    tally = tally or LogTally()
-    return [call for file in find_logs([path], read) for call in read_calls(file, read, tally)]
+    report = report or ReadReport()
+    return [call for file in find_logs([path], read) for call in read_calls(file, read, report)]
 
 
 def read_one(path: Path, record: Any, **options: Any) -> LogCall:
-    """The only call of a log of one record."""
-    tally = LogTally()
-    calls = read_all(write_lines(path / "one.jsonl", [record]), tally, **options)
-    assert len(calls) == 1, tally.describe()
+    """Write a log of one record and read its only call."""
+    report = ReadReport()
+    calls = read_all(write_lines(path / "one.jsonl", [record]), report, **options)
+    assert len(calls) == 1, report.describe()
     return calls[0]
 
 
-def reasons(path: Path, **options: Any) -> tuple[list[Any], LogTally]:
-    """The responses of all logs in a path, and what was told of the rest."""
-    tally = LogTally()
-    return [call.response for call in read_all(path, tally, **options)], tally
+def reasons(path: Path, **options: Any) -> tuple[list[Any], ReadReport]:
+    """Read the responses of all logs in a path, and the report."""
+    report = ReadReport()
+    return [call.response for call in read_all(path, report, **options)], report

@@ -1,4 +1,4 @@
-"""llama.cpp's lookup decoding the slow way: hash maps of GNU's library as lists, every rule written out."""
+"""Reference implementation of llama.cpp's lookup decoding, with libstdc++'s hash maps as lists."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ SAMPLES_STRICT, PERCENT_STRICT = [4, 3, 2, 2], [75, 66, 66, 66]
 
 Ngram = tuple[int, ...]
 
-#: tokens between which only the order of a hash map decided, as they were met
+#: ties that were decided by the order of a hash map
 TIES: list[tuple[int, ...]] = []
 
 
 class GnuMap:
-    """``std::unordered_map<int, int>``: ``items`` is what a loop over it sees."""
+    """``std::unordered_map<int, int>``; ``items`` is in iteration order."""
 
     def __init__(self) -> None:
         self.items: list[tuple[int, int]] = []
@@ -68,7 +68,7 @@ def merge(into: Cache, added: Cache) -> None:
 
 
 def loaded(records: Sequence[tuple[Ngram, Sequence[tuple[int, int]]]]) -> Cache:
-    """A file's records as the loader takes them."""
+    """Load the records of a file as llama.cpp does."""
     cache: Cache = {}
     for ngram, pairs in records:
         part = GnuMap()

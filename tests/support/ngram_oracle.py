@@ -1,4 +1,4 @@
-"""n-grams counted by brute force, and what the cuts of a tally promise of each record."""
+"""Brute-force n-gram counts, and the guarantees of pruning for each record."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 from suffixsvc.core.ngram_count import NgramCounter, TallyOutput
 
 Ngram = tuple[int, ...]
-#: n-gram -> what followed it, how often
+#: n-gram -> counts of its followers
 Follows = dict[Ngram, Counter[int]]
-#: a text, and how many of its first tokens are context
+#: a text, and its number of leading context tokens
 Text = tuple[Sequence[int], int]
-#: an n-gram, what its last slots hold, and (token, count) of its followers
+#: an n-gram, its remaining slots, and (token, count) of its followers
 Record = tuple[Ngram, tuple[int, ...], list[tuple[int, int]]]
 
 MOST = 2**31 - 1
 
 
 def follows(texts: Iterable[Text], order: int) -> Follows:
-    """What followed every n-gram of one order; nothing that is context is counted as what followed."""
+    """Followers of every n-gram of one order; context tokens do not count as followers."""
     found: Follows = {}
     for text, context in texts:
         for i in range(max(context, order), len(text)):
@@ -46,7 +46,7 @@ def add(counter: NgramCounter, texts: Sequence[Text]) -> None:
 
 
 def parse(raw: bytes, order: int, slots: int) -> list[Record]:
-    """Records of one order, read the slow way."""
+    """Parse the records of one order."""
     words = np.frombuffer(raw, "<i4").tolist()
     records: list[Record] = []
     at = 0
@@ -64,7 +64,7 @@ def parse(raw: bytes, order: int, slots: int) -> list[Record]:
 
 
 def ranked(counts: Counter[int]) -> list[tuple[int, int]]:
-    """Followers as a record has them: the most frequent first, of equal ones the smaller token."""
+    """Followers in the order of a record: the most frequent first, the smaller token among equals."""
     return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
 
 
@@ -74,7 +74,7 @@ def fires(pairs: Sequence[tuple[int, int]], least: int, percent: int) -> bool:
 
 
 def check_cut(rule: TallyOutput, cut: dict[str, int], raw: bytes, full: Follows) -> None:
-    """What a file must be, given all that was counted and the arguments of its output."""
+    """Verify a file, given all counts and the arguments of its output."""
     least, percent, top = cut.get("least", 0), cut.get("percent", 0), cut.get("top", 0)
     min_count, max_count = cut.get("min_count", 1), cut.get("max_count", 0) or MOST
     records = parse(raw, rule.order, cut["slots"])

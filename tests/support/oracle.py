@@ -1,4 +1,4 @@
-"""The stupid one: what the index must answer, found by counting every substring."""
+"""Brute-force oracle of the index: counts every substring."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 class BruteForceIndex:
-    """A list of texts. Texts are (tokens, how many of the first ones are context only, writer)."""
+    """A list of texts: (tokens, number of leading ones that are context only, writer)."""
 
     def __init__(self) -> None:
         self.texts: list[tuple[tuple[int, ...], int, int]] = []
@@ -23,7 +23,7 @@ class BruteForceIndex:
         return False
 
     def counts(self, longest: int) -> Counter[tuple[int, ...]]:
-        """Every substring of 1..longest tokens whose last token counts, with its occurrences."""
+        """Occurrences of every substring of 1..longest tokens whose last token counts."""
         found: Counter[tuple[int, ...]] = Counter()
         for text, uncounted, _ in self.texts:
             for end in range(uncounted, len(text)):

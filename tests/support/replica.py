@@ -1,46 +1,48 @@
-"""A generation replayed around the driver's state machine: a text that is given, layers that are made up."""
+"""Simulated generation around the state machine: a given text, scripted layers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import numpy as np
-from suffixsvc_driver.config import LayerKind, LayerSpec
-from suffixsvc_driver.curve import CostCurve
-from suffixsvc_driver.events import (
-    AskLayer,
+
+from suffixsvc.types import Draft, DraftSource
+from suffixsvc_driver.cost.curve import CostCurve
+from suffixsvc_driver.drafts.events import (
     Begin,
     Decision,
     Event,
     Finish,
     LayerAnswer,
     LayerFailed,
+    QueryLayer,
     Verified,
     Verify,
 )
-from suffixsvc_driver.state import Driver
-from suffixsvc_driver.tree import follow
-
-from suffixsvc.types import Draft, DraftSource
+from suffixsvc_driver.drafts.tree import follow
+from suffixsvc_driver.settings.driver_config import LayerKind, LayerSpec
+from suffixsvc_driver.speculation.state_machine import GenerationStateMachine
 
 VOCAB = 50
 EOG = 0
-#: two cores: steep, with a step that is cheaper than the one before it
+#: two cores: steep, with a width that is cheaper than a narrower one
 TWO_CORES = CostCurve((0, 1, 1.9, 2.3, 2.7, 3.5, 4.2, 5.0, 5.8, 7.0, 7.6, 7.6, 7.6, 7.6, 7.6, 7.4, 6.7), 0.03)
 GPU = CostCurve.linear(0.01, 64, seconds_per_step=0.03)
 LOOKUP = LayerSpec("lookup", LayerKind.PROMPT_LOOKUP)
 SUFFIX = LayerSpec("suffix", LayerKind.SUFFIX)
-OTHER = LayerSpec("other", LayerKind.SUFFIX)  # another memory beside it
+OTHER = LayerSpec("other", LayerKind.SUFFIX)  # another memory layer
 MODEL = LayerSpec("model", LayerKind.DRAFT_MODEL, seconds_per_token=0.002)
 
-Answer = Callable[[AskLayer, list[int]], Draft | None]
+Answer = Callable[[QueryLayer, list[int]], Draft | None]
 
 
 class Replica:
-    """Plays layers and target around the machine: the true text is given, the layers say what a function
-    says; None is a failure."""
+    """Plays layers and target around the state machine: the text is given, and a function answers for the
+    layers; None is a failure."""
 
-    def __init__(self, driver: Driver, truth: list[int], answer: Answer, *, seconds: float = 0.0) -> None:
+    def __init__(
+        self, driver: GenerationStateMachine, truth: list[int], answer: Answer, *, seconds: float = 0.0
+    ) -> None:
         self.driver, self.truth, self.answer, self.seconds = driver, truth, answer, seconds
         self.written: list[int] = []
         self.trace: list[tuple[Event, Decision]] = []
@@ -49,7 +51,7 @@ class Replica:
     def run(self, begin: Begin) -> Finish:
         decision = self.feed(begin)
         while not isinstance(decision, Finish):
-            if isinstance(decision, AskLayer):
+            if isinstance(decision, QueryLayer):
                 draft = self.answer(decision, self.written)
                 decision = self.feed(
                     LayerFailed(decision.layer, "made up", self.seconds)
@@ -89,10 +91,10 @@ def chain(tokens: list[int], prob: float, source: DraftSource = DraftSource.NAME
 
 
 def oracle(truth: list[int], right: int = 99, prob: float = 0.95) -> Answer:
-    """Drafts the truth, the first ``right`` tokens of it, then one wrong token."""
+    """Return a layer that drafts the first ``right`` tokens of the truth, then a wrong one."""
 
-    def answer(ask: AskLayer, written: list[int]) -> Draft:
-        ahead = truth[len(written) :][: ask.budget]
+    def answer(query: QueryLayer, written: list[int]) -> Draft:
+        ahead = truth[len(written) :][: query.budget]
         tokens = [t if i < right else (t % (VOCAB - 1)) + 1 for i, t in enumerate(ahead)]
         return chain(tokens, prob) if tokens else Draft.empty()
 

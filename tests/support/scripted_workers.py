@@ -15,10 +15,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
-from suffixsvc_driver.vocabulary import Vocabulary
 
 from suffixsvc.v1 import draft_worker_pb2 as pb
 from suffixsvc.v1 import draft_worker_pb2_grpc as rpc
+from suffixsvc_models.vocabulary import Vocabulary
 
 Reply = Callable[[pb.WorkerDraftRequest], pb.WorkerDraftReply]
 

@@ -1,4 +1,4 @@
-"""The stupid segment: a list of texts, asked by looking at every place of every one."""
+"""Brute-force oracle of segments: a list of texts, queried by a scan of every position."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from dataclasses import dataclass, field
 DEPTH = 64
 ORDERS = (1, 2, 3, 4, 5, 6, 8, 11, 16, 24)
 
-#: place of a token: (text, position in it)
+#: position of a token: (text, position in it)
 Place = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class OracleRung:
+class OracleLevel:
+    """Followers of one context."""
+
     length: int
     places: frozenset[Place]  #: forgotten ones included
     votes: Counter[int]
-    newest_place: dict[int, Place]  #: by follower, of the places not forgotten
+    newest_place: dict[int, Place]  #: by follower, of the positions not forgotten
 
     def strongest(self, width: int) -> list[tuple[int, int]]:
         ranked = sorted(self.votes, key=lambda t: (self.votes[t], self.newest_place[t]), reverse=True)
@@ -27,7 +29,7 @@ class OracleRung:
 
 @dataclass
 class SegmentOracle:
-    """Texts are (tokens, context, lsn), as they were sealed; equal ones are one text that occurs often."""
+    """Texts are (tokens, context, lsn), as sealed; equal texts are one text with several occurrences."""
 
     sealed: Sequence[tuple[Sequence[int], int, int]]
     forgotten: set[int] = field(default_factory=set)
@@ -38,7 +40,7 @@ class SegmentOracle:
             cut = max(0, context - DEPTH)
             key = (tuple(tokens[cut:]), context - cut)
             newest[key] = max(newest.get(key, (-1, -1)), (lsn, rank))
-        #: different texts, oldest first
+        #: distinct texts, oldest first
         self.texts = sorted(newest, key=lambda key: newest[key])
         self.ages = [newest[key][0] for key in self.texts]
         self.lsns: list[list[int]] = [[] for _ in self.texts]
@@ -61,7 +63,7 @@ class SegmentOracle:
             if tokens[p - n : p] == suffix
         )
 
-    def rung(self, length: int, places: frozenset[Place]) -> OracleRung:
+    def level(self, length: int, places: frozenset[Place]) -> OracleLevel:
         votes: Counter[int] = Counter()
         newest: dict[int, Place] = {}
         for t, p in sorted(places):
@@ -69,18 +71,18 @@ class SegmentOracle:
                 token = self.texts[t][0][p]
                 votes[token] += self.weight(t)
                 newest[token] = (t, p)
-        return OracleRung(length, places, votes, newest)
+        return OracleLevel(length, places, votes, newest)
 
-    def look(self, context: Sequence[int], orders: Collection[int] = ORDERS) -> list[OracleRung]:
+    def query(self, context: Sequence[int], orders: Collection[int] = ORDERS) -> list[OracleLevel]:
         context = tuple(context)[-DEPTH:]
         found = {n: self.places(context[len(context) - n :]) for n in range(1, len(context) + 1)}
         alive = [n for n, places in found.items() if any(self.weight(t) for t, _ in places)]
-        rungs: list[OracleRung] = []
+        levels: list[OracleLevel] = []
         longest = max(alive, default=0)
         wanted = longest
         while wanted:
             length = max(n for n in found if n <= longest and found[n] == found[wanted])
-            rungs.append(self.rung(length, found[wanted]))
+            levels.append(self.level(length, found[wanted]))
             longest = max((n for n in found if n < wanted and found[n] != found[wanted]), default=0)
             wanted = max((n for n in orders if n <= longest), default=0)
-        return rungs
+        return levels

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from suffixsvc import Limits, SuffixCache
-from suffixsvc.service.listen import parse_address
+from suffixsvc.service.listeners.listen import parse_address
 from suffixsvc.service.server import SuffixServer
 
 #: for conditions that come true soon; how soon is no test's business
@@ -51,7 +51,7 @@ def eventually(holds: Callable[[], object], what: str) -> None:
     """Wait until something is true."""
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
-        assert time.monotonic() < deadline, f"never came true: {what}"
+        assert time.monotonic() < deadline, f"not true in time: {what}"
         time.sleep(0.01)
 
 
@@ -71,7 +71,7 @@ class ServeProcess:
     def command(self) -> list[str]:
         listen = [part for address in self._listen for part in ("--listen", address)]
         return [
-            *(sys.executable, "-m", "suffixsvc.cli", "serve", "--data", str(self.folder / "data")),
+            *(sys.executable, "-m", "suffixsvc_cli", "serve", "--data", str(self.folder / "data")),
             *(*listen, "--ready-file", str(self.ready_file), *self._options),
         ]
 

@@ -1,4 +1,4 @@
-"""A machine on paper whose batches several generations share: see :mod:`support.stale_price`."""
+"""Simulated machine with shared batches: see :mod:`support.stale_cost`."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from suffixsvc_driver.chain import common_prefix
-from suffixsvc_driver.chooser import Chooser
-from suffixsvc_driver.config import LayerKind, LayerSpec
-from suffixsvc_driver.events import Feedback
-from suffixsvc_driver.live_curve import LiveCurve
-from suffixsvc_driver.parallel import Request, generate_many
-from suffixsvc_driver.sampling import Sampling
-from suffixsvc_driver.targets import LaneStep, Verification
 
 from suffixsvc.types import Draft, DraftSource, TokenIds, VerifyCost
-from support.stale_price import SCATTER, VOCAB, Clock
+from suffixsvc_driver.cost.live_curve import LiveCurve
+from suffixsvc_driver.decode.parallel import generate_many
+from suffixsvc_driver.decode.requests import Request
+from suffixsvc_driver.drafts.chain import common_prefix
+from suffixsvc_driver.drafts.events import Feedback
+from suffixsvc_driver.sampling.sampler import Sampler
+from suffixsvc_driver.sampling.settings import Sampling
+from suffixsvc_driver.settings.driver_config import LayerKind, LayerSpec
+from suffixsvc_driver.targets import LaneStep, Verification
+from support.stale_cost import SCATTER, VOCAB, Clock
 
 
 @dataclass
 class SharedMachine:
-    """A target with lanes that writes the text it is told, another one on each.
+    """Target with lanes that emits a given text on each lane.
 
     Attributes:
-        seconds: what a batch takes by width.
+        seconds: of a batch by width.
         widths: of every batch, tokens without drafts and with them.
         taken: seconds of all batches, without noise.
     """
@@ -62,8 +63,8 @@ class SharedMachine:
     def prefill(self, lane: int) -> bool:
         return True
 
-    def chooser(self, sampling: Sampling, prompt_ids: TokenIds) -> Chooser:
-        return Chooser(sampling, self.vocab_size)
+    def sampler(self, sampling: Sampling, prompt_ids: TokenIds) -> Sampler:
+        return Sampler(sampling, self.vocab_size)
 
     def verify_many(self, steps: Sequence[LaneStep]) -> list[Verification | Exception]:
         width = sum(1 + len(step.drafted) for step in steps)
@@ -82,7 +83,7 @@ class SharedMachine:
 
 
 class SureLayer:
-    """Drafts the true text, each token right with the probability that it says."""
+    """Layer that drafts the true text, each token right with the probability that it gives."""
 
     def __init__(self, text: Sequence[int], sure: float, seed: int) -> None:
         self.spec = LayerSpec("sure", LayerKind.SUFFIX)
@@ -104,7 +105,7 @@ class SureLayer:
 
 
 def shared(seconds: Sequence[float], live: LiveCurve, *, lanes: int, tokens: int, seed: int) -> SharedMachine:
-    """As many generations of so many tokens as there are lanes, where steps take ``seconds``."""
+    """Run one generation of so many tokens per lane, where steps take ``seconds``."""
     machine = SharedMachine(seconds, lanes, seed)
     rng = np.random.default_rng(seed)
     requests = []

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from suffixsvc_driver.exactness import Exactness
-from suffixsvc_driver.loop import Result, generate
-from suffixsvc_driver.near_ties import near_tie_distance
-from suffixsvc_driver.targets.llama import LlamaTarget
-from suffixsvc_driver.targets.llama_context import ContextSettings
+from suffixsvc_driver.decode.exactness import Exactness
+from suffixsvc_driver.decode.loop import Result, generate
+from suffixsvc_driver.sampling.rounding_tolerance import near_tie_distance
+from suffixsvc_driver.targets.llama.context import ContextSettings
+from suffixsvc_driver.targets.single import LlamaTarget
 
 #: what makes arithmetic independent of the batch's width
 WIDTH_INDEPENDENT = ContextSettings(
@@ -49,10 +49,10 @@ def same_texts(target: LlamaTarget, got: Iterable[Result], expected: Iterable[Re
         if a.sampling.greedy:
             distance = abs(float(logits[b.token_ids[k]] - logits[token]))
         else:
-            chooser = target.chooser(a.sampling, a.prompt_ids)
+            sampler = target.sampler(a.sampling, a.prompt_ids)
             for written in a.token_ids[:k]:
-                chooser.accept(written)
-            distance = near_tie_distance(logits, chooser, position, token, gap=_NOISE, share=_NOISE)
+                sampler.accept(written)
+            distance = near_tie_distance(logits, sampler, position, token, gap=_NOISE, share=_NOISE)
         assert distance <= _NOISE, f"position {position}: {token} for {b.token_ids[k]}, {distance}"
         ties += 1
     assert ties <= 1

@@ -1,4 +1,4 @@
-"""The stupid union: hot texts and sealed segments, asked by looking at every place of every text."""
+"""Brute-force oracle of hot texts and sealed segments, queried by a scan of every position."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import dataclass
 
 from support.segment_oracle import DEPTH, ORDERS, SegmentOracle
 
-#: tokens, how many of them are context only
+#: (tokens, number of leading ones that are context only)
 HotText = tuple[Sequence[int], int]
 
 
 @dataclass(frozen=True)
 class Slot:
-    """What a position knows of one order: as in csrc/slots.h."""
+    """The contexts of one order: a ContextSlot of csrc/draft/context_slots.h."""
 
     match_len: int
     votes: Counter[int]
-    hot: Counter[int]  #: the hot part of the votes
-    sealed_newest: int  #: the follower seen last in segments; -1: none
+    hot: Counter[int]  #: votes of hot texts
+    sealed_newest: int  #: the newest follower in segments; -1: none
 
 
 class UnionOracle:
-    """Asked about one position, the end of ``context``.
+    """Queries for one position, the end of ``context``.
 
-    Contexts are told apart (a slot belongs to one of them) where any part tells them apart: a hot text by all
-    of its places, its end and what is only context in it included; a segment by places that a counted token
-    follows, those of forgotten texts included.
+    Contexts are distinct (each has its slot) if any part distinguishes them: a hot text by all of its
+    positions, its end and its context included; a segment by positions with a counted follower, those of
+    forgotten texts included.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class UnionOracle:
         return [(t, p) for t, p in part.places(self._suffix(n)) if part.weight(t)]
 
     def slots(self) -> dict[int, Slot]:
-        """By order; those that something followed, in what is only context, too."""
+        """Slots by order; those with a follower, which may be a context token."""
         lengths = range(1, len(self._context) + 1)
         ends = {n: self._hot_ends(n) for n in lengths}
         places = [{n: part.places(self._suffix(n)) for n in lengths} for part in self._sealed]
@@ -84,7 +84,7 @@ class UnionOracle:
         return out
 
     def sealed_match(self) -> tuple[int, int]:
-        """(token, length) of the longest context in segments, of equal ones the newest; (-1, 0): none."""
+        """(token, length) of the longest context in segments, the newest among equals; (-1, 0): none."""
         best = (0, -1, (-1, -1), -1)
         for part in self._sealed:
             for n in range(1, len(self._context) + 1):
@@ -93,7 +93,7 @@ class UnionOracle:
         return best[3], best[0]
 
     def hot_match(self) -> int:
-        """Length of the longest context in hot texts that a counted token follows."""
+        """Length of the longest context in hot texts with a counted follower."""
         return max(
             (
                 n
@@ -104,7 +104,7 @@ class UnionOracle:
         )
 
     def followers(self, n: int, *, context_too: bool = False) -> set[int]:
-        """Tokens that followed the last n tokens in hot texts."""
+        """Followers of the last n tokens in hot texts."""
         return {
             self._hot[t][0][end]
             for t, end in self._hot_ends(n)

@@ -38,7 +38,7 @@ def speculative_config() -> dict[str, Any]:
     return {
         "method": "custom_class",
         "num_speculative_tokens": DRAFTED,
-        "model": "suffixsvc_driver.adapters.vllm_proposer.SuffixProposer",
+        "model": "suffixsvc_adapters.vllm_proposer.SuffixProposer",
     }
 
 
@@ -81,7 +81,7 @@ def main(model: str, folder: str) -> None:
                 ]
     runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
     stats = runner.drafter.stats
-    runner.drafter.tracker.settle()
+    runner.drafter.tracker.flush()
     before_the_end = stats.closed
     runner.drafter.close()
     print(

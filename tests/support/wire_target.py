@@ -1,15 +1,15 @@
-"""Bytes of the wire through everything that decodes them: for a fuzzer, and for the test of its corpus.
+"""Fuzz target of the wire's decoders, for the fuzzer and for the test of its corpus.
 
-The first byte chooses the decoder, the others are its message:
+The first byte of an input selects the decoder, the others are its message:
 
     Draft, VerifyCost, Verified, ErrorDetail    suffixsvc.wire, both directions
     OpenSessionRequest, StepRequest, ...        the converters of the service
-    StreamRequest                               a service, with the core's desk and without it
+    StreamRequest                               a service, with the core's dispatcher and without it
 
-and the counter of elements, which reads each of them as well.
+The element counter reads each message as well.
 
-Any bytes may be refused by a typed error. Anything else that is raised is a finding, and so is an answer that
-does not survive being sent on, or a desk that answers otherwise than protobuf and Python do.
+Any bytes may be refused by a typed error. Any other exception is a finding, as is an answer that does not
+survive a round trip, and a dispatcher whose answers differ from those of protobuf and Python.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from google.protobuf.message import DecodeError, Message
 from suffixsvc import Draft, Limits, SuffixCache, wire
 from suffixsvc.config import PROMPT_TAIL_TOKENS
 from suffixsvc.errors import InvalidInputError, SuffixError
-from suffixsvc.service import converters
-from suffixsvc.service.elements import ElementLimits
 from suffixsvc.service.handlers import Handlers
+from suffixsvc.service.messages import converters
+from suffixsvc.service.messages.elements import ElementLimits
 from suffixsvc.types import TokenArray
 from suffixsvc.v1 import suffix_cache_pb2 as pb
 from suffixsvc.v1 import types_pb2
@@ -34,7 +34,7 @@ from suffixsvc.values import as_cost_curve
 __all__ = ["KINDS", "Services", "run_one", "seeds"]
 
 LIMITS: Final = Limits(max_session_tokens=200, max_output_tokens=64, max_draft_tokens=12, max_sessions=6)
-#: messages that one pair of services answers before a fresh one: what they hold stays small
+#: messages that one pair of services answers before it is replaced, which bounds its contents
 _MESSAGES: Final = 500
 _TEXT: Final = np.arange(100, 150, dtype=np.int32)
 
@@ -134,32 +134,33 @@ def _outputs(request: pb.AddOutputsRequest) -> None:
 
 
 class Services:
-    """Two services that are asked the same: one answers at the core's desk, one by protobuf and Python."""
+    """Two services with the same requests: one uses the core's dispatcher, one protobuf and Python."""
 
     def __init__(self) -> None:
-        self._left = 0
+        self._remaining = 0
         self._caches: list[SuffixCache] = []
         self._handlers: list[Handlers] = []
         self._comparable = True
 
-    def ask(self, data: bytes) -> None:
-        if self._left == 0:
+    def answer(self, data: bytes) -> None:
+        """Send a stream message to both services and compare the answers."""
+        if self._remaining == 0:
             self.close()
             self._begin()
-        self._left -= 1
-        with_desk, without = self._handlers
+        self._remaining -= 1
+        with_dispatcher, without = self._handlers
         try:
             request = pb.StreamRequest.FromString(data)
         except DecodeError:
             try:
-                with_desk.message_bytes(data)
+                with_dispatcher.message_bytes(data)
             except InvalidInputError:
                 return
-            raise AssertionError("the desk read what is no StreamRequest") from None
+            raise AssertionError("the dispatcher parsed bytes that are not a StreamRequest") from None
         _counted(pb.StreamRequest, data, request)
         answers = [
             pb.StreamReply.FromString(raw)
-            for raw in (with_desk.message_bytes(data), without._message(request))
+            for raw in (with_dispatcher.message_bytes(data), without._message(request))
         ]
         for answer in answers:
             assert answer.id == request.id
@@ -167,8 +168,8 @@ class Services:
                 request.steps.items
             )
             self._read(answer)
-        # Sessions of a batch step side by side and may or may not see each other's text. Ids that the
-        # service chose are random.
+        # Sessions of a batch step concurrently and may or may not use each other's text. Session ids of the
+        # service are random.
         self._comparable &= len(request.steps.items) <= 1
         for answer in answers:
             if answer.HasField("open"):
@@ -176,10 +177,10 @@ class Services:
             if not self._comparable:
                 for item in answer.steps.items:
                     item.reply.ClearField("draft")
-        assert answers[0] == answers[1], "the desk answers otherwise"
+        assert answers[0] == answers[1], "the answers differ"
 
     def _read(self, answer: pb.StreamReply) -> None:
-        """As a client does."""
+        """Parse an answer as a client does."""
         if answer.HasField("error"):
             wire.error_from_detail(answer.error)
             assert answer.error.code != types_pb2.ERROR_CODE_INTERNAL, answer.error.message
@@ -191,7 +192,7 @@ class Services:
                 assert len(wire.draft_from_proto(item.reply.draft)) <= LIMITS.max_draft_tokens
 
     def _begin(self) -> None:
-        self._left, self._comparable = _MESSAGES, True
+        self._remaining, self._comparable = _MESSAGES, True
         for _ in range(2):
             cache = SuffixCache(limits=LIMITS)
             self._caches.append(cache)
@@ -206,27 +207,27 @@ class Services:
             self._handlers.append(handlers)
 
     def close(self) -> None:
-        """Check what the messages left behind. Idempotent."""
+        """Check and close both caches. Idempotent."""
         for cache in self._caches:
             cache.check()
             cache.close()
         self._caches.clear()
         self._handlers.clear()
-        self._left = 0
+        self._remaining = 0
 
 
 # ----------------------------------------------------------------------------------- elements on the wire
 
 
 def _counted(message_type: type[Message], data: bytes, message: Message) -> None:
-    """What protobuf reads the counter of elements reads too, and counts no less of."""
+    """Check that the element counter accepts a message that protobuf parses, and counts no less."""
     counts = _COUNTERS[message_type].check(data)
     for path, least in _elements_of(message, "").items():
         assert counts[path] >= least, path
 
 
 def _elements_of(message: Message, prefix: str) -> dict[str, int]:
-    """By path, what there is of each repeated field, in all messages inside together."""
+    """Number of elements of each repeated field by path, over all nested messages."""
     found: dict[str, int] = {}
     for field, value in message.ListFields():
         path = f"{prefix}{field.name}"
@@ -254,7 +255,7 @@ def _repeated_of(descriptor: Any, prefix: str) -> list[str]:
 
 # --------------------------------------------------------------------------------------------- one input
 
-#: (message, what reads it) by the first byte; the stream is last
+#: (message type, decoder) by the first byte; the stream is last
 KINDS: Final[tuple[tuple[type[Message], Callable[[Any], None] | None], ...]] = (
     (types_pb2.Draft, _draft),
     (types_pb2.VerifyCost, _cost),
@@ -275,12 +276,12 @@ _COUNTERS: Final = {
 
 
 def run_one(data: bytes, services: Services) -> None:
-    """One input. Whatever it raises is a finding."""
+    """Run one input. Any exception is a finding."""
     if not data:
         return
     message_type, read = KINDS[data[0] % len(KINDS)]
     if read is None:
-        services.ask(data[1:])
+        services.answer(data[1:])
         return
     try:
         message = message_type.FromString(data[1:])
@@ -290,12 +291,12 @@ def run_one(data: bytes, services: Services) -> None:
     try:
         read(message)
     except SuffixError as error:
-        assert error.expected is not None, f"{error!r} does not say what was expected"  # noqa: PT017 - no pytest here
+        assert error.expected is not None, f"{error!r} must have expected"  # noqa: PT017 - no pytest here
         wire.detail_from_error(error).SerializeToString()
 
 
 def seeds() -> list[bytes]:
-    """A well-formed input of every kind, and some that are nearly so."""
+    """Valid inputs of every kind, and some that are nearly valid."""
     ids = wire.pack_tokens(_TEXT[:4])
     curve = np.array([0, 1, 1.5, 2], "<f4").tobytes()
     chain = wire.draft_to_proto(Draft.chain([5, 6, 7], [0.5, 0.5, 0.25], wire.DraftSource.SESSION, 3))

@@ -1,9 +1,10 @@
-"""Decoding on a real model: plain and with drafts, in pairs, over settings.
+"""Decoding on a real model, plain and with drafts, as paired measurements over several settings.
 
-jobs.py       what the model is asked, by workload          rig.py      model, service, draft worker
-variants.py   ways to answer                                 run.py      every job in every way, in turns
-figures.py    speedups with their intervals                  tables.py   ... as tables, charts.py as pictures
-forecast.py   what the replay says the same calls would give
-priced.py     the same drafts at supplied prices             prepared.py what was written before a run
-llama_server.py, programs.py, peers.py   llama.cpp's own programs, as further ways to answer
+run.py               every job in every variant, interleaved
+command.py           the runs of `bench decode` in order
+figures.py           speedups with confidence intervals
+tables.py, charts.py results as tables and as plots
+workload/            calls that are measured, their replay, and the answers that are kept between runs
+variants/            variants of decoding: plain, with drafts, llama.cpp's own programs
+pricing/             the same drafts at costs of other machines
 """

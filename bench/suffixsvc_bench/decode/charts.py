@@ -1,5 +1,6 @@
-"""What came out, as pictures: what drafts can bring at these costs, every single call, speed and acceptance
-against K."""
+"""Plots of `bench decode`: possible gain at the measured costs, every single call, speed and acceptance
+against K.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ from suffixsvc.plots import COLOURS, Chart, Series
 __all__ = ["decode_charts", "k_charts"]
 
 _FIXED: Final = re.compile(r"^K = (\d+)$")
-#: shares of drafted tokens accepted, each given that the one before it was
+#: probability that a drafted token is accepted, given that its predecessor was
 _ACCEPTANCES: Final = (0.6, 0.8, 0.9, 0.95, 1.0)
 
 
 def decode_charts(measured: Mapping[str, Any]) -> list[Chart]:
-    """All of them, from :meth:`Measured.as_dict`."""
+    """All plots, from :meth:`Measured.as_dict`."""
     return [_possible(measured), *_calls(measured), *k_charts(measured)]
 
 
@@ -30,7 +31,7 @@ def _possible(measured: Mapping[str, Any]) -> Chart:
     return Chart(
         "What a draft of K tokens can bring",
         f"From the measured costs of {measured['target']}'s steps: expected tokens of a step that verifies K "
-        "drafted tokens, over what it costs in plain steps. Below 1 it is slower than drafting nothing.",
+        "drafted tokens, divided by its cost in plain steps. Below 1 it is slower than plain decoding.",
         "K, drafted tokens",
         "times plain decoding",
         series,
@@ -39,26 +40,26 @@ def _possible(measured: Mapping[str, Any]) -> Chart:
 
 
 def _tokens(acceptance: float, k: int) -> float:
-    """Expected tokens of a step: those accepted, and the target's own behind them."""
+    """Expected tokens of a step: the accepted ones and the bonus token."""
     return sum(acceptance**i for i in range(k + 1))
 
 
 def _calls(measured: Mapping[str, Any]) -> list[Chart]:
-    ways: dict[str, list[float]] = {}
+    variants: dict[str, list[float]] = {}
     for found in measured["pairs"].values():
         for name, pairs in found.items():
-            ways.setdefault(name, []).extend(pair["ratio"] for pair in pairs)
+            variants.setdefault(name, []).extend(pair["ratio"] for pair in pairs)
     series = [
         Series(name, [((i + 0.5) / len(ratios), r) for i, r in enumerate(sorted(ratios))], n % COLOURS)
-        for n, (name, ratios) in enumerate(ways.items())
+        for n, (name, ratios) in enumerate(variants.items())
     ]
     if all(len(each.points) < 2 for each in series):
         return []
     return [
         Chart(
             "Every call, from the worst to the best",
-            "Tokens per second over plain decoding of the same call, all workloads together, each way's "
-            "calls sorted: at 0.5 stands its median call.",
+            "Tokens per second over plain decoding of the same call, all workloads together, the calls of "
+            "each variant sorted: its median call is at 0.5.",
             "share of the calls",
             "times plain decoding",
             series,
@@ -68,7 +69,7 @@ def _calls(measured: Mapping[str, Any]) -> list[Chart]:
 
 
 def k_charts(measured: Mapping[str, Any]) -> list[Chart]:
-    """Speed and acceptance against K; none where no sweep of fixed K was run."""
+    """Speed and acceptance against K; empty without a sweep over fixed K."""
     rows = measured["rows"]
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     sweep = {w: _sweep(rows, w) for w in workloads}
@@ -90,8 +91,8 @@ def k_charts(measured: Mapping[str, Any]) -> list[Chart]:
         Chart(
             "Speed against K",
             "Tokens per second over plain decoding of the same calls, in pairs. A fixed K drafts K tokens "
-            "whenever the first layer has three; the dashed lines are the default, which weighs what a draft "
-            "gains against what its verification costs here.",
+            "whenever the first layer has three; the dashed lines are the default, which weighs the expected "
+            "gain of a draft against the measured cost of its verification.",
             "K, drafted tokens",
             "times plain decoding",
             speed,
@@ -100,7 +101,7 @@ def k_charts(measured: Mapping[str, Any]) -> list[Chart]:
         ),
         Chart(
             "Acceptance against K",
-            "Share of the drafted tokens that the target agreed with.",
+            "Share of the drafted tokens that the target accepted.",
             "K, drafted tokens",
             "accepted / drafted",
             acceptance,

@@ -1,9 +1,9 @@
-"""Speedups over plain decoding from paired runs, with intervals.
+"""Speedups over plain decoding from paired runs, with confidence intervals.
 
-A machine drifts by ten or twenty per cent within minutes, so that only runs that lie side by side can be
-compared. A pair is one job, once plain and once another way, right after each other. The speedup of a way is
-tokens per second over all its pairs divided by plain's over the same pairs; the interval comes from a
-bootstrap that draws pairs.
+A machine's speed drifts by ten or twenty per cent within minutes, so only adjacent runs are comparable. A
+pair is one job, answered plainly and by a variant, interleaved or adjacent. The speedup of a variant is its
+tokens per second over all pairs divided by plain decoding's over the same pairs; the interval is a bootstrap
+over pairs.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from suffixsvc_bench.bootstrap import interval
-from suffixsvc_bench.decode.outcome import Outcome
+from suffixsvc_bench.decode.workload.outcome import Outcome
+from suffixsvc_bench.report.statistics import bootstrap_interval
 
-__all__ = ["Pair", "Ratio", "Row", "against", "ratio_of", "row_of"]
+__all__ = ["Pair", "Ratio", "Row", "ratio_against", "ratio_of", "row_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One job answered in one way, beside its reference (plain decoding, usually)."""
+    """One job answered by a variant, and by its reference (usually plain decoding)."""
 
     job: str
     agent: str
@@ -37,12 +37,13 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A speedup.
+    """A speedup with its confidence interval.
 
     Attributes:
         value: total tokens per second over the reference's.
-        low, high: hold it in 95 % of resamples.
-        median: of the single pairs.
+        low, high: 95 % bootstrap interval.
+        median: median of the pairs' own ratios.
+        pairs: number of pairs.
     """
 
     value: float
@@ -57,12 +58,12 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way on one workload, summed up.
+    """Summary of one variant on one workload.
 
     Attributes:
-        tokens_per_step: 0 where nobody tells how many steps there were.
-        own_ms_p50, own_ms_p99: what asking the layers took in a step, milliseconds.
-        deciding_ms: per step in neither the target nor a layer, milliseconds, on average.
+        tokens_per_step: MAT; 0 where the number of steps is unknown.
+        own_ms_p50, own_ms_p99: time of layer queries per step, milliseconds.
+        deciding_ms: time per step outside target and layers, milliseconds, mean.
     """
 
     workload: str
@@ -80,31 +81,37 @@ class Row:
 
     @property
     def acceptance(self) -> float:
+        """Accepted / drafted; 0 without drafts."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     def as_dict(self) -> dict[str, Any]:
+        """JSON-able data."""
         return asdict(self) | {"acceptance": self.acceptance}
 
 
 def ratio_of(pairs: Sequence[Pair], seed: int = 1) -> Ratio:
-    """Raises ValueError without any pair."""
+    """Speedup of some pairs.
+
+    Raises:
+        ValueError: no pairs.
+    """
     if not pairs:
-        raise ValueError("no pair, no ratio")
+        raise ValueError("pairs must not be empty")
     columns = np.array(
         [(p.outcome.tokens, p.outcome.seconds, p.reference.tokens, p.reference.seconds) for p in pairs]
     )
-    low, high = interval(columns, lambda drawn: _ratio(drawn.sum(axis=1)), seed)
+    low, high = bootstrap_interval(columns, lambda drawn: _ratio(drawn.sum(axis=1)), seed)
     median = float(np.median([pair.ratio for pair in pairs]))
     return Ratio(float(_ratio(columns.sum(axis=0))), low, high, median, len(pairs))
 
 
-def against(ours: Sequence[Pair], theirs: Sequence[Pair]) -> Ratio:
-    """One way over another, from answers to the same jobs in the same turns."""
+def ratio_against(ours: Sequence[Pair], theirs: Sequence[Pair]) -> Ratio:
+    """Speedup of one variant over another, from answers to the same jobs in the same rounds."""
     return ratio_of([Pair(a.job, a.agent, a.outcome, b.outcome) for a, b in zip(ours, theirs, strict=True)])
 
 
 def row_of(workload: str, variant: str, pairs: Sequence[Pair]) -> Row:
-    """What came out for one way on one workload."""
+    """Summarise one variant on one workload."""
     outcomes = [pair.outcome for pair in pairs]
     tokens, seconds = sum(o.tokens for o in outcomes), sum(o.seconds for o in outcomes)
     layers: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""What ``suffixsvc bench decode`` compares, looked at before anything is measured: that takes minutes."""
+"""Options of ``suffixsvc bench decode``, validated before the first measurement."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from suffixsvc_driver.config import Controller, LayerKind, Policy
-from suffixsvc_driver.model_class import ModelClass
-from suffixsvc_driver.sampling import Sampling
-from suffixsvc_driver.targets.experts import override_experts
-from suffixsvc_driver.targets.gguf_check import check_gguf
-
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_bench.decode.jobs import check_workloads
-from suffixsvc_bench.decode.llama_server import MODES
-from suffixsvc_bench.decode.peers import check_peers
-from suffixsvc_bench.decode.priced import Prices
-from suffixsvc_bench.decode.rig import RigOptions
-from suffixsvc_bench.decode.variants import Setting, settings_for
+from suffixsvc_bench.decode.pricing.supplied_costs import SuppliedCosts
+from suffixsvc_bench.decode.variants.llama_server import MODES
+from suffixsvc_bench.decode.variants.peers import check_peers
+from suffixsvc_bench.decode.variants.variants import Setting, settings_for
+from suffixsvc_bench.decode.workload.jobs import check_workloads
+from suffixsvc_bench.speculation.model_fixture import FixtureOptions
+from suffixsvc_driver.sampling.settings import Sampling
+from suffixsvc_driver.settings.driver_config import Controller, LayerKind, Policy
+from suffixsvc_driver.settings.model_class import ModelClass
+from suffixsvc_driver.targets.llama.experts import override_experts
+from suffixsvc_models.gguf_check import check_gguf
 
 __all__ = ["DecodeOptions"]
 
@@ -29,10 +28,11 @@ class DecodeOptions:
     """What to compare. See ``suffixsvc bench decode --help``.
 
     Attributes:
-        experts: of a mixture of experts: every number is a target of its own; None: as the file says.
+        experts: expert counts of a mixture-of-experts model, each measured as a separate target; None: as in
+            the file.
     """
 
-    rig: RigOptions
+    fixture: FixtureOptions
     workloads: Sequence[str]
     calls: int
     rounds: int
@@ -48,17 +48,17 @@ class DecodeOptions:
     llama_bin: Path | None = None
     llama_modes: Sequence[str] = tuple(MODES)
     llama_programs: bool = False
-    prices: Sequence[Prices] = ()
+    supplied_costs: Sequence[SuppliedCosts] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """For the command that asks for the same again; files by their names."""
+        """Options as JSON-able data, from which the command can be reproduced; files by their names."""
         peers = self.llama_bin is not None
         return {
-            "target": self.rig.target.name,
-            "draft": self.rig.draft.name if self.rig.draft else None,
-            "threads": self.rig.threads,
-            "context": self.rig.context,
-            "max_width": self.rig.max_width,
+            "target": self.fixture.target.name,
+            "draft": self.fixture.draft.name if self.fixture.draft else None,
+            "threads": self.fixture.threads,
+            "context": self.fixture.context,
+            "max_width": self.fixture.max_width,
             "experts": [experts for experts in self.experts if experts is not None],
             "workloads": list(self.workloads),
             "calls": self.calls,
@@ -73,31 +73,30 @@ class DecodeOptions:
             "llama_bin": self.llama_bin.name if self.llama_bin else None,
             "llama_modes": list(self.llama_modes) if peers else [],
             "llama_programs": peers and self.llama_programs,
-            "prices": [prices.name for prices in self.prices],
+            "prices": [costs.name for costs in self.supplied_costs],
         }
 
     def check(self) -> None:
-        """Whether this can be run.
+        """Validate the options and the presence of their files.
 
         Raises:
-            InvalidInputError, InvalidConfigError: what was asked for makes no sense, or is not there.
+            InvalidInputError, InvalidConfigError: an option is invalid, or a file does not exist.
         """
-        _some("--temperature", self.temperatures)
+        _require_values("--temperature", self.temperatures)
         check_workloads(self.workloads, self.log, self.files)
-        _some("--experts", self.experts)
-        header = check_gguf(self.rig.target)
+        _require_values("--experts", self.experts)
+        header = check_gguf(self.fixture.target)
         for experts in self.experts:
             if experts is not None:
-                override_experts(header, self.rig.target.name, experts)
+                override_experts(header, self.fixture.target.name, experts)
         if Controller.FIXED in self.policies:
-            _some("--k", self.ks)
+            _require_values("--k", self.ks)
         for temperature in self.temperatures:
             self.settings(Sampling(temperature=temperature), ModelClass.DENSE_SMALL)
         self._check_layers()
-        if self.prices and 0.0 not in self.temperatures:
+        if self.supplied_costs and 0.0 not in self.temperatures:
             raise InvalidInputError(
-                "--price-with goes by greedy decoding",
-                expected="0 among the temperatures",
+                "--temperature must include 0 with --price-with",
                 got=", ".join(f"{t:g}" for t in self.temperatures),
             )
         if self.llama_bin is not None:
@@ -105,11 +104,11 @@ class DecodeOptions:
                 self.llama_bin,
                 self.llama_modes,
                 programs=self.llama_programs,
-                draft=self.rig.draft is not None,
+                draft=self.fixture.draft is not None,
             )
 
     def settings(self, sampling: Sampling, model_class: ModelClass) -> list[Setting]:
-        """What is compared at one temperature."""
+        """Driver settings that are compared at one temperature."""
         return settings_for(
             policies=self.policies,
             ks=self.ks,
@@ -121,17 +120,16 @@ class DecodeOptions:
     def _check_layers(self) -> None:
         if list(self.layers) != ["all"] and Policy.EXPECTED_GAIN not in self.policies:
             raise InvalidInputError(
-                "--layers is for expected gain: rules ask all layers",
-                expected="--policy expected-gain among the policies",
+                "--policy must include expected-gain with --layers",
                 got=", ".join(self.policies),
             )
-        alone = [names for names in self.layers if LayerKind.DRAFT_MODEL in names.split("+")]
-        if alone and self.rig.draft is None:
+        with_model = [names for names in self.layers if LayerKind.DRAFT_MODEL in names.split("+")]
+        if with_model and self.fixture.draft is None:
             raise InvalidInputError(
-                "there is no draft model", expected="--draft MODEL", got=f"--layers {alone[0]}"
+                "--draft must be given with the layer draft-model", got=f"--layers {with_model[0]}"
             )
 
 
-def _some(option: str, values: Sequence[object]) -> None:
+def _require_values(option: str, values: Sequence[object]) -> None:
     if not values:
-        raise InvalidInputError(f"{option} names nothing", expected="at least one", got="none")
+        raise InvalidInputError(f"{option} must have at least one value")

@@ -1,21 +1,23 @@
-"""Every job in every way: side by side where ways can stop between steps, else right after one another."""
+"""Execution of a workload: every job answered by every variant, interleaved where variants can pause."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
-
-from suffixsvc_driver.targets import Target
+from typing import Final, TypeVar
 
 from suffixsvc.errors import SuffixError
 from suffixsvc_bench.decode.figures import Pair
-from suffixsvc_bench.decode.jobs import Job, Workload
-from suffixsvc_bench.decode.outcome import Outcome
-from suffixsvc_bench.decode.prefill import Prefill
-from suffixsvc_bench.decode.turns import in_turns
-from suffixsvc_bench.decode.variants import Stepwise, Whole
+from suffixsvc_bench.decode.variants.variants import StepwiseVariant, WholeVariant
+from suffixsvc_bench.decode.workload.interleaving import interleave
+from suffixsvc_bench.decode.workload.jobs import Job, Workload
+from suffixsvc_bench.decode.workload.outcome import Outcome
+from suffixsvc_bench.decode.workload.prefill import Prefill
+from suffixsvc_driver.targets import Target
 
-__all__ = ["run_workload"]
+__all__ = ["WARMUP", "run_workload"]
+
+#: job key of the calls of ``on_answer`` before a variant's warm-up
+WARMUP: Final = "warm-up"
 
 T = TypeVar("T")
 OnAnswer = Callable[[str, str], None]
@@ -24,44 +26,48 @@ OnFailure = Callable[[str, SuffixError], None]
 
 def run_workload(
     workload: Workload,
-    reference: Stepwise,
-    stepwise: Sequence[Stepwise],
-    whole: Sequence[Whole],
+    reference: StepwiseVariant,
+    stepwise: Sequence[StepwiseVariant],
+    whole: Sequence[WholeVariant],
     targets: Sequence[Target],
     rounds: int,
     prefill: Prefill,
     on_answer: OnAnswer = lambda variant, job: None,
     on_failure: OnFailure = lambda variant, error: None,
 ) -> dict[str, list[Pair]]:
-    """Pairs by name of the way.
+    """Answer every job of a workload with every variant; return the pairs by variant name.
 
-    The reference and the stepwise ways answer a job side by side, a few tokens of each in turn; from job to
-    job another one goes first, and each moves on to the next target, lest one has the better memory pages
-    for good. Ways that answer as a whole do so right after the others, or before them in every second job.
-    In every round each way begins again with what the workload says it remembers. What answers as a whole is
-    somebody else's program: one that fails has no pairs, and the others go on.
+    The reference and the stepwise variants answer a job interleaved, a few tokens of each at a time. From job
+    to job another variant goes first and each variant uses the next target, so that no variant always has the
+    better memory pages. Whole variants answer before or after them, alternating by job. In every round each
+    variant starts from the workload's warm-up only. Whole variants are external programs: one that fails has
+    no pairs, and the run continues without it.
 
     Args:
-        targets: of the same model, as many as there are ways that take turns, the reference included.
-        prefill: makes all of them ready for a prompt.
-        on_answer: called before each answer with the way's name and the job's key, and before a way begins.
-        on_failure: told of a way that is left out from there on, and why.
+        reference: usually plain decoding.
+        stepwise, whole: variants to compare.
+        targets: targets of the same model, one for each of reference and stepwise variants.
+        rounds: repetitions of the whole workload.
+        prefill: prepares all targets for a prompt.
+        on_answer: called before each answer with the variant's name and the job's key, and with
+            :data:`WARMUP` before a variant starts.
+        on_failure: called with the name and the error of a variant that is excluded from then on.
     """
-    beside = [reference, *stepwise]
+    interleaved = [reference, *stepwise]
     peers = _Peers(whole, on_answer, on_failure)
-    pairs: dict[str, list[Pair]] = {way.name: [] for way in (*stepwise, *whole)}
-    for turn in range(rounds):
-        for way in beside:
-            on_answer(way.name, "what it remembers")
-            way.begin(workload.name, workload.warming, turn)
-        peers.begin(workload, turn)
+    pairs: dict[str, list[Pair]] = {variant.name: [] for variant in (*stepwise, *whole)}
+    for round_number in range(rounds):
+        for variant in interleaved:
+            on_answer(variant.name, WARMUP)
+            variant.begin(workload.name, workload.warmup, round_number)
+        peers.begin(workload, round_number)
         for number, job in enumerate(workload.jobs):
             found: dict[str, Outcome] = {}
-            if (number + turn) % 2:
+            if (number + round_number) % 2:
                 found |= peers.answer(job)
             prefill(job.prompt_ids)
-            found |= _side_by_side(job, beside, targets, number + turn, on_answer)
-            if (number + turn) % 2 == 0:
+            found |= _interleaved(job, interleaved, targets, number + round_number, on_answer)
+            if (number + round_number) % 2 == 0:
                 found |= peers.answer(job)
             base = found[reference.name]
             for name, outcome in found.items():
@@ -71,38 +77,38 @@ def run_workload(
 
 
 class _Peers:
-    """Ways that answer as a whole, without those that failed."""
+    """Whole variants without those that failed."""
 
-    def __init__(self, ways: Sequence[Whole], on_answer: OnAnswer, on_failure: OnFailure) -> None:
-        self._ways = list(ways)
+    def __init__(self, variants: Sequence[WholeVariant], on_answer: OnAnswer, on_failure: OnFailure) -> None:
+        self._variants = list(variants)
         self._on_answer, self._on_failure = on_answer, on_failure
         self.failed: set[str] = set()
 
-    def begin(self, workload: Workload, turn: int) -> None:
-        self._each("what it remembers", lambda way: way.begin(workload.name, workload.warming, turn))
+    def begin(self, workload: Workload, round_number: int) -> None:
+        self._each(WARMUP, lambda variant: variant.begin(workload.name, workload.warmup, round_number))
 
     def answer(self, job: Job) -> dict[str, Outcome]:
-        return self._each(job.key, lambda way: way.answer(job))
+        return self._each(job.key, lambda variant: variant.answer(job))
 
-    def _each(self, what: str, ask: Callable[[Whole], T]) -> dict[str, T]:
+    def _each(self, what: str, call: Callable[[WholeVariant], T]) -> dict[str, T]:
         found = {}
-        for way in list(self._ways):
-            self._on_answer(way.name, what)
+        for variant in list(self._variants):
+            self._on_answer(variant.name, what)
             try:
-                found[way.name] = ask(way)
+                found[variant.name] = call(variant)
             except SuffixError as error:
-                self._ways.remove(way)
-                self.failed.add(way.name)
-                self._on_failure(way.name, error)
+                self._variants.remove(variant)
+                self.failed.add(variant.name)
+                self._on_failure(variant.name, error)
         return found
 
 
-def _side_by_side(
-    job: Job, ways: Sequence[Stepwise], targets: Sequence[Target], number: int, on_answer: OnAnswer
+def _interleaved(
+    job: Job, variants: Sequence[StepwiseVariant], targets: Sequence[Target], number: int, on_answer: OnAnswer
 ) -> dict[str, Outcome]:
-    first = number % len(ways)
-    turned = [*ways[first:], *ways[:first]]
-    for way in turned:
-        on_answer(way.name, job.key)
-    answers = [way.answering(job, targets[i]) for i, way in enumerate(turned)]
-    return {way.name: outcome for way, outcome in zip(turned, in_turns(answers), strict=True)}
+    first = number % len(variants)
+    rotated = [*variants[first:], *variants[:first]]
+    for variant in rotated:
+        on_answer(variant.name, job.key)
+    answers = [variant.answering(job, targets[i]) for i, variant in enumerate(rotated)]
+    return {variant.name: outcome for variant, outcome in zip(rotated, interleave(answers), strict=True)}

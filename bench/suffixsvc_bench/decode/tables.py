@@ -1,32 +1,32 @@
-"""What came out, as tables."""
+"""Tables of `bench decode`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from suffixsvc_bench.tables import Grid
+from suffixsvc_bench.report.tables import Grid
 
-__all__ = ["against_grid", "decode_grid", "forecast_grid", "left_out", "priced_grid"]
+__all__ = ["against_grid", "decode_grid", "failure_sentences", "forecast_grid", "priced_grid"]
 
-#: whose costs stand beside a forecast
+#: step widths whose costs are listed beside a forecast
 _WIDTHS: Final = (2, 4, 8, 16)
 
 
 def decode_grid(measured: Mapping[str, Any]) -> Grid:
-    """A row for each workload and way, from :meth:`Measured.as_dict`."""
+    """A row for each workload and variant, from :meth:`Measured.as_dict`."""
     grid = Grid(
         (
             "workload",
-            "way",
+            "variant",
             "speedup (95 %)",
             "median of calls",
             "tokens/s",
             "MAT",
             "drafted",
             "accepted",
-            "asking p50 / p99 ms",
-            "deciding ms",
+            "queries p50 / p99 ms",
+            "driver ms",
             "calls",
         )
     )
@@ -51,8 +51,10 @@ def decode_grid(measured: Mapping[str, Any]) -> Grid:
 
 
 def forecast_grid(measured: Mapping[str, Any]) -> Grid:
-    """The default way beside what the replay of the same calls says, and the costs that it says that by: runs
-    from before these were kept have none."""
+    """The first variant's speedup beside the forecast of the replay, and the costs of that forecast.
+
+    Results of older versions have no costs.
+    """
     curves = measured.get("forecast_curves", {})
     heads = ("workload", "measured", "forecast by replay", "measured / forecast")
     grid = Grid((*heads, "at costs of 2, 4, 8, 16 tokens") if curves else heads)
@@ -69,25 +71,25 @@ def _costs(costs: Sequence[float]) -> str:
     return ", ".join(f"{costs[width]:.2f}" for width in _WIDTHS if width < len(costs))
 
 
-def left_out(measured: Mapping[str, Any]) -> list[str]:
-    """Who failed where, and why: a sentence each."""
+def failure_sentences(measured: Mapping[str, Any]) -> list[str]:
+    """One sentence for each variant that failed."""
     return [
-        f"{way} was left out of {workload}: {why}"
-        for workload, ways in measured.get("failed", {}).items()
-        for way, why in ways.items()
+        f"{variant} failed on {workload}: {why}"
+        for workload, variants in measured.get("failed", {}).items()
+        for variant, why in variants.items()
     ]
 
 
 def against_grid(measured: Mapping[str, Any]) -> Grid | None:
-    """The first way's speed over each other way's; None where there is no other."""
-    others = list(dict.fromkeys(name for ways in measured["against"].values() for name in ways))
+    """Speedup of the first variant over each other variant; None if there is no other."""
+    others = list(dict.fromkeys(name for variants in measured["against"].values() for name in variants))
     if not others:
         return None
     grid = Grid(("workload", *(f"/ {name}" for name in others)))
-    for workload, ways in measured["against"].items():
+    for workload, variants in measured["against"].items():
         cells = []
         for name in others:
-            ratio = ways.get(name)
+            ratio = variants.get(name)
             cells.append(
                 "" if ratio is None else f"{ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
             )
@@ -96,9 +98,11 @@ def against_grid(measured: Mapping[str, Any]) -> Grid | None:
 
 
 def priced_grid(rows: list[Mapping[str, Any]]) -> Grid:
-    """At supplied prices: a row for each workload and setting, and what each layer gave."""
+    """A row for each workload and setting at supplied costs, with the accepted tokens of each layer."""
     layers = list(dict.fromkeys(name for row in rows for name in row["by_layer"]))
-    grid = Grid(("workload", "way", "speedup", "MAT", "drafted", "accepted", *(f"of {n}" for n in layers)))
+    grid = Grid(
+        ("workload", "variant", "speedup", "MAT", "drafted", "accepted", *(f"of {n}" for n in layers))
+    )
     for row in rows:
         grid.rows.append(
             [

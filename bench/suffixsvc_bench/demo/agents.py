@@ -1,7 +1,7 @@
-"""The four agents: what each is told, and how what it answers is read.
+"""The four agents: their prompts, and parsers of their answers.
 
-Every agent has a fixed beginning (role, schema, worked examples as earlier turns), which stays in the
-model's KV cache between calls, and a short user message that changes.
+Every agent has a fixed prefix (role, schema, worked examples as earlier turns), which stays in the model's KV
+cache between calls, and a short user message that changes.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Agent:
     """An agent.
 
     Attributes:
-        name: a label of its outputs.
-        system: its system message.
-        examples: earlier turns it is shown: what it was told and what it answered.
-        max_tokens: the most tokens it may write.
+        name: label of its outputs.
+        system: system message.
+        examples: earlier turns in the prompt: (user message, assistant message).
+        max_tokens: limit of an answer.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class _Example:
-    """One question worked through by all agents."""
+    """One question with the correct answer of every agent."""
 
     question: str
     plan: str
@@ -169,21 +169,23 @@ AGENTS: Final = (PLANNER, SQL_WRITER, REPORTER, PYTHON_WRITER)
 
 def _messages(agent: Agent, user: str) -> Messages:
     turns: Messages = [{"role": "system", "content": agent.system}]
-    for told, answered in agent.examples:
-        turns += [{"role": "user", "content": told}, {"role": "assistant", "content": answered}]
+    for user_text, answer in agent.examples:
+        turns += [{"role": "user", "content": user_text}, {"role": "assistant", "content": answer}]
     return [*turns, {"role": "user", "content": user}]
 
 
 def plan_prompt(question: str) -> Messages:
+    """Messages for the planner."""
     return _messages(PLANNER, _question(question))
 
 
 def sql_prompt(question: str, plan: str) -> Messages:
+    """Messages for the SQL writer."""
     return _messages(SQL_WRITER, _planned(question, plan))
 
 
 def repair_prompt(question: str, plan: str, answer: str, error: str) -> Messages:
-    """The executor's error goes back to the SQL writer as the next turn of the same conversation."""
+    """Messages for the SQL writer with the executor's error as the next turn of the same conversation."""
     return [
         *sql_prompt(question, plan),
         {"role": "assistant", "content": answer},
@@ -192,21 +194,23 @@ def repair_prompt(question: str, plan: str, answer: str, error: str) -> Messages
 
 
 def report_prompt(question: str, result: QueryResult) -> Messages:
+    """Messages for the reporter."""
     if not result.ok:
         found = json.dumps({"status": "failed", "error": result.error})
     else:
         rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
-        # a statement may well return a BLOB
+        # default=str: a statement can return a BLOB
         found = json.dumps({"status": "ok", "rows": rows}, default=str)
     return _messages(REPORTER, _found(question, found))
 
 
 def python_prompt(question: str, sql: str) -> Messages:
+    """Messages for the Python writer."""
     return _messages(PYTHON_WRITER, _stated(question, sql))
 
 
 def extract_json(text: str) -> dict[str, Any] | None:
-    """The first JSON object in ``text``, wherever it stands; None when there is none."""
+    """The first JSON object in ``text``; None if there is none."""
     decoder = json.JSONDecoder()
     for match in re.finditer(r"\{", text):
         try:
@@ -218,7 +222,9 @@ def extract_json(text: str) -> dict[str, Any] | None:
 
 
 def extract_sql(text: str) -> str:
-    """The first statement: out of a code block if there is one, else from SELECT or WITH on."""
+    """The first statement, from a code block if there is one, else from SELECT or WITH on; "" if there is
+    none.
+    """
     block = _code_block(text, "sql|sqlite")
     match = re.search(r"\b(?:SELECT|WITH)\b", block, re.IGNORECASE)
     if match is None:
@@ -228,7 +234,7 @@ def extract_sql(text: str) -> str:
 
 
 def extract_python(text: str) -> str | None:
-    """The code, if it is valid Python (it is parsed, never executed)."""
+    """The code if it is valid Python (it is parsed, never executed); None otherwise."""
     code = _code_block(text, "python|py")
     try:
         ast.parse(code)

@@ -1,4 +1,4 @@
-"""The shop that the questions are about: a small SQLite file, the same rows every time."""
+"""The shop database of the demo: a small SQLite file with the same rows every time, and read-only queries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final
 
 __all__ = ["SCHEMA", "QueryResult", "create", "execute"]
 
-#: as the agents see it; `create` runs it
+#: part of the agents' prompts; `create` executes it
 SCHEMA: Final = """\
 CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT, city TEXT, country TEXT, joined_on TEXT);
 CREATE TABLE products (id INTEGER PRIMARY KEY, name TEXT, category TEXT, price REAL);
@@ -22,9 +22,9 @@ CREATE TABLE order_items (order_id INTEGER, product_id INTEGER, quantity INTEGER
 
 SEED: Final = 20240229
 MAX_ROWS: Final = 5
-#: characters or bytes of a value that are kept, so that a row always fits into a prompt
+#: limit of a value in characters or bytes, so that a row always fits into a prompt
 MAX_CELL: Final = 200
-#: a query that takes longer is stopped; the shop is tiny, so it would be a runaway join
+#: timeout of a query; on a shop this small only a runaway join takes longer
 MAX_SECONDS: Final = 5.0
 
 _FIRST: Final = (
@@ -52,7 +52,7 @@ _STATUSES: Final = ["delivered"] * 7 + ["shipped"] * 2 + ["cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """What the executor got: at most ``MAX_ROWS`` rows, or an error in SQLite's words."""
+    """Result of a query: at most ``MAX_ROWS`` rows, or SQLite's error message."""
 
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[object, ...], ...] = ()
@@ -61,11 +61,12 @@ class QueryResult:
 
     @property
     def ok(self) -> bool:
+        """True without an error."""
         return not self.error
 
 
 def create(path: Path) -> None:
-    """Write the shop to ``path``, replacing what is there. The same file for the same SQLite."""
+    """Write the shop to ``path``, replacing an existing file. The bytes depend on the SQLite version only."""
     path.unlink(missing_ok=True)
     rng = random.Random(SEED)
     with closing(sqlite3.connect(path)) as db, db:
@@ -80,7 +81,7 @@ def create(path: Path) -> None:
                 "INSERT INTO orders VALUES (?, ?, ?, ?)",
                 (order_id, customer, placed.isoformat(), rng.choice(_STATUSES)),
             )
-            # the last two products are never ordered, so that questions about them have an answer
+            # the last two products are never ordered: questions about such products have an answer
             for product_id in rng.sample(range(1, len(products) - 1), rng.choice([1, 1, 2, 3])):
                 db.execute(
                     "INSERT INTO order_items VALUES (?, ?, ?)", (order_id, product_id, rng.randint(1, 4))
@@ -106,7 +107,7 @@ def _products(rng: random.Random) -> list[tuple[object, ...]]:
 
 
 def execute(path: Path, sql: str) -> QueryResult:
-    """Run one SELECT. Nothing can change: the file is opened read-only, and only reading is authorised."""
+    """Execute one SELECT. The file is opened read-only, and an authorizer permits reading only."""
     if not sql.strip():
         return QueryResult(error="no SQL statement found in the answer")
     started = time.monotonic()
@@ -120,8 +121,8 @@ def execute(path: Path, sql: str) -> QueryResult:
         return QueryResult(error=str(error))
     if cursor.description is None:
         return QueryResult(error="the statement returns no rows")
-    kept = tuple(tuple(_short(value) for value in row) for row in rows[:MAX_ROWS])
-    return QueryResult(tuple(column[0] for column in cursor.description), kept, len(rows))
+    limited = tuple(tuple(_short(value) for value in row) for row in rows[:MAX_ROWS])
+    return QueryResult(tuple(column[0] for column in cursor.description), limited, len(rows))
 
 
 def _authorise(action: int, *_: object) -> int:

@@ -1,9 +1,9 @@
-"""Speed against plain decoding: the same call run with drafts, and plain before and after it.
+"""Speedups over plain decoding from paired runs of agent calls.
 
-A machine drifts by ten or twenty per cent within minutes; runs that lie side by side drift together. The
-ratio of a call is its tokens per second with drafts over those without; the median over calls is
-reported with a bootstrap interval. A call is run with drafts only once: a second run would profit from
-what the service learned in the first.
+A call runs with drafts once, and plain before or after it or both, because a machine's speed drifts by ten or
+twenty per cent within minutes. A second run with drafts would profit from what the service learned in the
+first. The ratio of a call is its tokens per second with drafts over those of its plain runs; the median over
+calls is reported with a bootstrap interval.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from suffixsvc_bench.bootstrap import interval
+from suffixsvc_bench.report.statistics import bootstrap_interval
 
 __all__ = ["Interval", "Pairing", "Timing", "median_ratio"]
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Decoding of one answer: the prompt's prefill left out, everything that drafting costs included."""
+    """Decoding of one answer: without the prompt's prefill, with all costs of drafting."""
 
     tokens: int
     seconds: float
@@ -43,7 +43,7 @@ class Pairing:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A median with the interval that holds it in 95 % of resamples."""
+    """A median with its 95 % bootstrap interval."""
 
     median: float
     low: float
@@ -55,15 +55,15 @@ class Interval:
 
 
 def speed(timings: Sequence[Timing]) -> float:
-    """Tokens per second over several runs; 0 where nothing was measured."""
+    """Tokens per second over several runs; 0 without time."""
     seconds = sum(timing.seconds for timing in timings)
     return sum(timing.tokens for timing in timings) / seconds if seconds > 0 else 0.0
 
 
 def median_ratio(pairings: Sequence[Pairing], seed: int = 1) -> Interval | None:
-    """Median ratio over calls; None without any call."""
+    """Median ratio over calls; None without calls."""
     ratios = np.array([pairing.ratio for pairing in pairings])
     if not len(ratios):
         return None
-    low, high = interval(ratios, lambda drawn: np.median(drawn, axis=1), seed)
+    low, high = bootstrap_interval(ratios, lambda drawn: np.median(drawn, axis=1), seed)
     return Interval(float(np.median(ratios)), low, high, len(ratios))

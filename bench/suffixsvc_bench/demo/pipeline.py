@@ -1,7 +1,6 @@
-"""planner -> SQL writer -> executor -> reporter -> Python writer, for one question.
+"""Pipeline of one question: planner -> SQL writer -> executor -> reporter -> Python writer.
 
-The pipeline knows no model: ``generate`` is a function from a call to its text, so that tests script it
-and the demo gives it the real thing.
+The pipeline is independent of the model: ``generate`` maps a call to its text, so tests can script it.
 """
 
 from __future__ import annotations
@@ -30,20 +29,21 @@ class Call:
 
     @property
     def name(self) -> str:
+        """Unique name of the call."""
         return f"{self.question.key}/{self.agent.name}" + (f"#{self.turn}" if self.turn else "")
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a question.
+    """Results of the agents on one question.
 
     Attributes:
-        plan: the planner's JSON, None when it wrote none.
+        plan: the planner's JSON; None if it wrote none.
         sql: the statement that was executed last.
-        result: what SQLite said to it.
-        repaired: the first statement failed and the SQL writer was asked again.
-        report: the reporter's JSON, None when it wrote none.
-        python: the code, None when it is no valid Python.
+        result: SQLite's result of it.
+        repaired: the first statement failed, and the SQL writer was called again.
+        report: the reporter's JSON; None if it wrote none.
+        python: the code; None if it is not valid Python.
     """
 
     question: Question
@@ -56,7 +56,7 @@ class Outcome:
 
 
 def answer_question(question: Question, generate: Callable[[Call], str], database: Path) -> Outcome:
-    """Run one question through all agents. A failing agent never stops the ones after it."""
+    """Run one question through all agents. A failing agent does not stop the following ones."""
     outcome, turn = Outcome(question), 0
 
     def ask(agent: Agent, messages: Messages) -> str:

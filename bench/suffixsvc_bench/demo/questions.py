@@ -1,4 +1,4 @@
-"""What the agents are asked: passes of different questions of the same kind."""
+"""Questions of the demo: passes of different questions of the same kind."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ THIRD_PASS: Final = _numbered(
     ],
 )
 
-#: a new question, asked after the service was killed: what its first call draws on, the store brought back
+#: a new question after the service was killed: its first call drafts from what the store restored
 AFTER_RESTART: Final = Question("p3-q1", "Which 5 cities placed the most orders?")
 
-#: for the run that shows every layer at work
+#: for the stage in which every layer drafts
 FIRST_MATCH: Final = Question("p4-q1", "Which 3 countries have the most customers?")
 
 

@@ -1,4 +1,4 @@
-"""Every call of a demo as one line of JSON (see recorded_call.py).
+"""Recording of the demo's calls, one line of JSON per call (see recorded_call.py).
 
 A session is one question. A path that ends in .gz is compressed.
 """
@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
-from suffixsvc_bench.demo.brain import Answer
-from suffixsvc_bench.recorded_call import RecordedCall
+from suffixsvc_bench.demo.agent_runner import Answer
+from suffixsvc_bench.speculation.recorded_call import RecordedCall
 
 __all__ = ["DATASET", "Recorder"]
 
@@ -19,7 +19,7 @@ DATASET: Final = "suffixsvc-demo"
 
 
 class Recorder:
-    """Writes calls to a file that appears, complete, when the `with` block is left without an error."""
+    """Writes calls to a file that is created, complete, when the `with` block ends without an error."""
 
     def __init__(self, path: Path, *, model: str, tokenizer: str) -> None:
         self._path = path
@@ -46,7 +46,7 @@ class Recorder:
             self._draft.unlink(missing_ok=True)
 
     def write(self, answer: Answer, pass_number: int) -> None:
-        """Add a call."""
+        """Append a call."""
         call, result = answer.call, answer.result
         recorded = RecordedCall(
             session=call.question.key,

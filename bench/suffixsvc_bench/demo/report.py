@@ -1,4 +1,4 @@
-"""report.html: every answer, each token coloured by where it came from. One file, nothing to load."""
+"""The demo's report: every answer with each token coloured by its origin, in one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Final
 
 from suffixsvc.types import DraftSource
-from suffixsvc_bench.demo.brain import Answer
+from suffixsvc_bench.demo.agent_runner import Answer
 
 __all__ = ["KINDS", "Kind", "Section", "kind_of", "render", "token_texts"]
 
-#: the page around the answers: explanations, colours for light and dark
+#: frame of the page: explanations, colours for light and dark
 TEMPLATE: Final = Path(__file__).with_name("page.html")
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Where a token can come from, as the report names and explains it."""
+    """An origin of tokens, as the report names and explains it."""
 
     key: str
     name: str
@@ -29,15 +29,13 @@ class Kind:
 
 KINDS: Final = {
     "target": Kind(
-        "target", "target", "written by the large model itself, one expensive step for each such token"
+        "target", "target", "chosen by the large model without a draft, one step for each such token"
     ),
     "prompt": Kind(
-        "prompt", "prompt lookup", "copied from the same call's own prompt or earlier output; costs nothing"
+        "prompt", "prompt lookup", "copied from the call's own prompt or output, at almost no cost"
     ),
-    "suffix": Kind(
-        "suffix", "suffix", "remembered: another call wrote the same before, and the service drafted it"
-    ),
-    "model": Kind("model", "draft model", "guessed by a small model, which costs time of its own"),
+    "suffix": Kind("suffix", "suffix", "drafted by the service from the output of another call"),
+    "model": Kind("model", "draft model", "drafted by a small model, which takes time to compute"),
 }
 
 _KIND_OF_SOURCE: Final = {
@@ -52,7 +50,7 @@ _KIND_OF_SOURCE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the run: its answers under one heading."""
+    """A stage of the demo: its answers under one heading."""
 
     title: str
     explained: str
@@ -65,7 +63,7 @@ def kind_of(source: int) -> str:
 
 
 def token_texts(token_ids: Iterable[int], token_bytes: Callable[[int], bytes]) -> list[str]:
-    """The text each token adds. A character that several tokens spell belongs to the last of them."""
+    """Text that each token adds. A character spelled by several tokens belongs to the last of them."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     texts = [decoder.decode(token_bytes(token)) for token in token_ids]
     if texts:
@@ -84,11 +82,11 @@ def render(
     """Write the report.
 
     Args:
-        path: the file to write; it appears complete or not at all.
+        path: the file; it is replaced atomically.
         title: of the page.
         facts: (name, value) lines of the summary at the top.
-        sections: parts of the run, in order.
-        token_bytes: what a token spells.
+        sections: stages of the demo, in order.
+        token_bytes: bytes that a token spells.
     """
     body = [_legend(sections), _facts(facts)]
     for section in sections:

@@ -1,4 +1,4 @@
-"""What the demo prints: headings, a line per question, and the tables at the end."""
+"""Terminal output of the demo: headings, a summary per question, and tables."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from suffixsvc_driver.accounting import Stats
 
+from suffixsvc_bench.demo.agent_runner import Answer
 from suffixsvc_bench.demo.agents import AGENTS
-from suffixsvc_bench.demo.brain import Answer
 from suffixsvc_bench.demo.paired import Pairing, median_ratio, speed
 from suffixsvc_bench.demo.pipeline import Outcome
+from suffixsvc_driver.speculation.accounting import Stats
 
 __all__ = ["agent_table", "heading", "layer_table", "print_outcome", "progress", "suffix_share", "total"]
 
 
 def total(answers: Sequence[Answer]) -> Stats:
-    """The counts of several answers, added up."""
+    """Statistics of several answers, added up."""
     stats = Stats()
     for answer in answers:
         stats.add(answer.result.stats)
@@ -28,22 +28,23 @@ def total(answers: Sequence[Answer]) -> Stats:
 
 
 def suffix_share(answers: Sequence[Answer]) -> float:
-    """Share of the written tokens that another session's output brought."""
+    """Share of the written tokens that were drafted from other sessions' outputs."""
     return total(answers).hit_rates("suffix")[2]
 
 
 def heading(console: Console, text: str) -> None:
+    """Print a heading."""
     console.print(f"\n[bold]{escape(text)}[/bold]")
 
 
 def progress(console: Console) -> Progress:
-    """A bar that is gone when it is done."""
+    """A progress bar that disappears when it is done."""
     columns = (TextColumn("  {task.description}"), BarColumn(), TimeElapsedColumn())
     return Progress(*columns, console=console, transient=True)
 
 
 def print_outcome(console: Console, outcome: Outcome, answers: Sequence[Answer]) -> None:
-    """What the agents made of a question, and where the tokens came from."""
+    """Print the agents' results on a question, and the origins of the tokens."""
     stats = total(answers)
     result = outcome.result
     made = f"{result.total_rows} rows" if result.ok else f"SQL failed ({result.error[:40]})"
@@ -61,7 +62,7 @@ def print_outcome(console: Console, outcome: Outcome, answers: Sequence[Answer])
         for kind in ("prompt", "suffix", "draft-model", "target")
         if kind in stats.evidence
     )
-    # an error quotes what the model wrote, square brackets included
+    # markup=False: an error can quote square brackets of the model
     console.print(
         f"{outcome.question.text}\n"
         f"    {made}{repaired}; {marks}\n"
@@ -71,7 +72,7 @@ def print_outcome(console: Console, outcome: Outcome, answers: Sequence[Answer])
 
 
 def agent_table(pairings: Sequence[Pairing], answers: Sequence[Answer]) -> Table:
-    """Per agent: how much it wrote, and how fast with drafts and without."""
+    """Per agent: calls, tokens, and speed with drafts and without."""
     table = Table(title="Per agent, second pass", title_justify="left", box=box.SIMPLE_HEAD)
     figures = ("calls", "tokens", "MAT", "accepted", "acceptance", "tok/s", "plain", "median speed-up")
     for name in ("agent", *figures):
@@ -96,9 +97,9 @@ def agent_table(pairings: Sequence[Pairing], answers: Sequence[Answer]) -> Table
 
 
 def layer_table(title: str, answers: Sequence[Answer]) -> Table:
-    """Per layer: how often it was asked, what was sent of its drafts, what the model kept."""
+    """Per layer: queries, drafts sent to verification, tokens accepted."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for name in ("layer", "asked", "had a draft", "drafted", "accepted", "acceptance", "of all tokens"):
+    for name in ("layer", "queries", "had a draft", "drafted", "accepted", "acceptance", "of all tokens"):
         table.add_column(name, justify="left" if name == "layer" else "right")
     stats = total(answers)
     for name, layer in stats.layers.items():
@@ -113,5 +114,5 @@ def layer_table(title: str, answers: Sequence[Answer]) -> Table:
             f"{sent.acceptance_rate:.0%}",
             f"{share:.0%}",
         )
-    table.add_row("target itself", "", "", "", "", "", f"{stats.hit_rates('target')[2]:.0%}")
+    table.add_row("target", "", "", "", "", "", f"{stats.hit_rates('target')[2]:.0%}")
     return table

@@ -1,4 +1,4 @@
-"""Ways to draft, side by side: ours and what a user would pick instead, each behind one interface."""
+"""Drafting methods behind one interface: ours, and the alternatives that users have."""
 
 from suffixsvc_bench.methods import arctic, compat, ngram_cache, ngram_mod, ours, prompt_lookup
 from suffixsvc_bench.methods.base import Method, MethodSpec, Settings
@@ -7,7 +7,7 @@ __all__ = ["Method", "MethodSpec", "Settings", "known_methods", "missing_methods
 
 
 def known_methods() -> dict[str, MethodSpec]:
-    """Every method that can run here, by key, in the order of the tables."""
+    """Every method that can run here, by key, in the order of tables."""
     specs = (
         *ours.SPECS,
         *compat.SPECS,
@@ -20,7 +20,7 @@ def known_methods() -> dict[str, MethodSpec]:
 
 
 def missing_methods() -> dict[str, str]:
-    """Methods that cannot run here, by name: why, and what to do about it."""
+    """Methods that cannot run here, by name, with the reason and a remedy."""
     if arctic.find_python() is not None:
         return {}
     return {arctic.FAMILY: "Arctic Inference is not installed; make peers builds the part of it that drafts"}

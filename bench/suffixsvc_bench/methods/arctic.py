@@ -1,12 +1,12 @@
 """Arctic Inference's suffix decoding (vLLM's ``method="suffix"``), where it is installed.
 
-It runs in a process of its own, in whatever environment has it: ``make peers`` builds one in .venv-peers.
-Lines of JSON go back and forth (see :mod:`suffixsvc_bench.methods.arctic_worker`), and its microseconds are
-measured on its side of the pipe.
+It runs in a separate process, in the environment that has it; ``make peers`` builds one in .venv-peers. The
+processes exchange lines of JSON (see :mod:`suffixsvc_bench.methods.arctic_worker`); its times are measured in
+its process.
 
 Eight configurations: tree depth 24 or 64, length factor 1 or 4, chain or tree; the first is vLLM's default.
-"Best in hindsight" is the best of them, chosen per trace and cost after the fact: of all eight, and of the
-five that earlier comparisons looked at.
+"Best in hindsight" is the best of them, chosen per trace and cost afterwards: of all eight, and of the five
+that earlier comparisons used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 from suffixsvc.types import Draft, DraftSource, TokenArray
 from suffixsvc_bench.methods.base import Method, MethodSpec, Settings
-from suffixsvc_bench.peer_process import PeerProcess
+from suffixsvc_bench.methods.peer_process import PeerProcess
 
 __all__ = ["DEFAULT", "FAMILY", "Arctic", "find_python", "specs"]
 
@@ -30,17 +30,19 @@ FAMILY: Final = "arctic"
 CONFIGURATIONS: Final = tuple((d, f, tree) for tree in (False, True) for d in (24, 64) for f in (1, 4))
 #: key of vLLM's default
 DEFAULT: Final = "arctic-24-1-chain"
-#: those of the smaller family
+#: configurations of the smaller family
 FIVE: Final = ((24, 1, False), (24, 4, False), (64, 4, False), (24, 1, True), (64, 4, True))
 _WORKER: Final = Path(__file__).with_name("arctic_worker.py")
-#: where make peers builds, beside the sources
+#: environment of make peers, beside the sources
 _BUILT: Final = Path(__file__).resolve().parents[3] / ".venv-peers" / "bin" / "python"
-#: names another Python that has the package
+#: environment variable with another Python that has the package
 _VARIABLE: Final = "SUFFIXSVC_PEERS_PYTHON"
 
 
 def find_python() -> str | None:
-    """The Python that can import the package: named by the environment, built by make peers, or this one."""
+    """The Python that can import the package: from the environment variable, of make peers, or this one; else
+    None.
+    """
     named = os.environ.get(_VARIABLE)
     if named:
         return named
@@ -50,10 +52,10 @@ def find_python() -> str | None:
 
 
 class Arctic(Method):
-    """One cache of the package, unlimited, shared by all calls; every call is a request.
+    """One unlimited cache of the package, shared by all calls; every call is a request.
 
     Raises:
-        PeerFailedError: the process could not be started or broke off.
+        PeerFailedError: the process did not start, or failed.
     """
 
     def __init__(self, settings: Settings, python: str, *, depth: int, factor: float, tree: bool) -> None:
@@ -61,50 +63,57 @@ class Arctic(Method):
         self._peer = PeerProcess(python, _WORKER)
         setup = {"depth": depth, "k": settings.max_draft_tokens, "factor": factor, "tree": tree}
         try:
-            self._peer.ask({"open": setup})
+            self._peer.request({"open": setup})
         except BaseException:
             self.close()
             raise
 
     def begin(self, prompt: TokenArray, agent: str) -> None:
-        self._peer.tell({"begin": prompt.tolist()})
+        """See :class:`Method`."""
+        self._peer.send({"begin": prompt.tolist()})
 
     def draft(self) -> Draft:
-        answer = self._peer.ask({"draft": True})
+        """See :class:`Method`."""
+        answer = self._peer.request({"draft": True})
         self._seconds = float(answer["seconds"])
         tokens = answer["token_ids"]
         if not tokens:
             return Draft.empty()
         n = len(tokens)
         parents = np.array(answer["parents"], np.int32)
-        # its figures are those of the path from the root; a Draft has them given the parent
+        # the package has path probabilities; a Draft has probabilities given the parent
         whole = np.array([*answer["probs"], 1.0])
         return Draft(
             np.array(tokens, np.int32),
             parents,
             (whole[:-1] / whole[parents]).astype(np.float32),  # parent -1 is the 1.0 at the end
-            np.full(n, int(DraftSource.NONE), np.uint8),  # it does not say which tree a draft came from
+            np.full(n, int(DraftSource.NONE), np.uint8),  # the package does not report the source
             np.zeros(n, np.int32),
         )
 
     def accept(self, token_ids: TokenArray, accepted: int) -> None:
-        self._peer.tell({"accept": token_ids.tolist()})
+        """See :class:`Method`."""
+        self._peer.send({"accept": token_ids.tolist()})
 
     def end(self) -> None:
-        self._peer.tell({"end": True})
+        """See :class:`Method`."""
+        self._peer.send({"end": True})
 
     def memory_bytes(self) -> int:
-        return int(self._peer.ask({"memory": True})["bytes"])
+        """See :class:`Method`."""
+        return int(self._peer.request({"memory": True})["bytes"])
 
     def own_seconds(self) -> float:
+        """See :class:`Method`."""
         return self._seconds
 
     def close(self) -> None:
+        """See :class:`Method`."""
         self._peer.close()
 
 
 def specs() -> tuple[MethodSpec, ...]:
-    """Its configurations, none where it is not installed."""
+    """Its configurations; empty where it is not installed."""
     python = find_python()
     if python is None:
         return ()

@@ -1,7 +1,7 @@
-"""Runs Arctic Inference's suffix decoding for :mod:`suffixsvc_bench.methods.arctic`, in a process of its own.
+"""Worker process that runs Arctic Inference's suffix decoding for :mod:`suffixsvc_bench.methods.arctic`.
 
-Executed as a file by the Python of another environment: nothing but that package, numpy and the standard
-library may be imported. One JSON object a line each way:
+Executed as a file by the Python of another environment: only that package, numpy and the standard library can
+be imported. One JSON object per line in each direction:
 
     stdin                         stdout
     {"open": {"depth": .., "k": .., "factor": .., "tree": ..}}
@@ -12,8 +12,8 @@ library may be imported. One JSON object a line each way:
     {"end": true}
     {"memory": true}              {"bytes": n}
 
-"seconds" is what the draft and the append before it took inside the package. A prompt is a request of its
-own, as in vLLM's proposer; what a request wrote stays in the global tree. The process ends with its stdin.
+"seconds" is the time of the draft and of the preceding append inside the package. Each call is a request, as
+in vLLM's proposer; the output of a request stays in the global tree. The process ends with its stdin.
 """
 
 import json
@@ -26,6 +26,7 @@ from arctic_inference.suffix_decoding import SuffixDecodingCache
 
 
 def version() -> str:
+    """Version of the package; "" if unknown."""
     try:
         return metadata.version("arctic-inference")
     except metadata.PackageNotFoundError:
@@ -33,6 +34,8 @@ def version() -> str:
 
 
 def main() -> None:
+    """Answer requests until standard input ends."""
+
     def reply(message: object) -> None:
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()

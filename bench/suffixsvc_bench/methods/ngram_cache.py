@@ -1,47 +1,51 @@
-"""llama.cpp's n-gram cache lookup, as a user of ``llama-lookup`` gets it (suffixsvc_caches.lookup).
+"""llama.cpp's n-gram cache lookup, as in ``llama-lookup`` (suffixsvc_caches.lookup).
 
-The context cache of a call is merged into the dynamic cache when the call ends. Without a corpus there is no
-static cache: a replay begins with none, as a user does who has not built one. With calls that warm the caches
-(``--train``, ``--train-log``) a second method builds one from their answers, as ``llama-lookup-create`` does
-from a text.
+The context cache of a call is merged into the dynamic cache when the call ends. There is no static cache, as
+for a user who has not built one. With warm-up calls (``--train``, ``--train-log``) a second method builds one
+from their answers, as ``llama-lookup-create`` does from a text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from suffixsvc_caches.lookup import DRAFT_TOKENS, STATIC_ORDER, LookupDrafter, NgramCounts
-
 from suffixsvc.types import Draft, TokenArray
 from suffixsvc_bench.methods.base import Method, MethodSpec, Settings, guess
+from suffixsvc_caches.lookup import DRAFT_TOKENS, STATIC_ORDER, LookupDrafter, NgramCounts
 
 __all__ = ["SPECS", "NgramCache"]
 
 
 class NgramCache(Method):
-    """Three caches: of the call's own text, of the calls before, of a corpus."""
+    """Three caches: of the call's own text, of earlier calls, of a corpus."""
 
     def __init__(self, settings: Settings) -> None:
         self._static, self._dynamic = NgramCounts(orders=[STATIC_ORDER]), NgramCounts()
         self._drafter = LookupDrafter(self._static, self._dynamic, draft_tokens=settings.max_draft_tokens)
 
-    def study(self, texts: Iterable[TokenArray]) -> None:
+    def train(self, texts: Iterable[TokenArray]) -> None:
+        """See :class:`Method`."""
         for text in texts:
             self._static.extend(text.tolist(), 0)
 
     def begin(self, prompt: TokenArray, agent: str) -> None:
+        """See :class:`Method`."""
         self._drafter.begin(prompt.tolist())
 
     def draft(self) -> Draft:
+        """See :class:`Method`."""
         return guess(self._drafter.draft())
 
     def accept(self, token_ids: TokenArray, accepted: int) -> None:
+        """See :class:`Method`."""
         self._drafter.append(token_ids.tolist())
 
     def end(self) -> None:
+        """See :class:`Method`."""
         self._drafter.end()
 
     def memory_bytes(self) -> int:
+        """See :class:`Method`."""
         return self._dynamic.file_bytes() + self._static.file_bytes()
 
 
@@ -49,7 +53,7 @@ SPECS = (
     MethodSpec(
         "ngram-cache",
         "llama.cpp ngram-cache",
-        "tables of what followed the last 1 to 4 tokens: of this call, then of the calls before",
+        "tables of followers of the last 1 to 4 tokens: of this call, then of earlier calls",
         DRAFT_TOKENS,
         NgramCache,
         memory="the dynamic cache as llama.cpp's file",
@@ -57,11 +61,11 @@ SPECS = (
     MethodSpec(
         "ngram-cache-static",
         "llama.cpp ngram-cache, static",
-        "the same with a static cache, counted beforehand from the answers that warm the others",
+        "the same with a static cache, built before from the warm-up answers",
         DRAFT_TOKENS,
         NgramCache,
         memory="the dynamic and the static cache as llama.cpp's files",
-        studies=True,
+        trains_offline=True,
         swept=False,
     ),
 )

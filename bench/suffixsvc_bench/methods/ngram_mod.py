@@ -1,11 +1,11 @@
-"""llama.cpp's ngram-mod: one hash table of 16 MiB that all calls share, from 24 tokens to the next one.
+"""llama.cpp's ngram-mod: one hash table of 16 MiB for all calls, from the last 24 tokens to the next one.
 
-The rules of ``--spec-type ngram-mod`` with its defaults: a slot holds the token that followed last, the
-slot is chosen by a hash of the last 24 tokens, and nothing checks whether these are the same 24. A draft
-follows the table token by token, up to 64; it is dropped when the table ends before 48. A prompt enters
-the table when its call begins, the text that is written in chunks, once 32 tokens are new behind the
-last place looked at. The table is emptied when a call begins with more than a quarter of it occupied
-(after the prompt went in) and after five drafts in a row with less than a quarter accepted.
+The rules are those of ``--spec-type ngram-mod`` with its defaults. A slot contains the token that followed
+last; the slot is chosen by a hash of the last 24 tokens, without a check of the tokens themselves. A draft
+follows the table token by token, up to 64, and is dropped if the table ends before 48. A prompt enters the
+table when its call begins; the output enters in chunks, once 32 tokens are new since the last indexed
+position. The table is cleared when a call begins with more than a quarter of it occupied (prompt included)
+and after five consecutive drafts with less than a quarter accepted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MASK: Final = 2**64 - 1
 
 
 class NgramMod(Method):
-    """The rules above. A K below 48 lowers the shortest draft with it, or nothing would ever be drafted."""
+    """The rules above. K below 48 also lowers the shortest draft; otherwise no draft would be long enough."""
 
     def __init__(
         self, settings: Settings, *, match: int = MATCH, shortest: int = SHORTEST, slots: int = SLOTS
@@ -49,6 +49,7 @@ class NgramMod(Method):
         self._drafted = 0
 
     def begin(self, prompt: TokenArray, agent: str) -> None:
+        """See :class:`Method`."""
         self._length = len(prompt)
         self._text = np.concatenate([prompt, np.empty(256, np.int32)])
         self._indexed = self._drafted = 0
@@ -60,8 +61,9 @@ class NgramMod(Method):
             self._table.fill(_EMPTY)
 
     def draft(self) -> Draft:
+        """See :class:`Method`."""
         self._drafted = 0
-        known = self._length - 1  # the newest token is not part of the text yet
+        known = self._length - 1  # the newest token is not indexed yet
         if known < self._match:
             return Draft.empty()
         if self._indexed + CHUNK < known:
@@ -85,7 +87,7 @@ class NgramMod(Method):
         return guess(drafted)
 
     def _add(self, first: int, last: int) -> None:
-        """Enter the n-grams that start at first .. last - 1; of equal slots the later place wins."""
+        """Index the n-grams that start at first .. last - 1; the last one wins a shared slot."""
         if last <= first:
             return
         text = self._text[first : last + self._match].astype(np.uint64)
@@ -97,6 +99,7 @@ class NgramMod(Method):
         self._table[slots] = self._text[first + self._match : last + self._match]
 
     def accept(self, token_ids: TokenArray, accepted: int) -> None:
+        """See :class:`Method`."""
         end = self._length + len(token_ids)
         if end > len(self._text):
             self._text = np.concatenate([self._text[: self._length], np.empty(end, np.int32)])
@@ -110,9 +113,10 @@ class NgramMod(Method):
             self._low = 0
 
     def end(self) -> None:
-        """Nothing more enters: what was not looked at before the call ended is forgotten, as there."""
+        """Nothing more enters: text that was not indexed before the end is lost, as in llama.cpp."""
 
     def memory_bytes(self) -> int:
+        """See :class:`Method`."""
         return self._table.nbytes
 
 
@@ -123,6 +127,6 @@ SPECS = (
         "one hash table for all calls: the last 24 tokens to the next one; drafts of 48 to 64 tokens",
         64,
         NgramMod,
-        memory="its table, always the same",
+        memory="its table of constant size",
     ),
 )

@@ -1,4 +1,4 @@
-"""This project's engine, embedded: the drafts a caller of ``SuffixCache`` gets."""
+"""This project's engine, embedded: the drafts that a caller of ``SuffixCache`` gets."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from suffixsvc_bench.methods.base import Method, MethodSpec, Settings
 
 __all__ = ["SPECS", "Ours"]
 
-#: the default width of the embedded engine's replays: the cost cuts drafts, not K
+#: K of replays of the embedded engine: wide, because the cost limits drafts
 _WIDTH = 64
 
 
 class Ours(Method):
-    """One namespace that all calls share; every call is a session of it.
+    """One namespace that all calls share; every call is a session.
 
     Args:
-        settings: K and the cost, handed to every step as they are.
+        settings: K and the cost, passed to every step.
         tree: as in ``Session.step``: False, True or "auto".
-        cache: an engine that already knows something (namespace "replay"); None starts cold.
+        cache: an engine with contents in the namespace "replay"; None starts cold.
     """
 
     def __init__(
@@ -33,29 +33,35 @@ class Ours(Method):
         self._new = _NOTHING
 
     def begin(self, prompt: TokenArray, agent: str) -> None:
+        """See :class:`Method`."""
         labels = {"agent": agent[:256]} if agent else None
         self._session = self._namespace.open_session(prompt, labels=labels)
         self._new = _NOTHING
 
     def draft(self) -> Draft:
+        """See :class:`Method`."""
         assert self._session is not None
         new, self._new = self._new, _NOTHING
         settings = self._settings
         return self._session.step(new, settings.max_draft_tokens, settings.verify_cost, self._tree)
 
     def accept(self, token_ids: TokenArray, accepted: int) -> None:
-        self._new = token_ids  # appended by the step that drafts again, as a caller would
+        """See :class:`Method`."""
+        self._new = token_ids  # appended by the next step, as a caller would do
 
     def end(self) -> None:
+        """See :class:`Method`."""
         assert self._session is not None
         self._session.step(self._new, max_draft_tokens=0)
         self._session.close()
         self._session = None
 
     def memory_bytes(self) -> int:
+        """See :class:`Method`."""
         return self._namespace.stats().index_bytes
 
     def close(self) -> None:
+        """See :class:`Method`."""
         if not self._borrowed:
             self._cache.close()
 
@@ -63,14 +69,14 @@ class Ours(Method):
 _NOTHING: list[int] | TokenArray = []
 
 
-def _spec(key: str, title: str, explained: str, tree: bool | str, swept: bool = True) -> MethodSpec:
+def _spec(key: str, title: str, description: str, tree: bool | str, swept: bool = True) -> MethodSpec:
     return MethodSpec(
         key,
         title,
-        explained,
+        description,
         _WIDTH,
         lambda settings: Ours(settings, tree),
-        priced=True,
+        cost_aware=True,
         native=True,
         memory="the namespace's index",
         swept=swept,
@@ -78,8 +84,8 @@ def _spec(key: str, title: str, explained: str, tree: bool | str, swept: bool = 
 
 
 SPECS = (
-    _spec("ours-linear", "ours, linear", "this project: one chain of tokens a step", False),
-    _spec("ours-tree", "ours, tree", "this project: a tree of tokens a step", True),
+    _spec("ours-linear", "ours, linear", "this project: one chain of tokens per step", False),
+    _spec("ours-tree", "ours, tree", "this project: a tree of tokens per step", True),
     _spec(
         "ours-auto",
         "ours, auto",

@@ -1,4 +1,4 @@
-"""docs/performance.md, written from the JSON of the benchmarks."""
+"""Generator of docs/performance.md from the JSON of the benchmarks."""
 
 from suffixsvc_bench.page.publish import publish
 

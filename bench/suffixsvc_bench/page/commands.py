@@ -1,4 +1,4 @@
-"""The command that asks for the same again, from the options that a run noted."""
+"""Commands that reproduce a benchmark run, from the options stored in its JSON."""
 
 from __future__ import annotations
 
@@ -36,13 +36,15 @@ _REPLAY_FILES: Final = {
 
 
 def replay_command(request: Mapping[str, Any]) -> str:
-    """Files by their names alone: where they lie on the machine of the run says nothing."""
+    """``bench replay`` with the stored options. Files appear by name only: their folders are local to the
+    machine.
+    """
     words = ["suffixsvc", "bench", "replay", *(Path(log).name for log in request["logs"])]
     for name, option in _REPLAY_FILES.items():
-        for value in _listed(request[name]):
+        for value in _as_list(request[name]):
             words += [option, Path(value).name]
     for name, option in _REPLAY.items():
-        for value in _listed(request[name]):
+        for value in _as_list(request[name]):
             words += [option, f"{value:g}" if isinstance(value, float) else str(value)]
     words += ["--start", "warm"] * bool(request["warm"]) + ["--shuffle"] * bool(request["shuffle"])
     if request["sweep"] is not None:
@@ -51,6 +53,7 @@ def replay_command(request: Mapping[str, Any]) -> str:
 
 
 def index_command(results: Mapping[str, Any]) -> str:
+    """``bench index`` with the stored options."""
     options = results["options"]
     words = ["suffixsvc", "bench", "index", "--sizes", _sizes(options["sizes"])]
     for kind in options["kinds"]:
@@ -81,9 +84,10 @@ _BUILD: Final = {
 
 
 def build_command(results: Mapping[str, Any]) -> str:
+    """``bench build`` with the stored options."""
     words = ["suffixsvc", "bench", "build"]
     for name, option in _BUILD.items():
-        for value in _listed(results["options"][name]):
+        for value in _as_list(results["options"][name]):
             words += [option, str(value)]
     return shlex.join([*words, "--json"])
 
@@ -109,11 +113,11 @@ _DECODE: Final = {
 
 
 def decode_command(results: Mapping[str, Any]) -> str:
-    """Files by their names alone."""
+    """``bench decode`` with the stored options. Files appear by name only."""
     options = results["options"]
     words = ["suffixsvc", "bench", "decode"]
     for name, option in _DECODE.items():
-        for value in _listed(options.get(name)):
+        for value in _as_list(options.get(name)):
             words += [option, str(value)]
     for name, option in (("ks", "--k"), ("temperatures", "--temperature"), ("experts", "--experts")):
         if options.get(name):
@@ -123,6 +127,7 @@ def decode_command(results: Mapping[str, Any]) -> str:
 
 
 def segment_command(results: Mapping[str, Any]) -> str:
+    """``bench segment`` with the stored options."""
     sizes = _sizes([at["tokens"] for at in results["sizes"]])
     return shlex.join(
         ["suffixsvc", "bench", "segment", "--sizes", sizes, "--seed", str(results["seed"]), "--json"]
@@ -130,6 +135,7 @@ def segment_command(results: Mapping[str, Any]) -> str:
 
 
 def rpc_command(report: Mapping[str, Any]) -> str:
+    """``bench rpc`` with the stored options."""
     options = report["options"]
     words = ["suffixsvc", "bench", "rpc"]
     for name, option in (("transports", "--transport"), ("kinds", "--kind"), ("batches", "--batch")):
@@ -139,7 +145,7 @@ def rpc_command(report: Mapping[str, Any]) -> str:
     return shlex.join([*words, "--seed", str(options["seed"]), "--json"])
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]

@@ -1,4 +1,4 @@
-"""Tables and plots of the last runs as one Markdown page with SVG files beside it."""
+"""Tables and plots of benchmark results as one Markdown page with SVG files beside it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Any, Final
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.plots import Chart
 from suffixsvc.plots.files import svg_file
-from suffixsvc_bench.build_bench.tables import build_grids
+from suffixsvc_bench.build.tables import build_grids
 from suffixsvc_bench.decode.charts import decode_charts, k_charts
-from suffixsvc_bench.decode.priced import priced_heading
+from suffixsvc_bench.decode.pricing.supplied_costs import supplied_costs_heading
 from suffixsvc_bench.decode.tables import (
     against_grid,
     decode_grid,
+    failure_sentences,
     forecast_grid,
-    left_out,
     priced_grid,
 )
-from suffixsvc_bench.index_bench.charts import index_charts
-from suffixsvc_bench.index_bench.tables import index_grids, removal_line, restart_grid
+from suffixsvc_bench.index.charts import index_charts
+from suffixsvc_bench.index.segment import segment_grid
+from suffixsvc_bench.index.tables import index_grids, removal_line, restart_grid
 from suffixsvc_bench.page.commands import (
     build_command,
     decode_command,
@@ -31,19 +32,18 @@ from suffixsvc_bench.page.commands import (
     rpc_command,
     segment_command,
 )
-from suffixsvc_bench.provenance import Provenance
 from suffixsvc_bench.replay.charts import charts
 from suffixsvc_bench.replay.document import read_comparison
 from suffixsvc_bench.replay.grids import describe, headline_grids, summary_grids
-from suffixsvc_bench.rpc_bench.report import rpc_grid, rpc_line
-from suffixsvc_bench.segment_bench import segment_grid
-from suffixsvc_bench.tables import markdown_grid
+from suffixsvc_bench.report.provenance import Provenance
+from suffixsvc_bench.report.tables import markdown_grid
+from suffixsvc_bench.rpc.report import rpc_grid, rpc_line
 
 __all__ = ["publish"]
 
-_WORDS: Final = Path(__file__).parent
-#: further runs of decoding: the file's name, and the heading
-_DECODED_TOO: Final = {
+_TEXTS: Final = Path(__file__).parent
+#: additional runs of bench decode: file name and heading
+_MORE_DECODE_RUNS: Final = {
     "decode-layers": "### Layers by themselves",
     "decode-k": "### Speed against K",
     "decode-temperature": "### Speed against temperature",
@@ -54,55 +54,55 @@ Part = str | Chart
 
 
 def publish(measured: Path, page: Path, *, keep: bool = False) -> list[Path]:
-    """Write the page and its plots; returns what was written.
+    """Write the page and its plots; return the files written.
 
     Args:
-        measured: a folder with what the verbs printed with ``--json``: replay.json, index.json,
-            segment.json, rpc.json, build.json, decode.json; and of further runs of that verb, which go below
-            it, decode-layers.json (layers by themselves), decode-k.json (a sweep over K),
-            decode-temperature.json and decode-draft.json (with a draft model).
-        page: the page; plots go into a folder of its name beside it, and old ones there are removed. So does
-            the latter as they are, with every pair.
-        keep: sections without a file stay as the page has them; otherwise they are left out. Sections that
-            are none of these are left out in any case.
+        measured: a folder with the ``--json`` outputs of the verbs: replay.json, index.json, segment.json,
+            rpc.json, build.json, decode.json; and additional runs of bench decode, which become subsections
+            of it: decode-layers.json (single layers), decode-k.json (a sweep over K), decode-temperature.json
+            and decode-draft.json (with a draft model).
+        page: the page; plots go into a folder of the same name beside it, where old plots are removed. The
+            JSON of bench decode is copied there with every pair.
+        keep: keep the page's sections that have no file here; otherwise they are removed. Unknown sections
+            are removed in any case.
 
     Raises:
-        InvalidInputError: there is none of these files, one cannot be read, or the page cannot be written.
+        InvalidInputError: there are no results, a file cannot be read, or the page cannot be written.
     """
-    parts: list[Part] = [_words("introduction")]
+    parts: list[Part] = [_text("introduction")]
     found = 0
     try:
-        kept = _sections_of(page) if keep else {}
+        old_sections = _sections_of(page) if keep else {}
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"cannot read the page {page}", got=str(error)) from None
+        raise InvalidInputError(f"the page {page} must be readable", got=str(error)) from None
     for name, (heading, section) in _SECTIONS.items():
         path = measured / f"{name}.json"
         if path.is_file():
             found += 1
             parts += [heading, *section(path)]
-        elif heading in kept:
-            parts.append(kept[heading])
+        elif heading in old_sections:
+            parts.append(old_sections[heading])
     if not found:
         raise InvalidInputError(
-            f"{measured} holds no results", expected=", ".join(f"{name}.json" for name in _SECTIONS)
+            f"{measured} must contain results", expected=", ".join(f"{name}.json" for name in _SECTIONS)
         )
     try:
         return [*_write(page, parts), *_pairs(measured, page)]
     except OSError as error:
-        raise InvalidInputError(f"cannot write the page {page}", got=str(error)) from None
+        raise InvalidInputError(f"the page {page} must be writable", got=str(error)) from None
 
 
 def _sections_of(page: Path) -> dict[str, str]:
-    """By heading, the sections of a page as they stand."""
+    """Sections of an existing page, by heading."""
     text = page.read_text(encoding="utf-8") if page.is_file() else ""
     found = re.split(r"^(?=## )", text, flags=re.MULTILINE)
     return {section.splitlines()[0]: section.strip() for section in found if section.startswith("## ")}
 
 
 def _pairs(measured: Path, page: Path) -> list[Path]:
-    """What was measured on a real model, pair by pair, beside the page."""
+    """Write the results of bench decode, with every pair, beside the page."""
     written = []
-    for name in ("decode", *_DECODED_TOO):
+    for name in ("decode", *_MORE_DECODE_RUNS):
         path = measured / f"{name}.json"
         if path.is_file():
             data = json.loads(path.read_text(encoding="utf-8"))
@@ -113,7 +113,7 @@ def _pairs(measured: Path, page: Path) -> list[Path]:
 
 def _write(page: Path, parts: Sequence[Part]) -> list[Path]:
     if page.is_dir() or not page.suffix:
-        raise InvalidInputError(f"cannot write the page {page}", expected="a file with an ending, as .md")
+        raise InvalidInputError("--page must be a file with a suffix such as .md", got=str(page))
     folder = page.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
     shown = "\n".join(part for part in parts if isinstance(part, str))
@@ -136,7 +136,7 @@ def _write(page: Path, parts: Sequence[Part]) -> list[Path]:
 def _replay(path: Path) -> list[Part]:
     found = read_comparison(path)
     results, plan = found.results, found.plan
-    head = [_words("drafting"), _made(found.provenance, replay_command(found.request))]
+    head = [_text("drafting"), _reproduction(found.provenance, replay_command(found.request))]
     tables = [markdown_grid(grid) for grid in headline_grids(results, plan)]
     every = [markdown_grid(grid) for grid in summary_grids(results, plan)]
     traces = "\n".join(f"* {describe(result)}" for result in results)
@@ -152,41 +152,41 @@ def _replay(path: Path) -> list[Part]:
 
 def _index(path: Path) -> list[Part]:
     results = _read(path, ("provenance", "options", "texts", "restart"))
-    parts: list[Part] = [_words("index"), _made(_where(results), index_command(results))]
+    parts: list[Part] = [_text("index"), _reproduction(_provenance(results), index_command(results))]
     for name, grid in index_grids(results):
         parts += [markdown_grid(grid), removal_line(results["texts"][name])]
     if results["restart"] is not None:
-        parts += ["### Restart", _words("restart"), markdown_grid(restart_grid(results["restart"]))]
+        parts += ["### Restart", _text("restart"), markdown_grid(restart_grid(results["restart"]))]
     return [*parts, *index_charts(results)]
 
 
 def _segment(path: Path) -> list[Part]:
     results = _read(path, ("provenance", "seed", "sizes"))
-    made = _made(_where(results), segment_command(results))
-    return [_words("segment"), made, markdown_grid(segment_grid(results))]
+    made = _reproduction(_provenance(results), segment_command(results))
+    return [_text("segment"), made, markdown_grid(segment_grid(results))]
 
 
 def _rpc(path: Path) -> list[Part]:
     report = _read(path, ("provenance", "options", "timings"))
-    made = _made(_where(report), rpc_command(report))
-    return [_words("rpc"), made, markdown_grid(rpc_grid(report)), rpc_line(report)]
+    made = _reproduction(_provenance(report), rpc_command(report))
+    return [_text("rpc"), made, markdown_grid(rpc_grid(report)), rpc_line(report)]
 
 
 def _build(path: Path) -> list[Part]:
     results = _read(path, ("provenance", "options"))
-    made = _made(_where(results), build_command(results))
-    return [_words("build"), made, *map(markdown_grid, build_grids(results))]
+    made = _reproduction(_provenance(results), build_command(results))
+    return [_text("build"), made, *map(markdown_grid, build_grids(results))]
 
 
 def _decode(path: Path) -> list[Part]:
     results = _read_decode(path)
-    parts: list[Part] = [_words("decode"), *_run(results, path.name)]
+    parts: list[Part] = [_text("decode"), *_run(results, path.name)]
     parts += decode_charts(results)
-    for name, heading in _DECODED_TOO.items():
+    for name, heading in _MORE_DECODE_RUNS.items():
         beside = path.with_name(f"{name}.json")
         if beside.is_file():
             more = _read_decode(beside)
-            parts += [heading, _words(name), *_run(more, beside.name), *k_charts(more)]
+            parts += [heading, _text(name), *_run(more, beside.name), *k_charts(more)]
     return parts
 
 
@@ -195,13 +195,13 @@ def _read_decode(path: Path) -> dict[str, Any]:
 
 
 def _run(results: Mapping[str, Any], beside: str) -> list[Part]:
-    """One run of decoding, whose pairs stand in the file ``beside``."""
+    """One run of bench decode, whose pairs are in the file ``beside``."""
     parts: list[Part] = [
-        _made(_where(results), decode_command(results)),
+        _reproduction(_provenance(results), decode_command(results)),
         _decoded(results, beside),
         markdown_grid(decode_grid(results)),
-        *(f"{sentence}." for sentence in left_out(results)),
-        "Beside what the replay of the same calls forecasts:",
+        *(f"{sentence}." for sentence in failure_sentences(results)),
+        "Compared with the forecast of a replay of the same calls:",
         markdown_grid(forecast_grid(results)),
     ]
     others = against_grid(results)
@@ -211,7 +211,7 @@ def _run(results: Mapping[str, Any], beside: str) -> list[Part]:
         parts.append(markdown_grid(others))
     for name, rows in results["priced"].items():
         parts += [
-            f"#### {priced_heading(name, results['prices'][name])}",
+            f"#### {supplied_costs_heading(name, results['prices'][name])}",
             f"{results['prices'][name]}.",
             markdown_grid(priced_grid(rows)),
         ]
@@ -223,12 +223,12 @@ def _decoded(results: Mapping[str, Any], beside: str) -> str:
     widths = ", ".join(f"{w}: {costs[w]:.1f}" for w in (2, 4, 8, 16, 32) if w < len(costs))
     draft = f", drafts by {results['draft']}" if results["draft"] else ""
     return (
-        f"{results['target']}{draft}, {results['threads']} threads. A step of so many tokens costs, in plain "
-        f"ones: {widths}. Every pair stands in {beside}, beside the plots."
+        f"{results['target']}{draft}, {results['threads']} threads. Cost of a step by tokens, in plain "
+        f"steps: {widths}. Every pair is in {beside}, beside the plots."
     )
 
 
-#: by the file's name: the heading, and what stands below it
+#: file name -> heading, and function that makes the section
 _SECTIONS: Final[dict[str, tuple[str, Callable[[Path], list[Part]]]]] = {
     "replay": ("## Drafting", _replay),
     "index": ("## The index", _index),
@@ -239,18 +239,16 @@ _SECTIONS: Final[dict[str, tuple[str, Callable[[Path], list[Part]]]]] = {
 }
 
 
-def _words(section: str) -> str:
-    return (_WORDS / f"{section}.md").read_text(encoding="utf-8").strip()
+def _text(section: str) -> str:
+    return (_TEXTS / f"{section}.md").read_text(encoding="utf-8").strip()
 
 
-def _made(where: Provenance, command: str) -> str:
-    busy = (
-        " The machine was busy with other work: times are too high." if where.load > where.cores / 2 else ""
-    )
-    return f"Made by {where.line()}.{busy} To repeat it:\n\n    {command}"
+def _reproduction(origin: Provenance, command: str) -> str:
+    busy = " The machine was under load: times are too high." if origin.load > origin.cores / 2 else ""
+    return f"Made by {origin.line()}.{busy} To repeat it:\n\n    {command}"
 
 
-def _where(results: Mapping[str, Any]) -> Provenance:
+def _provenance(results: Mapping[str, Any]) -> Provenance:
     return Provenance(**results["provenance"])
 
 
@@ -259,9 +257,7 @@ def _read(path: Path, keys: Sequence[str]) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
         missing = [key for key in keys if key not in data]
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise InvalidInputError(f"cannot read {path}", got=str(error)[:200]) from None
+        raise InvalidInputError(f"{path} must be readable", got=str(error)[:200]) from None
     if missing:
-        raise InvalidInputError(
-            f"{path} is of another benchmark or version", expected=", ".join(keys), got=f"no {missing[0]}"
-        )
+        raise InvalidInputError(f"{path} must have the keys {', '.join(keys)}", got=f"no {missing[0]}")
     return data  # type: ignore[no-any-return] # looked up by key above

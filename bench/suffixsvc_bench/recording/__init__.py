@@ -1,7 +1,7 @@
-"""``suffixsvc bench record``: a real model's answers to the workloads, kept as logs.
+"""Recording of a real model's answers to the workloads, as logs: ``suffixsvc bench record``.
 
-answers.py        the file of a workload: what it holds already, and adding to it
-side_by_side.py   a model that answers many tasks at once
-run.py            which task is next, and where its answer goes
-command.py        the verb: progress, Ctrl-C, the summary
+answers.py           file of a workload: what it contains, and appending to it
+batch_generator.py   a model that answers many tasks in one batch
+run.py               order of tasks, and the files of their answers
+command.py           the verb: progress, signals, summary
 """

@@ -1,8 +1,7 @@
-"""The recorded answers of one workload: a JSON Lines file that grows by a line a task.
+"""File of the recorded answers of one workload: JSON Lines, one line per task, append-only.
 
-A line is written at once and handed to the operating system before the next task begins, so a process that
-is killed loses the task it was at and no other. What was torn - a last line without its line feed - is cut
-off when the file is opened again.
+A line is handed to the operating system before the next task begins, so killing the process loses at most the
+task at hand. A torn last line (without its line feed) is cut off when the file is opened again.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from types import TracebackType
 from typing import IO, Any, Final, Self
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_bench.recorded_call import RecordedCall
+from suffixsvc_bench.speculation.recorded_call import RecordedCall
 from suffixsvc_bench.workloads import Task
 
 __all__ = ["DATASET", "AnswerFile", "Recorded"]
@@ -27,22 +26,22 @@ DATASET: Final = "suffixsvc-workloads"
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """An answer that the file held when it was opened."""
+    """An answer that was in the file when it was opened."""
 
     task: str
     tokens: int
 
 
 class AnswerFile:
-    """The file of a workload, open for adding to it. Use it as a context manager.
+    """The file of a workload, open for appending. A context manager.
 
     Args:
-        path: made where it is missing.
+        path: created if missing.
         model, tokenizer: name of the model, and fingerprint of its vocabulary.
 
     Raises:
-        InvalidInputError: the file holds answers of another model or vocabulary, or something else than
-            answers; another process adds to it; it cannot be written. It is left as it is.
+        InvalidInputError: the file contains something else, or answers of another model or vocabulary;
+            another process records to it; it cannot be written. The file is unchanged then.
     """
 
     def __init__(self, path: Path, *, model: str, tokenizer: str) -> None:
@@ -51,10 +50,10 @@ class AnswerFile:
         try:
             self._stream: IO[bytes] = path.open("a+b")
         except OSError as error:
-            raise InvalidInputError(f"cannot write {path}", got=error.strerror) from None
+            raise InvalidInputError(f"{path} must be writable", got=error.strerror) from None
         try:
             self._lock()
-            self.held, end = self._read()
+            self.recorded, end = self._read()
             self._stream.truncate(end)
         except BaseException:
             self._stream.close()
@@ -69,7 +68,7 @@ class AnswerFile:
         self._stream.close()
 
     def add(self, task: Task, call: RecordedCall) -> None:
-        """Add the answer to a task. Once this returns, killing the process does not lose it."""
+        """Append the answer to a task. After return, killing the process does not lose it."""
         meta = {"task": task.id, "split": str(task.split), "kind": task.kind, "theme": task.theme}
         line = call.line(dataset=DATASET, model=self._model, tokenizer=self._tokenizer, meta=meta)
         self._stream.write(line.encode())
@@ -80,21 +79,21 @@ class AnswerFile:
             fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise InvalidInputError(
-                f"another process records to {self.path}",
-                remedy="Wait for it, or give another folder with --out-dir.",
+                f"{self.path} must not be in use by another process",
+                remedy="Wait for it, or choose another folder with --out-dir.",
             ) from None
 
     def _read(self) -> tuple[list[Recorded], int]:
-        """The whole lines, and where the last of them ends."""
+        """The complete lines, and the offset of their end."""
         self._stream.seek(0)
-        held, end = [], 0
+        recorded, end = [], 0
         for number, line in enumerate(self._stream, 1):
             if not line.endswith(b"\n"):
                 break
-            held.append(self._recorded(number, line))
+            recorded.append(self._recorded(number, line))
             end += len(line)
         self._stream.seek(0, os.SEEK_END)
-        return held, end
+        return recorded, end
 
     def _recorded(self, number: int, line: bytes) -> Recorded:
         try:
@@ -102,20 +101,19 @@ class AnswerFile:
             recorded = Recorded(record["meta"]["task"], len(record["response_token_ids"]))
         except (ValueError, KeyError, TypeError, RecursionError):
             raise InvalidInputError(
-                f"{self.path}, line {number} is not a recorded answer",
-                expected="what bench record wrote",
+                f"{self.path}, line {number} must be an answer of bench record",
                 got=repr(line[:60]),
-                remedy="Give another folder with --out-dir.",
+                remedy="Choose another folder with --out-dir.",
             ) from None
         self._require(record, number, "model", self._model)
         self._require(record, number, "tokenizer", self._tokenizer)
         return recorded
 
-    def _require(self, record: Mapping[str, Any], number: int, what: str, expected: str) -> None:
-        if record.get(what) != expected:
+    def _require(self, record: Mapping[str, Any], number: int, field: str, expected: str) -> None:
+        if record.get(field) != expected:
             raise InvalidInputError(
-                f"{self.path}, line {number} was recorded with another {what}",
+                f"{self.path}, line {number} must be of the same {field}",
                 expected=expected,
-                got=record.get(what),
+                got=record.get(field),
                 remedy="Record into another folder with --out-dir, or with the model of the file.",
             )

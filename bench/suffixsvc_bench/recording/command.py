@@ -1,4 +1,4 @@
-"""What `suffixsvc bench record` shows while it runs, and what it says in the end."""
+"""Terminal output of `suffixsvc bench record`: progress, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from suffixsvc_bench.provenance import provenance
 from suffixsvc_bench.recording.run import Recording, RecordingOptions, open_recording
-from suffixsvc_bench.stopping import stop_on_signals
+from suffixsvc_bench.report.provenance import provenance
+from suffixsvc_bench.report.stopping import stop_on_signals
 from suffixsvc_bench.workloads import Task
 
 __all__ = ["run_record"]
 
-#: without a terminal a line is printed this often
+#: interval of progress lines without a terminal
 LINE_SECONDS: Final = 30.0
 
 
@@ -33,18 +33,18 @@ def run_record(options: RecordingOptions, *, as_json: bool) -> None:
 
     Raises:
         SuffixError: see :func:`open_recording`.
-        KeyboardInterrupt: the user stopped it; how far it came was printed.
+        KeyboardInterrupt: a signal stopped it; the summary was printed.
     """
-    with stop_on_signals() as stop_if_told, open_recording(options, stop_if_told) as recording:
+    with stop_on_signals() as raise_if_stopped, open_recording(options, raise_if_stopped) as recording:
         try:
-            with _Shown(recording) as shown:
-                recording.run(shown.recorded)
+            with _ProgressBar(recording) as bar:
+                recording.run(bar.recorded)
         finally:
             _print(_summary(options, recording), as_json=as_json)
 
 
-class _Shown:
-    """Progress on stderr: a bar on a terminal, now and then a line where there is none."""
+class _ProgressBar:
+    """Progress on stderr: a bar on a terminal, else a line every 30 seconds."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -61,10 +61,12 @@ class _Shown:
             transient=True,
             disable=self._plain,
         )
-        self._task = self._bar.add_task("", total=sum(tally.left for tally in recording.tallies.values()))
-        self._said = time.monotonic()
+        self._task = self._bar.add_task(
+            "", total=sum(progress.left for progress in recording.workload_progress.values())
+        )
+        self._last_line = time.monotonic()
 
-    def __enter__(self) -> _Shown:
+    def __enter__(self) -> _ProgressBar:
         self._bar.start()
         return self
 
@@ -73,32 +75,32 @@ class _Shown:
 
     def recorded(self, task: Task) -> None:
         """The answer to a task is in its file."""
-        tallies = self._recording.tallies
-        speed = sum(tally.tokens_now for tally in tallies.values()) / self._recording.seconds
-        held = ", ".join(f"{name} {tally.tokens:,}" for name, tally in tallies.items())
+        workload_progress = self._recording.workload_progress
+        speed = sum(progress.tokens_now for progress in workload_progress.values()) / self._recording.seconds
+        held = ", ".join(f"{name} {progress.tokens:,}" for name, progress in workload_progress.items())
         text = f"{speed:.1f} tokens/s; tokens so far: {held}"
         self._bar.update(self._task, advance=1, description=text)
         now = time.monotonic()
-        if self._plain and now - self._said >= LINE_SECONDS:
-            self._said = now
-            done = sum(tally.recorded_now for tally in tallies.values())
-            left = sum(tally.left for tally in tallies.values())
+        if self._plain and now - self._last_line >= LINE_SECONDS:
+            self._last_line = now
+            done = sum(progress.recorded_now for progress in workload_progress.values())
+            left = sum(progress.left for progress in workload_progress.values())
             minutes = self._recording.seconds / done * left / 60
             print(f"{done} tasks, {left} left, about {minutes:.0f} min; {text}", file=sys.stderr, flush=True)
 
 
 def _summary(options: RecordingOptions, recording: Recording) -> dict[str, Any]:
-    tallies = recording.tallies
+    workload_progress = recording.workload_progress
     return {
         "model": options.model.stem,
         "threads": options.threads,
         "width": options.width,
         "seconds": recording.seconds,
         "workloads": {
-            name: {"file": str(options.out_dir / f"{name}.jsonl"), **tally.as_dict()}
-            for name, tally in tallies.items()
+            name: {"file": str(options.out_dir / f"{name}.jsonl"), **progress.as_dict()}
+            for name, progress in workload_progress.items()
         },
-        "complete": not any(tally.left for tally in tallies.values()),
+        "complete": not any(progress.left for progress in workload_progress.values()),
         "provenance": provenance().as_dict(),
     }
 
@@ -115,4 +117,4 @@ def _print(summary: dict[str, Any], *, as_json: bool) -> None:
     tokens = sum(each["tokens_now"] for each in summary["workloads"].values())
     print(f"{tokens:,} tokens in {summary['seconds']:.0f} s, {tokens / summary['seconds']:.1f} tokens/s")
     if not summary["complete"]:
-        print("The same command goes on where this one ended.")
+        print("The same command continues where this one ended.")

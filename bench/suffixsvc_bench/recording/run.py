@@ -1,4 +1,4 @@
-"""Which task is next, and where its answer goes."""
+"""Execution of a recording: the order of tasks, and the files of their answers."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from pathlib import Path
 from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_bench.recorded_call import RecordedCall
 from suffixsvc_bench.recording.answers import AnswerFile
-from suffixsvc_bench.recording.side_by_side import SideBySide, settings_for
+from suffixsvc_bench.recording.batch_generator import BatchGenerator, settings_for
+from suffixsvc_bench.speculation.recorded_call import RecordedCall
 from suffixsvc_bench.workloads import Task, load_workload
 
-__all__ = ["Recording", "RecordingOptions", "WorkloadTally", "open_recording"]
+__all__ = ["Recording", "RecordingOptions", "WorkloadProgress", "open_recording"]
 
-#: tokens of an answer, before any was seen
+#: expected tokens of the first answer
 GUESS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingOptions:
-    """What the command line asked for.
+    """Options of the command line.
 
     Attributes:
-        workloads: their names.
-        out_dir: folder of the files, WORKLOAD.jsonl each; made where it is missing.
+        workloads: names of workloads.
+        out_dir: folder of the files WORKLOAD.jsonl; created if missing.
         model: the model's file.
         threads: of the model.
-        width: answers under way at once.
-        limit: only the first so many tasks of each workload; 0 = all.
+        width: concurrent answers.
+        limit: number of tasks of each workload; 0 = all.
     """
 
     workloads: tuple[str, ...]
@@ -44,17 +44,17 @@ class RecordingOptions:
 
 
 @dataclass(slots=True)
-class WorkloadTally:
-    """How far a workload is.
+class WorkloadProgress:
+    """Progress of a workload.
 
     Attributes:
-        tasks: there are.
-        recorded: of them, have their answers in the file.
-        recorded_now: of them, by this run.
-        begun: answers under way.
+        tasks: number of tasks.
+        recorded: tasks with an answer in the file.
+        recorded_now: of them, recorded by this run.
+        begun: answers in progress.
         tokens: response tokens in the file.
-        tokens_now: of them, this run's.
-        finish_now: how this run's answers ended.
+        tokens_now: of them, of this run.
+        finish_now: finish reasons of this run's answers.
     """
 
     tasks: int
@@ -67,17 +67,20 @@ class WorkloadTally:
 
     @property
     def left(self) -> int:
+        """Tasks without an answer."""
         return self.tasks - self.recorded
 
     @property
     def expected(self) -> float:
-        """Tokens in the file once what is under way has ended, its answers being of average length."""
+        """Expected tokens in the file after the answers in progress, at average length."""
         return self.tokens + self.begun * (self.tokens + GUESS) / (self.recorded + 1)
 
     def as_dict(self) -> dict[str, Any]:
+        """JSON-able data."""
         return asdict(self)
 
     def count(self, call: RecordedCall) -> None:
+        """Count a finished answer."""
         self.begun -= 1
         self.recorded += 1
         self.recorded_now += 1
@@ -92,83 +95,89 @@ class _Workload:
 
     file: AnswerFile
     waiting: deque[Task]
-    tally: WorkloadTally
+    progress: WorkloadProgress
 
 
 class Recording:
-    """A run of some workloads on an open model. Made by :func:`open_recording`.
+    """A run over some workloads on a loaded model, made by :func:`open_recording`.
 
     Attributes:
-        seconds: what the answers took so far.
+        seconds: duration of the answers so far.
     """
 
-    def __init__(self, model: SideBySide, workloads: Mapping[str, _Workload]) -> None:
+    def __init__(self, model: BatchGenerator, workloads: Mapping[str, _Workload]) -> None:
         self._model = model
         self._workloads = workloads
         self._began = time.perf_counter()
 
     @property
-    def tallies(self) -> dict[str, WorkloadTally]:
-        return {name: workload.tally for name, workload in self._workloads.items()}
+    def workload_progress(self) -> dict[str, WorkloadProgress]:
+        """Progress by workload."""
+        return {name: workload.progress for name, workload in self._workloads.items()}
 
     @property
     def seconds(self) -> float:
+        """Seconds since the first answer began."""
         return time.perf_counter() - self._began
 
     def run(self, on_task: Callable[[Task], None]) -> None:
-        """Record what is missing; ``on_task`` is called after each task whose answer is in its file."""
+        """Record the missing answers; call ``on_task`` after each task whose answer is in its file."""
         self._began = time.perf_counter()
         for task, call in self._model.answers(self._next_tasks()):
             workload = self._workloads[task.workload]
             workload.file.add(task, call)
-            workload.tally.count(call)
+            workload.progress.count(call)
             on_task(task)
 
     def _next_tasks(self) -> Iterator[Task]:
-        """Always a task of the workload that will have the fewest tokens, so that all of them are of use
-        wherever this is interrupted."""
+        """Yield a task of the workload with the fewest expected tokens.
+
+        All workloads are therefore usable if the run is interrupted.
+        """
         while waiting := [workload for workload in self._workloads.values() if workload.waiting]:
-            workload = min(waiting, key=lambda each: each.tally.expected)
-            workload.tally.begun += 1
+            workload = min(waiting, key=lambda each: each.progress.expected)
+            workload.progress.begun += 1
             yield workload.waiting.popleft()
 
 
 @contextmanager
 def open_recording(options: RecordingOptions, on_step: Callable[[], None]) -> Iterator[Recording]:
-    """Open files and model.
+    """Open the files and load the model.
 
     Args:
-        on_step: called after every step of the model; what it raises ends the run.
+        on_step: called after every step of the model; an exception ends the run.
 
     Raises:
-        InvalidInputError: no such workload, one named twice, a folder that cannot be made, files of another
-            model (see :class:`AnswerFile`).
+        InvalidInputError: a workload is unknown or repeated, the folder cannot be created, or a file is of
+            another model (see :class:`AnswerFile`).
         ModelError: the model cannot be loaded.
     """
     if not options.workloads or len(set(options.workloads)) != len(options.workloads):
         raise InvalidInputError(
-            "name each workload once", expected="at least one", got=" ".join(options.workloads) or "none"
+            "workloads must be named once each, at least one", got=" ".join(options.workloads)
         )
     tasks = {name: load_workload(name)[: options.limit or None] for name in options.workloads}
     try:
         options.out_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidInputError(f"cannot make the folder {options.out_dir}", got=error.strerror) from None
+        raise InvalidInputError(
+            f"--out-dir must be a folder that can be created: {options.out_dir}", got=error.strerror
+        ) from None
     with ExitStack() as stack:
         model = stack.enter_context(
-            SideBySide(options.model, settings_for(options.threads, options.width), on_step)
+            BatchGenerator(options.model, settings_for(options.threads, options.width), on_step)
         )
         fingerprint = model.model.vocabulary.fingerprint
         workloads = {}
-        for name, all_of_it in tasks.items():
+        for name, its_tasks in tasks.items():
             path = options.out_dir / f"{name}.jsonl"
             file = stack.enter_context(AnswerFile(path, model=options.model.stem, tokenizer=fingerprint))
-            workloads[name] = _missing(all_of_it, file)
+            workloads[name] = _missing(its_tasks, file)
         yield Recording(model, workloads)
 
 
 def _missing(tasks: Sequence[Task], file: AnswerFile) -> _Workload:
-    tokens = {held.task: held.tokens for held in file.held}
+    tokens = {each.task: each.tokens for each in file.recorded}
     waiting = deque(task for task in tasks if task.id not in tokens)
     recorded = len(tasks) - len(waiting)
-    return _Workload(file, waiting, WorkloadTally(len(tasks), recorded, sum(tokens.values())))
+    return _Workload(file, waiting, WorkloadProgress(len(tasks), recorded, sum(tokens.values())))

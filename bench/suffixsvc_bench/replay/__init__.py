@@ -1,4 +1,5 @@
-"""Replays recorded logs as if they were generated now, and measures what would have been drafted."""
+"""Replay of recorded logs without a model: what a drafting method would have drafted, and how
+much was right."""
 
 from suffixsvc_bench.replay.logs import Call, read_calls
 from suffixsvc_bench.replay.run import Replay, ReplayOptions, accepted_path, replay

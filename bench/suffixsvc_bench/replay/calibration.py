@@ -1,4 +1,4 @@
-"""Do probabilities mean what they say? Predicted against observed acceptance of every drafted node."""
+"""Calibration of draft probabilities: predicted against observed acceptance of every drafted node."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class ReliabilityBin:
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """A reliability diagram and its two figures.
+    """A reliability diagram with two summary measures.
 
     Attributes:
-        bins: by rising probability, equal in mass up to ties.
+        bins: by ascending probability, of equal mass up to ties.
         ece: expected calibration error, the mean of |predicted - observed| over all nodes.
         largest_gap: the largest |predicted - observed| of a bin.
     """
@@ -39,6 +39,7 @@ class Reliability:
     largest_gap: float
 
     def as_dict(self) -> dict[str, Any]:
+        """JSON-able data."""
         return {
             "ece": self.ece,
             "largest_bin_gap": self.largest_gap,
@@ -47,14 +48,15 @@ class Reliability:
 
 
 def reliability(predicted: Any, accepted: Any, bins: int = BINS) -> Reliability | None:
-    """Sort into equal-mass bins of predicted probability; nodes of equal probability share a bin.
+    """Group nodes into equal-mass bins of predicted probability; equal probabilities share a bin.
 
     Args:
         predicted: float[n] path probabilities.
         accepted: bool[n].
+        bins: number of bins.
 
     Returns:
-        None when there is nothing to judge.
+        None without nodes.
     """
     p = np.asarray(predicted, np.float64)
     hit = np.asarray(accepted, np.float64)
@@ -75,7 +77,9 @@ def reliability(predicted: Any, accepted: Any, bins: int = BINS) -> Reliability 
 
 
 def pooled(bins: Sequence[ReliabilityBin], count: int = BINS) -> list[tuple[float, float]]:
-    """Bins of several replays merged into about ``count`` of similar mass: (predicted, observed), rising."""
+    """Merge the bins of several replays into about ``count`` of similar mass: (predicted, observed),
+    ascending.
+    """
     ordered = sorted(bins, key=lambda b: b.predicted)
     mass = sum(b.count for b in ordered) / count
     points: list[tuple[float, float]] = []
@@ -84,7 +88,7 @@ def pooled(bins: Sequence[ReliabilityBin], count: int = BINS) -> list[tuple[floa
         predicted += one.predicted * one.count
         observed += one.observed * one.count
         filled += one.count
-        # a hair less than the mass: bins of one replay have it up to a node
+        # slightly less than the mass: bins of one replay have it up to one node
         if filled >= 0.9 * mass or number == len(ordered):
             points.append((predicted / filled, observed / filled))
             predicted = observed = filled = 0.0
@@ -92,14 +96,14 @@ def pooled(bins: Sequence[ReliabilityBin], count: int = BINS) -> list[tuple[floa
 
 
 class Calibration:
-    """Path probability and outcome of every drafted node of a replay: 5 bytes a node."""
+    """Path probability and outcome of every drafted node of a replay: 5 bytes per node."""
 
     def __init__(self) -> None:
         self._predicted = array("f")
         self._accepted = bytearray()
 
     def add(self, parents: list[int], probs: list[float], path: list[int]) -> None:
-        """A draft's nodes; ``path`` are the accepted ones. Methods without probabilities are left out."""
+        """Add a draft's nodes; ``path`` are the accepted ones. Drafts without probabilities are skipped."""
         if not probs or probs[0] != probs[0]:
             return
         whole: list[float] = []
@@ -115,6 +119,7 @@ class Calibration:
         return len(self._accepted)
 
     def reliability(self) -> Reliability | None:
+        """The reliability diagram; None without nodes."""
         return reliability(
             np.frombuffer(self._predicted, np.float32), np.frombuffer(bytes(self._accepted), np.uint8)
         )

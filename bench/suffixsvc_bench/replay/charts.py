@@ -1,4 +1,4 @@
-"""The plots of the report, from the results: which points, and what a reader is told of them."""
+"""Plots of the replay report, with their captions."""
 
 from __future__ import annotations
 
@@ -9,48 +9,47 @@ from typing import Final
 from suffixsvc.plots import COLOURS, Chart, Series
 from suffixsvc_bench.methods import MethodSpec
 from suffixsvc_bench.replay.calibration import ReliabilityBin, pooled
-from suffixsvc_bench.replay.compare import Plan, Run, TraceResult, geometric_mean
+from suffixsvc_bench.replay.compare import Plan, Run, TraceResult
 from suffixsvc_bench.replay.grids import families, hindsight, listed
-from suffixsvc_bench.replay.tally import price
+from suffixsvc_bench.replay.stats import total_cost
+from suffixsvc_bench.report.statistics import geometric_mean
 
 __all__ = ["charts"]
 
-#: pieces of a time line
+#: points of a time line
 _WINDOWS: Final = 20
 #: points of a curve over costs
 _COSTS: Final = 25
 
-#: the value of several traces, of theirs
+#: aggregates the values of several traces
 Mean = Callable[[Sequence[float]], float]
 
-_SPEEDUP: Final = """How much faster than plain decoding, by what each drafted token adds to a step
-of the model (assumed: 0.01 for a large model on a GPU, 0.2 for a small one on a CPU). Below the line
-at 1 drafting makes it slower. Dots: methods that draft for the cost they are scored at; dashed: fixed
-configurations, priced afterwards."""
+_SPEEDUP: Final = """Speedup over plain decoding, by the cost of a drafted token (assumed: 0.01 for a
+large model on a GPU, 0.2 for a small one on a CPU). Below 1 drafting is slower than plain decoding. Dots:
+methods that draft for the cost at which they are scored; dashed: fixed configurations, scored afterwards."""
 
-_ACCEPTANCE: Final = """Share of the drafted tokens that the model agreed with, by the widest draft
-allowed, drafting for cost {cost}. Lines fall because the later tokens of a draft are less likely; the
-next plot says whether they pay all the same."""
+_ACCEPTANCE: Final = """Share of the drafted tokens that were accepted, by the widest draft allowed,
+drafting for cost {cost}. Lines fall because later tokens of a draft are less likely; the next plot shows
+whether they pay nevertheless."""
 
-_WIDTH: Final = """The same replays, priced at {cost}: whether a wider draft pays."""
+_WIDTH: Final = """Speedup of the same replays at cost {cost}."""
 
-_HITS: Final = """Share of the model's steps in which at least one drafted token was right, by how
-many tokens had been written before (each dot: twice the history of the one before it). Lines that
-rise come from methods that remember earlier calls. Drafting for cost {cost}."""
+_HITS: Final = """Share of the model's steps with at least one accepted drafted token, by the number of
+tokens written before (the history doubles from dot to dot). Lines of methods that remember earlier calls
+rise. Drafting for cost {cost}."""
 
-_RELIABILITY: Final = """Every drafted token, sorted into 20 bins of equal size by the probability
-its method gave to it and all drafted before it being accepted; across: the bin's mean prediction,
-up: the share that really was. On the diagonal a prediction can be taken at its word; below it, it
-promised too much. ECE is the mean distance from the diagonal, the gap that of the farthest bin.
-Drafting for cost {cost}; methods without probabilities are missing."""
+_RELIABILITY: Final = """Every drafted token, in 20 bins of equal size by its predicted probability of
+being accepted with all tokens before it; x: the bin's mean prediction, y: the accepted share. On the
+diagonal predictions are calibrated; below it they are too high. ECE is the mean distance from the
+diagonal, the gap the largest distance. Drafting for cost {cost}; methods without probabilities are
+missing."""
 
-_TIME_LINE: Final = """Tokens that a step of the model yields (MAT), in the order they were written:
-from the first answer, when nothing is remembered, to the last. 1 is plain decoding. Drafting for
-cost {cost}."""
+_TIME_LINE: Final = """Tokens per step of the model (MAT), in the order of writing: from the first
+answer, with an empty cache, to the last. 1 is plain decoding. Drafting for cost {cost}."""
 
 
 def charts(results: Sequence[TraceResult], plan: Plan) -> list[Chart]:
-    """The plots of some traces together; those without a point are left out."""
+    """Plots of some traces together; plots without points are omitted."""
     drawn = [
         _speedup_by_cost(results, plan),
         *_by_width(results, plan),
@@ -67,7 +66,7 @@ def _caption(text: str, results: Sequence[TraceResult], how: str, cost: str = ""
 
 
 def _main_cost(plan: Plan) -> str:
-    """The cost that charts without a cost axis are drawn at: 0.05 if it was asked for, else the first."""
+    """Cost of the plots without a cost axis: 0.05 if it was requested, else the first."""
     names = [cost.name for cost in plan.costs]
     return "0.05" if "0.05" in names else names[0]
 
@@ -78,7 +77,7 @@ def _speedup_by_cost(results: Sequence[TraceResult], plan: Plan) -> Chart:
     grid = [low * (high / low) ** (i / (_COSTS - 1)) for i in range(_COSTS)]
     series = []
     for colour, spec in enumerate(listed(plan.methods)):
-        if spec.priced:
+        if spec.cost_aware:
             points = [(c, _mean_speedup([r.run(spec.key, n) for r in results], n)) for n, c in floats.items()]
             series.append(Series(spec.title, sorted(p for p in points if p[1]), colour))
             continue
@@ -183,7 +182,7 @@ def _reliability(results: Sequence[TraceResult], plan: Plan) -> Chart:
         name = f"{spec.title}: ECE {sum(eces) / len(eces):.3f}, largest gap {max(gaps):.3f}"
         series.append(Series(name, points, colour))
     return Chart(
-        "Reliability: do the probabilities mean what they say?",
+        "Reliability of the draft probabilities",
         _caption(_RELIABILITY, results, "Bins pooled by prediction, ECE: mean", cost),
         "predicted",
         "accepted",
@@ -224,13 +223,13 @@ def _main_runs(results: Iterable[TraceResult], spec: MethodSpec, plan: Plan) -> 
 
 
 def _widest(result: TraceResult, spec: MethodSpec) -> Run | None:
-    """The run of a method that looks at no cost, with the K its users get."""
+    """The run of a method that ignores costs, with its default K."""
     runs = [run for run in result.runs if run.method == spec.key and not run.sweep]
     return max(runs, key=lambda run: run.k, default=None)
 
 
 def _priced(run: Run | None, cost: float) -> float:
-    return 0.0 if run is None else run.rates["tokens"] / price(run.widths, cost)
+    return 0.0 if run is None else run.rates["tokens"] / total_cost(run.widths, cost)
 
 
 def _mean_speedup(runs: Iterable[Run | None], cost: str) -> float:

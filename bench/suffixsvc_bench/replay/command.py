@@ -1,4 +1,4 @@
-"""``suffixsvc bench replay``: from what was asked for to tables, JSON and the report."""
+"""``suffixsvc bench replay``: from its options to tables, JSON and the report."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from rich.table import Table
 from suffixsvc.errors import InvalidInputError
 from suffixsvc.values import as_cost_curve
 from suffixsvc_bench.methods import MethodSpec, known_methods, missing_methods
-from suffixsvc_bench.output import require_place
-from suffixsvc_bench.provenance import Provenance, provenance
-from suffixsvc_bench.replay.compare import NamedCost, Plan, TraceResult, Watcher, compare
+from suffixsvc_bench.replay.compare import NamedCost, Plan, ReplayObserver, TraceResult, compare
 from suffixsvc_bench.replay.document import as_document
 from suffixsvc_bench.replay.grids import describe, summary_grids, trace_grids
 from suffixsvc_bench.replay.inputs import encoder_of, read_curve
@@ -27,20 +25,22 @@ from suffixsvc_bench.replay.kinds import RULE
 from suffixsvc_bench.replay.logs import Call, find_logs
 from suffixsvc_bench.replay.report import write_report
 from suffixsvc_bench.replay.traces import Selection, Trace, load_traces, log_name, split_agents
-from suffixsvc_bench.tables import print_grid
+from suffixsvc_bench.report.output import require_file_path
+from suffixsvc_bench.report.provenance import Provenance, provenance
+from suffixsvc_bench.report.tables import print_grid
 
 __all__ = ["ReplayRequest", "list_methods", "run_bench_replay"]
 
-#: widths that a sweep compares
+#: values of K in a sweep
 SWEEP: Final = (4, 8, 16, 24, 32, 48)
 COSTS: Final = (0.01, 0.05, 0.2)
-#: tables are for reading: narrower than this they would be torn, also in a pipe
+#: table width where standard output is not a terminal
 _TABLE_WIDTH: Final = 170
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """The options of the verb; see its help for what they mean."""
+    """The options of the verb; see its help."""
 
     logs: Sequence[Path]
     tokenizer: Path | None = None
@@ -63,16 +63,18 @@ class ReplayRequest:
     as_json: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """For the JSON output: what is needed to ask the same again."""
-        return json.loads(json.dumps(asdict(self), default=str))  # type: ignore[no-any-return] # a dict it is
+        """JSON-able data from which the run can be reproduced."""
+        return json.loads(json.dumps(asdict(self), default=str))  # type: ignore[no-any-return] # json.loads of a dict
 
 
 def list_methods() -> None:
-    """Print what can be compared here, and what could be."""
+    """Print the methods that can be compared here, and those that are not installed."""
     console = Console(width=max(Console().width, _TABLE_WIDTH))
     table = Table("--method", "name", "K", "drafts for a cost", "what it does")
     for spec in known_methods().values():
-        table.add_row(spec.key, spec.title, str(spec.default_k), "yes" if spec.priced else "", spec.explained)
+        table.add_row(
+            spec.key, spec.title, str(spec.default_k), "yes" if spec.cost_aware else "", spec.description
+        )
     console.print(table)
     for name, why in missing_methods().items():
         console.print(f"{name}: {why}", highlight=False, soft_wrap=True)
@@ -82,16 +84,16 @@ def run_bench_replay(request: ReplayRequest) -> None:
     """Compare, print, write the report.
 
     Raises:
-        InvalidInputError, InvalidCostError: what was asked for cannot be done; nothing was written.
+        InvalidInputError, InvalidCostError: an option or a file is invalid; nothing was written.
     """
     plan = _plan(request)
-    require_place(request.report)
+    require_file_path(request.report)
     paths = find_logs(request.logs)
     if not paths:
-        raise InvalidInputError("no log to replay", expected="a log or a directory of logs")
-    everywhere, by_log = split_agents(request.agents, [log_name(path) for path in paths])
+        raise InvalidInputError("logs must name at least one log or directory of logs")
+    all_logs, by_log = split_agents(request.agents, [log_name(path) for path in paths])
     selection = Selection(
-        everywhere,
+        all_logs,
         by_log,
         request.max_tokens,
         request.max_calls,
@@ -101,7 +103,7 @@ def run_bench_replay(request: ReplayRequest) -> None:
     )
     encode = encoder_of(request.tokenizer) if request.tokenizer else None
     traces = load_traces(paths, find_logs(request.train_logs), encode, selection)
-    where = provenance()
+    origin = provenance()
     console = Console()
     if not console.is_terminal:
         console = Console(width=_TABLE_WIDTH)
@@ -115,11 +117,11 @@ def run_bench_replay(request: ReplayRequest) -> None:
                     for grid in trace_grids(result, plan):
                         print_grid(console, grid)
     if request.as_json:
-        print(json.dumps(as_document(where, request.as_dict(), plan, results), indent=1))
+        print(json.dumps(as_document(origin, request.as_dict(), plan, results), indent=1))
     else:
-        _conclude(console, request, results, plan, where)
+        _conclude(console, request, results, plan, origin)
     if request.report is not None:
-        write_report(request.report, results, plan, _facts(request, where))
+        write_report(request.report, results, plan, _facts(request, origin))
 
 
 def _conclude(
@@ -127,7 +129,7 @@ def _conclude(
     request: ReplayRequest,
     results: Sequence[TraceResult],
     plan: Plan,
-    where: Provenance,
+    origin: Provenance,
 ) -> None:
     if len(results) > 1:
         for grid in summary_grids(results, plan):
@@ -135,20 +137,20 @@ def _conclude(
     for name, why in missing_methods().items():
         console.print(f"not compared: {name}: {why}", highlight=False, soft_wrap=True)
     console.print(f"kinds of text: {RULE}", style="dim", highlight=False, soft_wrap=True)
-    console.print(f"{where.line()}, seed {request.seed}", style="dim", highlight=False, soft_wrap=True)
+    console.print(f"{origin.line()}, seed {request.seed}", style="dim", highlight=False, soft_wrap=True)
 
 
-def _facts(request: ReplayRequest, where: Provenance) -> list[tuple[str, str]]:
-    """What the report says of how it was made."""
-    asked = {name: value for name, value in request.as_dict().items() if value != getattr(_DEFAULTS, name)}
+def _facts(request: ReplayRequest, origin: Provenance) -> list[tuple[str, str]]:
+    """Facts on the run for the report."""
+    changed = {name: value for name, value in request.as_dict().items() if value != getattr(_DEFAULTS, name)}
     settings = ", ".join(
         f"{name} {' '.join(map(str, value)) if isinstance(value, list) else value}"
-        for name, value in asked.items()
+        for name, value in changed.items()
         if name not in ("logs", "report", "as_json") and value not in ([], None)
     )
     return [
-        ("made by", where.line()),
-        ("machine", where.machine),
+        ("made by", origin.line()),
+        ("machine", origin.machine),
         ("seed", str(request.seed)),
         ("settings", settings or "the defaults"),
         ("kinds of text", RULE),
@@ -177,32 +179,30 @@ def _plan(request: ReplayRequest) -> Plan:
     )
 
 
-def _chosen(keys: Sequence[str], studies: bool) -> list[MethodSpec]:
-    """The methods asked for. ``studies``: there are calls for those that build something beforehand."""
+def _chosen(keys: Sequence[str], trains_offline: bool) -> list[MethodSpec]:
+    """Methods that were requested. ``trains_offline``: there are warm-up calls for methods that need them."""
     known = known_methods()
     if not keys:
-        return [spec for spec in known.values() if studies or not spec.studies]
+        return [spec for spec in known.values() if trains_offline or not spec.trains_offline]
     for key in keys:
         if not any(key == spec.key or key in spec.families for spec in known.values()):
             raise InvalidInputError(
-                f"no method {key}",
+                "--method must be known",
                 expected=f"one of {', '.join(known)}",
                 got=key,
                 remedy=missing_methods().get(key),
             )
     chosen = [spec for spec in known.values() if {spec.key, *spec.families} & set(keys)]
     for spec in chosen:
-        if spec.studies and not studies:
+        if spec.trains_offline and not trains_offline:
             raise InvalidInputError(
-                f"{spec.key} has nothing to build its cache from",
-                expected="calls that warm the caches",
-                remedy="Name some with --train or --train-log.",
+                f"--train or --train-log must be given with --method {spec.key}, to build its cache"
             )
     return chosen
 
 
-class _Bars(Watcher):
-    """Progress on stderr: traces, and the calls of the one at work. Gone when it is over."""
+class _Bars(ReplayObserver):
+    """Progress on stderr: traces, and calls of the current one; removed at the end."""
 
     def __init__(self, traces: int) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
@@ -222,12 +222,13 @@ class _Bars(Watcher):
 
     @contextmanager
     def hidden(self) -> Iterator[None]:
-        """Out of the way while tables are printed: the bars are on stderr, but on the same screen."""
+        """Hide the bars while tables are printed: stderr and stdout share the screen."""
         self._progress.stop()
         yield
         self._progress.start()
 
     def trace(self, trace: Trace, calls: int) -> None:
+        """See :class:`ReplayObserver`."""
         self._number += 1
         self._name = f"{self._number}/{self._traces} {trace.name}"
         if self._task is not None:
@@ -237,9 +238,11 @@ class _Bars(Watcher):
             print(f"replaying {self._name}: {calls} calls, all methods together", file=sys.stderr, flush=True)
 
     def replay(self, title: str) -> None:
+        """See :class:`ReplayObserver`."""
         if self._task is not None:
             self._progress.update(self._task, description=f"{self._name}: {title}")
 
     def call(self, _: Call) -> None:
+        """See :class:`ReplayObserver`."""
         if self._task is not None:
             self._progress.advance(self._task)

@@ -1,8 +1,7 @@
-"""Many methods over many traces in one run: what is replayed how often, and what is kept of it."""
+"""Comparison of drafting methods over traces: which replays are run, and their results."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,25 +13,25 @@ from suffixsvc_bench.methods import Method, MethodSpec, Settings
 from suffixsvc_bench.replay.inputs import read_weights
 from suffixsvc_bench.replay.logs import Call
 from suffixsvc_bench.replay.run import replay_method
-from suffixsvc_bench.replay.tally import Point
+from suffixsvc_bench.replay.stats import Point
 from suffixsvc_bench.replay.traces import Trace
 
-__all__ = ["NamedCost", "Plan", "Run", "TraceResult", "Watcher", "compare", "geometric_mean"]
+__all__ = ["NamedCost", "Plan", "ReplayObserver", "Run", "TraceResult", "compare"]
 
-#: a time line is kept in at most so many pieces of equal tokens
+#: most points of a stored time line
 _PIECES = 60
 
 
 @dataclass(frozen=True, slots=True)
 class NamedCost:
-    """A price of verification and how tables call it."""
+    """A cost of verification and its name in tables."""
 
     name: str
     cost: VerifyCost
 
     @property
     def widest(self) -> int | None:
-        """The widest draft it has a price for; None = any."""
+        """The widest draft that the cost covers; None = any."""
         return None if isinstance(self.cost, float) else len(as_cost_curve(self.cost, 0)) - 1
 
 
@@ -42,13 +41,13 @@ class Plan:
 
     Attributes:
         methods: in the order of the tables.
-        costs: what drafts are priced at.
-        k: widest draft for every method; None = what each method's users get.
-        sweep: widths that the sweep compares, at ``sweep_cost``; empty = no sweep.
-        prompt_tokens: only the last so many tokens of a prompt are used; 0 = all.
-        keep_warm: what a method remembers of one trace stays for the next.
-        starting_weights: what our methods start from: a file, or a folder of weights that were learned
-            leaving out the log they are named after; None = the shipped ones.
+        costs: costs at which drafts are scored.
+        k: widest draft for every method; None = each method's default.
+        sweep: values of K in the sweep, at ``sweep_cost``; empty = no sweep.
+        prompt_tokens: only this many tokens at the end of a prompt are used; 0 = all.
+        keep_warm: a method's state is kept from trace to trace.
+        starting_weights: initial weights of our methods: a file, or a folder with weights that were learned
+            without the log after which they are named; None = the shipped ones.
     """
 
     methods: Sequence[MethodSpec]
@@ -65,12 +64,12 @@ class Plan:
 class _Job:
     spec: MethodSpec
     k: int
-    cost: NamedCost | None  #: None: its drafts do not depend on it
+    cost: NamedCost | None  #: None: the method ignores costs
     sweep: bool
 
     @property
     def key(self) -> tuple[str, int, str, bool]:
-        """Equal for replays that would be the same."""
+        """Equal for replays that would be identical."""
         return self.spec.key, self.k, "" if self.cost is None else self.cost.name, self.sweep
 
 
@@ -80,14 +79,14 @@ class Run:
 
     Attributes:
         method: key of the method.
-        k: widest draft it was allowed.
-        cost: name of the cost it drafted for; empty for methods that do not look at it.
-        sweep: made for the sweep over K.
-        rates: see :meth:`Tally.rates`.
-        speedups: priced speedup by name of the cost, of all costs that can price these drafts.
-        widths: steps by drafted tokens.
-        reliability: see :class:`Reliability`; None for methods without probabilities.
-        timeline: pieces of (tokens remembered before, tokens, steps, hits, accepted).
+        k: widest draft allowed.
+        cost: name of the cost for which it drafted; empty if it ignores costs.
+        sweep: run of the sweep over K.
+        rates: see :meth:`ReplayStats.rates`.
+        speedups: priced speedup by name of the cost, for all costs that cover these drafts.
+        widths: number of steps by drafted tokens.
+        reliability: see :class:`Reliability`; None without probabilities.
+        timeline: points of (tokens stored before, tokens, steps, hits, accepted).
     """
 
     method: str
@@ -101,12 +100,13 @@ class Run:
     timeline: Sequence[tuple[int, int, int, int, int]]
 
     def as_dict(self) -> dict[str, Any]:
+        """JSON-able data."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 @dataclass(frozen=True, slots=True)
 class TraceResult:
-    """Everything that was found on one trace."""
+    """Results on one trace."""
 
     name: str
     path: str
@@ -118,7 +118,7 @@ class TraceResult:
     runs: Sequence[Run]
 
     def run(self, method: str, cost: str) -> Run | None:
-        """The run of a method that a cost prices."""
+        """The run of a method that is scored at a cost."""
         found = (r for r in self.runs if r.method == method and not r.sweep and cost in r.speedups)
         return next(found, None)
 
@@ -128,12 +128,13 @@ class TraceResult:
         return max(runs, key=lambda run: run.speedups[cost], default=None)
 
     def as_dict(self) -> dict[str, Any]:
+        """JSON-able data."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "runs"}
         return fields | {"runs": [run.as_dict() for run in self.runs]}
 
 
-class Watcher:
-    """Hears how a comparison goes on. This one does not care."""
+class ReplayObserver:
+    """Receives the progress of a comparison. This one ignores it."""
 
     def trace(self, trace: Trace, calls: int) -> None:
         """A trace begins: ``calls`` calls will be replayed, all methods together."""
@@ -145,20 +146,22 @@ class Watcher:
         """A call was replayed."""
 
 
-def compare(traces: Iterable[Trace], plan: Plan, watcher: Watcher | None = None) -> Iterator[TraceResult]:
-    """Replay every trace through every method of the plan, one after the other."""
-    watch = Watcher() if watcher is None else watcher
+def compare(
+    traces: Iterable[Trace], plan: Plan, observer: ReplayObserver | None = None
+) -> Iterator[TraceResult]:
+    """Replay every trace through every method of the plan; yield the result of each trace."""
+    observer = ReplayObserver() if observer is None else observer
     pool: dict[tuple[str, int, str, bool], Method] = {}
     try:
         for trace in traces:
-            jobs = [job for job in _jobs(plan) if trace.warming or not job.spec.studies]
-            watch.trace(trace, len(jobs) * (len(trace.calls) + len(trace.warming)))
+            jobs = [job for job in _jobs(plan) if trace.warmup or not job.spec.trains_offline]
+            observer.trace(trace, len(jobs) * (len(trace.calls) + len(trace.warmup)))
             runs: list[Run] = []
             for job in jobs:
-                watch.replay(job.spec.title + (f", K={job.k}" if job.sweep else ""))
+                observer.replay(job.spec.title + (f", K={job.k}" if job.sweep else ""))
                 method = pool.pop(job.key, None) or job.spec.make(_settings(job, trace, plan))
                 try:
-                    runs.append(_run(method, job, trace, plan, watch))
+                    runs.append(_run(method, job, trace, plan, observer))
                 finally:
                     pool[job.key] = method
                     if not plan.keep_warm:
@@ -170,7 +173,7 @@ def compare(traces: Iterable[Trace], plan: Plan, watcher: Watcher | None = None)
                 trace.agents,
                 len(trace.calls),
                 sum(len(call.response) for call in trace.calls),
-                len(trace.warming),
+                len(trace.warmup),
                 runs,
             )
     finally:
@@ -178,28 +181,21 @@ def compare(traces: Iterable[Trace], plan: Plan, watcher: Watcher | None = None)
             method.close()
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """0 where there is nothing, or something that is not positive."""
-    if not values or min(values) <= 0:
-        return 0.0
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
 def _jobs(plan: Plan) -> Iterator[_Job]:
     seen: set[tuple[str, int, str, bool]] = set()
     for spec in plan.methods:
         for cost in plan.costs:
-            job = _Job(spec, _width(spec, cost, plan), cost if spec.priced else None, sweep=False)
+            job = _Job(spec, _width(spec, cost, plan), cost if spec.cost_aware else None, sweep=False)
             if job.key not in seen:
                 seen.add(job.key)
                 yield job
         if spec.swept:
             for k in plan.sweep:
-                yield _Job(spec, k, plan.sweep_cost if spec.priced else None, sweep=True)
+                yield _Job(spec, k, plan.sweep_cost if spec.cost_aware else None, sweep=True)
 
 
 def _width(spec: MethodSpec, cost: NamedCost, plan: Plan) -> int:
-    """K of a method at a cost: a curve has no price for wider steps than it measured."""
+    """K of a method at a cost: a curve does not cover wider steps than were measured."""
     k = spec.default_k if plan.k is None else plan.k
     return k if cost.widest is None else min(k, cost.widest)
 
@@ -209,23 +205,23 @@ def _settings(job: _Job, trace: Trace, plan: Plan) -> Settings:
     return Settings(job.k, plan.sweep_cost.cost if job.cost is None else job.cost.cost, weights)
 
 
-def _run(method: Method, job: _Job, trace: Trace, plan: Plan, watch: Watcher) -> Run:
-    if job.spec.studies:
-        method.study(call.response for call in trace.warming)
+def _run(method: Method, job: _Job, trace: Trace, plan: Plan, observer: ReplayObserver) -> Run:
+    if job.spec.trains_offline:
+        method.train(call.response for call in trace.warmup)
     else:
-        replay_method(method, trace.warming, prompt_tokens=plan.prompt_tokens, progress=watch.call)
-    tally = replay_method(method, trace.calls, prompt_tokens=plan.prompt_tokens, progress=watch.call)
-    found = tally.calibration.reliability()
+        replay_method(method, trace.warmup, prompt_tokens=plan.prompt_tokens, progress=observer.call)
+    stats = replay_method(method, trace.calls, prompt_tokens=plan.prompt_tokens, progress=observer.call)
+    found = stats.calibration.reliability()
     return Run(
         method=job.spec.key,
         k=job.k,
         cost="" if job.cost is None else job.cost.name,
         sweep=job.sweep,
-        rates=tally.rates(),
-        speedups={cost.name: tally.speedup(cost.cost) for cost in _priced_at(job, plan)},
-        widths=dict(sorted(tally.widths.items())),
+        rates=stats.rates(),
+        speedups={cost.name: stats.speedup(cost.cost) for cost in _priced_at(job, plan)},
+        widths=dict(sorted(stats.widths.items())),
         reliability=None if found is None else found.as_dict(),
-        timeline=_pieces(tally.points, sum(len(call.response) for call in trace.warming)),
+        timeline=_pieces(stats.points, sum(len(call.response) for call in trace.warmup)),
     )
 
 
@@ -234,12 +230,12 @@ def _priced_at(job: _Job, plan: Plan) -> list[NamedCost]:
         return [plan.sweep_cost]
     if job.cost is not None:
         return [job.cost]
-    # a narrower replay was made for a curve that is shorter than K: each price has its own
+    # a curve shorter than K has its own, narrower replay
     return [cost for cost in plan.costs if _width(job.spec, cost, plan) == job.k]
 
 
 def _pieces(points: Sequence[Point], known: int) -> list[tuple[int, int, int, int, int]]:
-    """Calls merged into pieces of about equal tokens."""
+    """Merge calls into points of about equal tokens."""
     enough = max(1, sum(point.tokens for point in points) // _PIECES)
     pieces: list[tuple[int, int, int, int, int]] = []
     start = before = known

@@ -1,4 +1,4 @@
-"""The JSON of a comparison, and the way back: tables and plots can be drawn again without replaying."""
+"""JSON document of a comparison, written and read: tables and plots can be made from it without a replay."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_bench.methods import known_methods
-from suffixsvc_bench.provenance import Provenance
 from suffixsvc_bench.replay.compare import NamedCost, Plan, Run, TraceResult
 from suffixsvc_bench.replay.kinds import RULE
+from suffixsvc_bench.report.provenance import Provenance
 
 __all__ = ["Comparison", "as_document", "read_comparison"]
 
@@ -21,7 +21,7 @@ _FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A comparison that was read back. ``request`` are the options of the verb, as they were given."""
+    """A comparison that was read. ``request``: the options of the verb as they were given."""
 
     provenance: Provenance
     request: Mapping[str, Any]
@@ -30,12 +30,12 @@ class Comparison:
 
 
 def as_document(
-    where: Provenance, request: Mapping[str, Any], plan: Plan, results: Sequence[TraceResult]
+    origin: Provenance, request: Mapping[str, Any], plan: Plan, results: Sequence[TraceResult]
 ) -> dict[str, Any]:
-    """What ``--json`` prints."""
+    """The document that ``--json`` prints."""
     return {
         "format": _FORMAT,
-        "provenance": where.as_dict(),
+        "provenance": origin.as_dict(),
         "request": dict(request),
         "kinds": RULE,
         "plan": {
@@ -49,10 +49,10 @@ def as_document(
 
 
 def read_comparison(path: Path) -> Comparison:
-    """Read what ``--json`` printed.
+    """Read a document of ``--json``.
 
     Raises:
-        InvalidInputError: it cannot be read, or holds methods that cannot run here.
+        InvalidInputError: it cannot be read, or contains methods that cannot run here.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -67,8 +67,7 @@ def read_comparison(path: Path) -> Comparison:
         return Comparison(Provenance(**data["provenance"]), data["request"], plan, results)
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise InvalidInputError(
-            f"cannot read the comparison {path}",
-            expected="the output of bench replay --json, and its methods installed (make peers)",
+            f"{path} must be readable output of bench replay --json, with its methods installed (make peers)",
             got=f"{type(error).__name__}: {error}"[:200],
         ) from None
 

@@ -1,4 +1,4 @@
-"""A comparison as tables for people: on the terminal and in the report."""
+"""Tables of a comparison, for the terminal, the report and docs/performance.md."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from suffixsvc_bench.methods import MethodSpec
-from suffixsvc_bench.replay.compare import Plan, Run, TraceResult, geometric_mean
-from suffixsvc_bench.tables import Grid
+from suffixsvc_bench.replay.compare import Plan, Run, TraceResult
+from suffixsvc_bench.report.statistics import geometric_mean
+from suffixsvc_bench.report.tables import Grid
 
 __all__ = ["describe", "families", "headline_grids", "hindsight", "listed", "summary_grids", "trace_grids"]
 
 
 Column = Callable[[TraceResult], float | None]
 
-#: the mode of ours that is judged at a cost: trees while drafted tokens are cheap, chains where they are dear
+#: our mode for each cost: trees where drafted tokens are cheap, chains where they are expensive
 MODES: Final = {"0.01": "ours-tree", "0.05": "ours-auto", "0.2": "ours-linear"}
 _CURVE_MODE: Final = "ours-linear"
-#: members of a family that are shown side by side
+#: size of a family up to which every member has a row
 _FEW: Final = 3
 
 
 def families(methods: Sequence[MethodSpec]) -> dict[str, list[MethodSpec]]:
-    """Configurations of one thing, by family; a family of one is none."""
+    """Configurations by family; families with one member are omitted."""
     found: dict[str, list[MethodSpec]] = {}
     for spec in methods:
         for name in spec.families:
@@ -31,20 +32,20 @@ def families(methods: Sequence[MethodSpec]) -> dict[str, list[MethodSpec]]:
 
 
 def listed(methods: Sequence[MethodSpec]) -> list[MethodSpec]:
-    """Methods with rows of their own: of a family with many members, only the first."""
+    """Methods with a row: of a large family, only the first member."""
     firsts = {name: specs[0].key for name, specs in families(methods).items() if len(specs) > _FEW}
     return [s for s in methods if all(firsts.get(name, s.key) == s.key for name in s.families)]
 
 
 def describe(result: TraceResult) -> str:
-    """A trace in a line."""
+    """A trace in one line."""
     of = f", {', '.join(result.agents)}" if result.agents else ""
-    warm = f", after {result.warming_calls} calls that warmed the caches" if result.warming_calls else ""
+    warm = f", after {result.warming_calls} warm-up calls" if result.warming_calls else ""
     return f"{result.name} ({result.kind}{of}): {result.calls} calls, {result.tokens} tokens{warm}"
 
 
 def trace_grids(result: TraceResult, plan: Plan) -> tuple[Grid, Grid]:
-    """Two tables of a trace: speed, and what lies behind it."""
+    """Two tables of a trace: speed, and its components."""
     costs = [cost.name for cost in plan.costs]
     speed = Grid(
         [
@@ -58,7 +59,7 @@ def trace_grids(result: TraceResult, plan: Plan) -> tuple[Grid, Grid]:
         ]
     )
     layers = ["draft", "hit", "accepted", "prompt", "suffix"]
-    behind = Grid(["method", "drafts for", *layers, "ECE", "gap", "µs p50", "p90", "p99", "MB"])
+    detail = Grid(["method", "drafts for", *layers, "ECE", "gap", "µs p50", "p90", "p99", "MB"])
     for spec in listed(plan.methods):
         for run in (run for run in result.runs if run.method == spec.key and not run.sweep):
             rates = run.rates
@@ -71,17 +72,20 @@ def trace_grids(result: TraceResult, plan: Plan) -> tuple[Grid, Grid]:
                 f"{rates['acceptance_rate']:.1%}",
             ]
             speed.rows.append([*figures, *(_ratio(run.speedups.get(name)) for name in costs)])
-            behind.rows.append([spec.title, run.cost or "any", *_behind(run)])
+            detail.rows.append([spec.title, run.cost or "any", *_detail(run)])
     for family, specs in families(plan.methods).items():
         best = [result.best([spec.key for spec in specs], name) for name in costs]
         cells = [_ratio(None if r is None else r.speedups[c]) for c, r in zip(costs, best, strict=True)]
         speed.summaries.append([hindsight(family, specs), *[""] * 5, *cells])
-    return speed, behind
+    return speed, detail
 
 
 def summary_grids(results: Sequence[TraceResult], plan: Plan) -> list[Grid]:
-    """All traces, with geometric means in all and by kind of text: the priced speedups of each cost, ours
-    relative to the best of a family in hindsight, and our drop-in class relative to what it replaces."""
+    """Tables of all traces with geometric means, in all and by kind of text.
+
+    For each cost: the priced speedups, and ratios of ours to the best of a family in hindsight and of our
+    drop-in class to the original.
+    """
     grids = []
     for cost in plan.costs:
         grids.append(
@@ -89,13 +93,14 @@ def summary_grids(results: Sequence[TraceResult], plan: Plan) -> list[Grid]:
         )
         relative = list(_relative(plan, cost.name).items())
         if relative:
-            grids.append(_summary(f"one divided by another, at cost {cost.name}", relative, results))
+            grids.append(_summary(f"speedup ratios at cost {cost.name}", relative, results))
     return grids
 
 
 def headline_grids(results: Sequence[TraceResult], plan: Plan) -> list[Grid]:
-    """What a page about the project shows first: ours at each cost in the mode for it, next to the best in
-    hindsight; how far its probabilities can be believed; the drop-in class next to what it replaces."""
+    """Tables for docs/performance.md: ours at each cost beside the best in hindsight, calibration, the
+    drop-in class.
+    """
     names = [cost.name for cost in plan.costs]
     specs = {spec.key: spec for spec in plan.methods}
     speed: list[tuple[str, Column]] = []
@@ -110,16 +115,16 @@ def headline_grids(results: Sequence[TraceResult], plan: Plan) -> list[Grid]:
     if "curve" in names and _CURVE_MODE in specs:
         speed.append((f"{specs[_CURVE_MODE].title}, by the curve", _of(_CURVE_MODE, "curve")))
     grids = [_summary("priced speedup", speed, results)] if speed else []
-    believed = {
+    calibration = {
         f"{figure}, {spec.title}": _calibration(spec.key, "0.05", name)
         for spec in plan.methods
-        if spec.priced and "0.05" in names
+        if spec.cost_aware and "0.05" in names
         for figure, name in (("ECE", "ece"), ("gap", "largest_bin_gap"))
     }
-    if believed:
-        grid = Grid(["calibration at cost 0.05", *believed])
+    if calibration:
+        grid = Grid(["calibration at cost 0.05", *calibration])
         for result in results:
-            grid.rows.append([result.name, *(_ratio(value(result)) for value in believed.values())])
+            grid.rows.append([result.name, *(_ratio(value(result)) for value in calibration.values())])
         grids.append(grid)
     for spec in plan.methods:
         if spec.instead_of in specs:
@@ -144,7 +149,7 @@ def _summary(title: str, columns: Sequence[tuple[str, Column]], results: Sequenc
 
 
 def hindsight(family: str, specs: Sequence[MethodSpec]) -> str:
-    """What the best of a family's configurations is called."""
+    """Name of the best of a family's configurations."""
     return f"{family.partition('-')[0].capitalize()}, best of {len(specs)} in hindsight"
 
 
@@ -173,7 +178,7 @@ def _calibration(key: str, cost: str, figure: str) -> Column:
 
 
 def _speedups(plan: Plan, cost: str) -> dict[str, Column]:
-    """Heading -> the speedup of a trace: of methods, and of families in hindsight."""
+    """Heading -> speedup of a trace: of methods, and of families in hindsight."""
     columns = {spec.title: _of(spec.key, cost) for spec in listed(plan.methods)}
     best = {
         hindsight(name, specs): _best([spec.key for spec in specs], cost)
@@ -183,8 +188,8 @@ def _speedups(plan: Plan, cost: str) -> dict[str, Column]:
 
 
 def _relative(plan: Plan, cost: str) -> dict[str, Column]:
-    """Heading -> what a method that drafts for the cost reaches of a family's best, and the drop-in class
-    of what it is dropped in for."""
+    """Heading -> ratio of a cost-aware method to a family's best, and of the drop-in class to
+    the original."""
 
     columns = {
         f"{spec.title} / {name.partition('-')[0].capitalize()}, best of {len(specs)}": _divided(
@@ -192,7 +197,7 @@ def _relative(plan: Plan, cost: str) -> dict[str, Column]:
         )
         for name, specs in families(plan.methods).items()
         for spec in plan.methods
-        if spec.priced
+        if spec.cost_aware
     }
     here = {spec.key: spec for spec in plan.methods}
     for spec in plan.methods:
@@ -223,7 +228,7 @@ def _ratio(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
-def _behind(run: Run) -> list[str]:
+def _detail(run: Run) -> list[str]:
     rates, us = run.rates, run.rates["microseconds"]
     layers = [rates["layers"][name]["tokens_accepted"] for name in ("prompt", "suffix")]
     reliability = run.reliability

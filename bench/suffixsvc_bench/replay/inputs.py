@@ -1,4 +1,4 @@
-"""Files a replay needs beside the logs: a tokenizer, a measured cost curve, starting weights."""
+"""Input files of a replay besides the logs: tokenizer, measured cost curve, starting weights."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 from typing import Final
 
-from suffixsvc_caches.tokenizers import load_tokenizer
-
 from suffixsvc.errors import InvalidCostError, InvalidInputError
 from suffixsvc.values import as_cost_curve
 from suffixsvc_bench.replay.logs import Encode
+from suffixsvc_caches.tokenizers import load_tokenizer
 
 __all__ = ["encoder_of", "read_curve", "read_weights", "weights_of"]
 
@@ -18,65 +17,68 @@ _WEIGHTS: Final = ".weights"
 
 
 def encoder_of(tokenizer: Path) -> Encode:
-    """Encodes the texts of logs: with the tokenizer of a GGUF, of a downloaded model, or of a tokenizer.json.
+    """An encoder for the texts of logs: from a GGUF, a downloaded model, or a tokenizer.json.
 
     Raises:
-        As :func:`suffixsvc_caches.tokenizers.load_tokenizer`.
+        InvalidInputError: see :func:`suffixsvc_caches.tokenizers.load_tokenizer`.
     """
     loaded = load_tokenizer(tokenizer)
     return lambda text: loaded.encode_batch([text])[0]
 
 
 def read_curve(path: Path) -> list[float]:
-    """A cost curve: JSON, a list, a list below "curve", "costs" or "cost", or the seconds of a driver's file.
+    """Read a cost curve: a JSON list; a list under "curve", "costs" or "cost"; or the seconds of a driver's
+    file.
 
     Raises:
-        InvalidCostError: there is none.
+        InvalidCostError: there is no valid curve.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InvalidCostError(f"cannot read the cost curve {path}", got=str(error)) from None
+        raise InvalidCostError(f"the cost curve {path} must be readable JSON", got=str(error)) from None
     curve = data
     if isinstance(data, dict) and "seconds" in data:  # the driver's own files
         curve = _in_plain_steps(data["seconds"], path)
-    for key in ("curve", "costs", "cost"):  # its files of before held {"curve": {"costs": [...]}}
+    for key in ("curve", "costs", "cost"):  # older files of the driver: {"curve": {"costs": [...]}}
         curve = curve.get(key, curve) if isinstance(curve, dict) else curve
     if isinstance(curve, dict):
         raise InvalidCostError(
-            f"{path} holds no curve", expected="a list of numbers", got=f"the keys {', '.join(curve)[:80]}"
+            f"{path} must contain a curve, a list of numbers", got=f"the keys {', '.join(curve)[:80]}"
         )
     try:
         as_cost_curve(curve, 1)
     except InvalidCostError as error:
         raise InvalidCostError(
-            f"{path} holds no curve", expected=error.expected, got=error.got, remedy=error.remedy
+            f"{path} must contain a curve: {error.message}",
+            expected=error.expected,
+            got=error.got,
+            remedy=error.remedy,
         ) from None
     if not isinstance(curve, list):
-        raise InvalidCostError(f"{path} holds no curve", expected="a list of numbers", got=repr(curve)[:80])
+        raise InvalidCostError(f"{path} must contain a curve, a list of numbers", got=repr(curve)[:80])
     return [float(x) for x in curve]
 
 
 def _in_plain_steps(seconds: object, path: Path) -> list[float]:
-    """Entry 1 is what a plain step takes."""
+    """Costs relative to entry 1, the seconds of a plain step."""
     try:
-        values = [float(each) for each in seconds]  # type: ignore[attr-defined]  # what is no list raises
+        values = [float(each) for each in seconds]  # type: ignore[attr-defined]  # raises if it is not a list
         return [each / values[1] for each in values]
     except (TypeError, ValueError, IndexError, ZeroDivisionError):
         raise InvalidCostError(
-            f"{path} holds no curve",
-            expected="seconds of every width, those of 1 above 0",
+            f"{path} must contain the seconds of every width, those of 1 above 0",
             got=str(seconds)[:80],
         ) from None
 
 
 def weights_of(folder: Path, name: str) -> Path:
-    """The file of the weights that were learned on every log but this one."""
+    """Path of the weights that were learned from all logs but this one."""
     return folder / (name + _WEIGHTS)
 
 
 def read_weights(path: Path, name: str) -> bytes:
-    """Weights from a file, or from a folder those that know nothing of the log ``name``.
+    """Weights from a file, or from a folder those that were learned without the log ``name``.
 
     Raises:
         InvalidInputError: they cannot be read.
@@ -86,7 +88,6 @@ def read_weights(path: Path, name: str) -> bytes:
         return file.read_bytes()
     except OSError as error:
         raise InvalidInputError(
-            "cannot read starting weights",
-            expected="what `suffixsvc bench train` wrote",
+            "starting weights must be a readable file of `suffixsvc bench train`",
             got=f"{file}: {error.strerror}",
         ) from None

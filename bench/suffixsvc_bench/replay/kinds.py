@@ -1,7 +1,7 @@
-"""What kind of text a log holds: a simple rule on lines, printed with every result.
+"""Classification of a log's text by a rule on its lines, which is printed with every result.
 
-The heuristics are those the adaptive draft length is usually chosen by: JSON has ``"key":``, code has braces
-at line ends, ``def``, ``class``, ``import``, statements of SQL or indents of four spaces, all else is prose.
+The heuristics are those with which the adaptive draft length is usually chosen: JSON has ``"key":``; code has
+braces at line ends, ``def``, ``class``, ``import``, SQL statements or four-space indents; the rest is prose.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 __all__ = ["RULE", "UNKNOWN", "kind_of"]
 
 UNKNOWN: Final = "unknown"
-#: share of the non-empty lines from which on a log is of a kind
+#: least share of non-empty lines of a kind
 _ENOUGH: Final = 0.4
-#: a log is judged by so many characters of its first answers
+#: characters of the first answers that are classified
 _CHARACTERS: Final = 400_000
 
 _JSON: Final = re.compile(r'"[^"\n]{1,80}"\s*:|^\s*[\[{}\]],?\s*$')

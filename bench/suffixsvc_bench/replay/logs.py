@@ -1,8 +1,8 @@
-"""Reading recorded logs: JSON lines, plain or .gz, one model call a line.
+"""Reader of recorded logs: JSON lines, plain or .gz, one model call per line.
 
-A line holds ``response_token_ids`` (and ``prompt_token_ids``), as our own recordings do, or the texts
+A line has ``response_token_ids`` (and ``prompt_token_ids``), as in our own recordings, or the texts
 ``response`` and ``prompt``, which need a tokenizer. ``agent`` and ``session_id`` are optional. Texts beside
-token ids are kept for telling what kind of text it is.
+token ids are used to classify the text.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["Call", "Encode", "count_agents", "find_logs", "read_calls"]
 
 Encode = Callable[[str], TokenArray]
 
-#: what a directory is searched for
+#: files of a directory that are logs
 _PATTERNS: Final = ("*.jsonl", "*.jsonl.gz")
-#: no more of a line is held in memory: the longest prompts of today are a few MB
+#: limit of a line; the longest prompts have a few MB
 _MAX_LINE_CHARACTERS: Final = 1 << 26
 
 
@@ -40,14 +40,14 @@ class Call:
     session: str
     prompt: TokenArray
     response: TokenArray
-    text: str = ""  #: the response as text, where the log has it
+    text: str = ""  #: the response as text, if the log has it
 
 
 def find_logs(paths: Sequence[Path]) -> list[Path]:
-    """The logs named, directories replaced by the logs in them, sorted by name.
+    """The named logs, with directories replaced by their logs, sorted by name.
 
     Raises:
-        InvalidInputError: nothing is there, or a directory without a log.
+        InvalidInputError: a path does not exist, or a directory has no log.
     """
     logs: list[Path] = []
     for path in paths:
@@ -57,29 +57,29 @@ def find_logs(paths: Sequence[Path]) -> list[Path]:
         inside = sorted({log for pattern in _PATTERNS for log in path.glob(pattern) if log.is_file()})
         if not inside:
             raise InvalidInputError(
-                f"no log in the directory {path}", expected=f"files {' or '.join(_PATTERNS)}", got="none"
+                f"the directory {path} must contain logs", expected=f"files {' or '.join(_PATTERNS)}"
             )
         logs += inside
     for log in logs:
         if not log.is_file():
-            raise InvalidInputError(f"cannot read the log {log}", expected="a file", got="no such file")
+            raise InvalidInputError(f"the log {log} must exist", got="no such file")
     return logs
 
 
 def count_agents(path: Path) -> Counter[str]:
-    """Calls of a log by agent; no text is encoded. InvalidInputError as in :func:`read_calls`."""
+    """Calls of a log by agent, without encoding texts. Raises as :func:`read_calls`."""
     return Counter(str(record.get("agent", "")) for record in _records(path))
 
 
 def read_calls(path: Path, encode: Encode | None, agents: Container[str] | None = None) -> Iterator[Call]:
-    """The calls of a log, in order; calls without a response are left out.
+    """The calls of a log, in order; calls without a response are skipped.
 
     Args:
-        encode: for logs that hold texts instead of token ids.
-        agents: only their calls; None takes all. Others' texts are not encoded.
+        encode: for logs with texts instead of token ids.
+        agents: only their calls; None: all. Texts of other agents are not encoded.
 
     Raises:
-        InvalidInputError: the file is missing, a line is not a call, or texts came without ``encode``.
+        InvalidInputError: the file is missing, a line is not a call, or texts need ``encode``.
     """
     for record in _records(path):
         if agents is not None and str(record.get("agent", "")) not in agents:
@@ -92,7 +92,7 @@ def read_calls(path: Path, encode: Encode | None, agents: Container[str] | None 
             yield call
 
 
-#: where a record notes the line it stood on
+#: key of a record's line number
 _LINE: Final = "\0line"
 
 
@@ -124,7 +124,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
         ) from None
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise InvalidInputError(
-            f"cannot read the log {path} (line {number})",
+            f"the log {path} must be readable (line {number})",
             expected="JSON lines in UTF-8, plain or .gz",
             got=str(error),
         ) from None
@@ -138,15 +138,13 @@ def _open(path: Path) -> TextIO:
 
 def _record(line: str) -> dict[str, Any]:
     if len(line) > _MAX_LINE_CHARACTERS:
-        raise InvalidInputError(
-            "the line is too long", expected=f"at most {_MAX_LINE_CHARACTERS:,} characters", got="more"
-        )
+        raise InvalidInputError(f"the line must have at most {_MAX_LINE_CHARACTERS:,} characters")
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InvalidInputError("not JSON", expected="one JSON object a line", got=str(error)) from None
+        raise InvalidInputError("each line must be JSON", got=str(error)) from None
     if not isinstance(record, dict):
-        raise InvalidInputError("not a call", expected="a JSON object", got=type(record).__name__)
+        raise InvalidInputError("each line must be a JSON object", got=type(record).__name__)
     return record
 
 
@@ -171,14 +169,12 @@ def _tokens(
         return default
     if not isinstance(text, str):
         raise InvalidInputError(
-            f"a call has no {field}",
-            expected=f"a field {field}_token_ids or {field}",
+            f"a call must have a field {field}_token_ids or {field}",
             got=f"the fields {', '.join(sorted(record))[:200]}",
         )
     if encode is None:
         raise InvalidInputError(
-            "the log holds texts, not token ids",
-            expected=f"a field {field}_token_ids, or a tokenizer",
+            f"a call must have a field {field}_token_ids without a tokenizer",
             remedy="Give the model's GGUF or tokenizer.json with --tokenizer.",
         )
     return encode(text)

@@ -1,4 +1,4 @@
-"""The report: one HTML page with tables and plots that needs nothing but itself."""
+"""HTML report of a comparison: tables and plots in one self-contained page."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from suffixsvc_bench.html_page import figure, write_page
 from suffixsvc_bench.replay.charts import charts
-from suffixsvc_bench.replay.compare import Plan, TraceResult, geometric_mean
+from suffixsvc_bench.replay.compare import Plan, TraceResult
 from suffixsvc_bench.replay.grids import (
     describe,
     families,
@@ -18,24 +17,26 @@ from suffixsvc_bench.replay.grids import (
     summary_grids,
     trace_grids,
 )
-from suffixsvc_bench.tables import html_grid
+from suffixsvc_bench.report.html_page import figure, write_page
+from suffixsvc_bench.report.statistics import geometric_mean
+from suffixsvc_bench.report.tables import html_grid
 
 __all__ = ["write_report"]
 
-#: what the page is about, and its words
+#: introduction and glossary of the page
 _INTRODUCTION: Final = Path(__file__).with_name("introduction.html")
 
 
 def write_report(
     path: Path, results: Sequence[TraceResult], plan: Plan, facts: Sequence[tuple[str, str]]
 ) -> None:
-    """Write the page; it appears complete or not at all.
+    """Write the page atomically.
 
     Args:
-        facts: (name, value) lines on how it was made.
+        facts: (name, value) lines on the run.
 
     Raises:
-        InvalidInputError: it cannot be written.
+        InvalidInputError: the file cannot be written.
     """
     body = [_facts(facts), _methods(plan), "<h2>All traces</h2>"]
     body += [html_grid(grid) for grid in summary_grids(results, plan)]
@@ -51,15 +52,15 @@ def write_report(
 
 
 def _summary(results: Sequence[TraceResult], plan: Plan) -> str:
-    """What came out, a sentence a cost."""
+    """One sentence on the results at each cost."""
     lines = []
     for cost in plan.costs:
         mean = {}
         for spec in listed(plan.methods):
             runs = [run for r in results if (run := r.run(spec.key, cost.name)) is not None]
             mean[spec] = geometric_mean([run.speedups[cost.name] for run in runs])
-        ours = [spec for spec, value in mean.items() if spec.priced and value]
-        others = [spec for spec, value in mean.items() if value and not (spec.priced or spec.instead_of)]
+        ours = [spec for spec, value in mean.items() if spec.cost_aware and value]
+        others = [spec for spec, value in mean.items() if value and not (spec.cost_aware or spec.instead_of)]
         if ours and others:
             first, second = max(ours, key=mean.__getitem__), max(others, key=mean.__getitem__)
             lines.append(
@@ -68,7 +69,7 @@ def _summary(results: Sequence[TraceResult], plan: Plan) -> str:
                 "the best of the others</li>"
             )
     over = f"the geometric mean of {len(results)} traces" if len(results) > 1 else "one trace"
-    return f"<p>What came out here, as speedups ({over}):</p><ul>{''.join(lines)}</ul>" if lines else ""
+    return f"<p>Speedups in this run ({over}):</p><ul>{''.join(lines)}</ul>" if lines else ""
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> str:
@@ -80,17 +81,17 @@ def _methods(plan: Plan) -> str:
     rows = [
         (
             spec.title,
-            f"{spec.explained}; K = {spec.default_k if plan.k is None else plan.k}",
-            "compiled" if spec.native else "written anew in Python",
+            f"{spec.description}; K = {spec.default_k if plan.k is None else plan.k}",
+            "compiled" if spec.native else "reimplemented in Python",
             spec.memory,
         )
         for spec in listed(plan.methods)
     ]
     for family, specs in families(plan.methods).items():
-        chosen = f"the best of {len(specs)} configurations, chosen per trace and cost after the fact"
+        chosen = f"the best of {len(specs)} configurations, chosen per trace and cost afterwards"
         rows.append((hindsight(family, specs), chosen, "", ""))
     body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    head = "<tr><th>method</th><th>what it does</th><th>its microseconds</th><th>its memory counts</th></tr>"
+    head = "<tr><th>method</th><th>description</th><th>microseconds</th><th>memory counts</th></tr>"
     return f"<h2>Methods</h2><div class=wide><table>{head}{body}</table></div>"
 
 

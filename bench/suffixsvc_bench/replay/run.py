@@ -1,7 +1,7 @@
-"""The replay itself: every step accepts what agrees with the record, plus one token of the target's own.
+"""Replay of calls: every step accepts what agrees with the record, plus one token of the target's own.
 
-That is what greedy verification does: the longest drafted path that agrees with the recorded answer, and the
-bonus token behind it. Nodes drafted beyond the end of an answer count as refused.
+This is greedy verification: the longest drafted path that agrees with the recorded answer, and the bonus
+token after it. Nodes drafted beyond the end of an answer count as rejected.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from suffixsvc.types import Draft, TokenArray, VerifyCost
 from suffixsvc_bench.methods.base import Method, Settings
 from suffixsvc_bench.methods.ours import Ours
 from suffixsvc_bench.replay.logs import Call
-from suffixsvc_bench.replay.tally import Tally
+from suffixsvc_bench.replay.stats import ReplayStats
 
 __all__ = ["Replay", "ReplayOptions", "accepted_path", "replay", "replay_method"]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """How a log is replayed through our own engine."""
+    """Parameters of a replay through our own engine."""
 
-    #: a float (each drafted token costs the target that many plain steps) or a curve, see Session.step
+    #: cost of a drafted token in plain steps, or a curve, see Session.step
     verify_cost: VerifyCost = 0.05
     max_draft_tokens: int = 64
     tree: bool | str = False
-    #: only the last so many tokens of a prompt are used
+    #: only this many tokens at the end of a prompt are used
     prompt_tokens: int = 3000
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What our own engine did, priced at the cost it drafted for."""
+    """Results of our own engine, scored at the cost for which it drafted."""
 
-    tally: Tally
+    stats: ReplayStats
     verify_cost: VerifyCost
 
     def rates(self) -> dict[str, Any]:
-        """:meth:`Tally.rates` and the price."""
-        rates = self.tally.rates()
+        """:meth:`ReplayStats.rates`, with the speedup and the mean time of a step."""
+        rates = self.stats.rates()
         priced = {
-            "priced_speedup": self.tally.speedup(self.verify_cost),
+            "priced_speedup": self.stats.speedup(self.verify_cost),
             "microseconds_per_step": rates["microseconds"]["mean"],
         }
         return rates | priced
@@ -71,24 +71,24 @@ def replay_method(
     *,
     prompt_tokens: int = 0,
     progress: Callable[[Call], None] | None = None,
-) -> Tally:
+) -> ReplayStats:
     """Replay calls in order.
 
     Args:
-        method: keeps what it learns from them; closing it is the caller's.
-        prompt_tokens: only the last so many tokens of a prompt are used; 0 = all.
+        method: it keeps its state; the caller closes it.
+        prompt_tokens: only this many tokens at the end of a prompt are used; 0 = all.
         progress: called after each call.
     """
-    tally = Tally()
+    stats = ReplayStats()
     for call in calls:
         method.begin(call.prompt[-prompt_tokens:], call.agent)
-        _generate(method, call.response, tally)
+        _generate(method, call.response, stats)
         method.end()
-        tally.end_call()
+        stats.end_call()
         if progress is not None:
             progress(call)
-    tally.memory_bytes = method.memory_bytes()
-    return tally
+    stats.memory_bytes = method.memory_bytes()
+    return stats
 
 
 def replay(
@@ -101,18 +101,18 @@ def replay(
     """Replay calls in order through our own engine.
 
     Args:
-        cache: an engine that already knows something (namespace "replay"); None starts cold.
+        cache: an engine with contents in the namespace "replay"; None starts cold.
         progress: called after each call.
     """
     method = Ours(Settings(options.max_draft_tokens, options.verify_cost), options.tree, cache)
     try:
-        tally = replay_method(method, calls, prompt_tokens=options.prompt_tokens, progress=progress)
+        stats = replay_method(method, calls, prompt_tokens=options.prompt_tokens, progress=progress)
     finally:
         method.close()
-    return Replay(tally, options.verify_cost)
+    return Replay(stats, options.verify_cost)
 
 
-def _generate(method: Method, response: TokenArray, tally: Tally) -> None:
+def _generate(method: Method, response: TokenArray, stats: ReplayStats) -> None:
     at = 0
     clock = time.perf_counter
     while at < len(response):
@@ -126,5 +126,5 @@ def _generate(method: Method, response: TokenArray, tally: Tally) -> None:
         method.accept(new, len(path))
         seconds += clock() - started
         own = method.own_seconds()
-        tally.count(draft, path, taken, seconds if own is None else own)
+        stats.count(draft, path, taken, seconds if own is None else own)
         at += taken

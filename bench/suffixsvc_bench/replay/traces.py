@@ -1,4 +1,4 @@
-"""Which calls of which logs are replayed: agents, limits, the part that only warms."""
+"""Selection of the calls that are replayed: agents, limits, warm-up share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from suffixsvc_bench.replay.logs import Call, Encode, count_agents, read_calls
 
 __all__ = ["MOST_FREQUENT", "Selection", "Trace", "load_trace", "load_traces", "log_name", "split_agents"]
 
-#: instead of an agent's name: the one with the most calls in the log
+#: in place of an agent's name: the agent with the most calls in the log
 MOST_FREQUENT: Final = "most-frequent"
 
 
@@ -23,12 +23,16 @@ class Selection:
     """What is taken of each log.
 
     Attributes:
-        agents: only these, in every log that ``agents_of`` does not name; ``most-frequent`` stands for one.
-        agents_of: only these in the log of that name.
-        max_tokens: response tokens; the call that reaches it is the last. 0 = all.
-        max_calls: 0 = all.
-        train: the first share of the calls, 0 <= train < 1, warms the cache and is not scored.
-        shuffle: take the sessions of a log in random order (``seed``), the calls of each in theirs.
+        agents: only these agents, in every log that ``agents_of`` does not name; may contain
+            ``most-frequent``.
+        agents_of: agents by log name.
+        max_tokens: response tokens; the call that reaches the limit is the last one. 0 = no limit.
+        max_calls: 0 = no limit.
+        train: share of the first calls, 0 <= train < 1, that are the warm-up and not scored.
+        shuffle: take the sessions of a log in random order (``seed``); the order within a session is kept.
+
+    Raises:
+        InvalidInputError: ``train`` is out of range.
     """
 
     agents: tuple[str, ...] = ()
@@ -41,9 +45,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         if not 0 <= self.train < 1:
-            raise InvalidInputError(
-                "the share that warms makes no sense", expected="0 <= share < 1", got=self.train
-            )
+            raise InvalidInputError("train must be in 0 <= train < 1", got=self.train)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +53,26 @@ class Trace:
     """A log as it is replayed.
 
     Attributes:
-        name: the file's name without its endings.
-        kind: what kind of text it is, see :mod:`suffixsvc_bench.replay.kinds`.
-        warming: calls that are replayed first and not scored.
+        name: the file's name without its suffixes.
+        kind: kind of text, see :mod:`suffixsvc_bench.replay.kinds`.
+        warmup: calls that are replayed first and not scored.
         calls: calls that are scored, at least one.
-        agents: whose calls they are; empty = everybody's.
+        agents: agents of the calls; empty = all.
     """
 
     name: str
     path: Path
     kind: str
     calls: Sequence[Call]
-    warming: Sequence[Call] = field(default_factory=tuple)
+    warmup: Sequence[Call] = field(default_factory=tuple)
     agents: tuple[str, ...] = ()
 
 
 def load_trace(path: Path, encode: Encode | None, selection: Selection) -> Trace:
-    """Read what is selected of a log.
+    """Read the selected calls of a log.
 
     Raises:
-        InvalidInputError: the log cannot be read or nothing of it is left to score.
+        InvalidInputError: the log cannot be read, or no call is left to score.
     """
     name = log_name(path)
     agents = _wanted(path, selection.agents_of.get(name, selection.agents))
@@ -80,8 +82,7 @@ def load_trace(path: Path, encode: Encode | None, selection: Selection) -> Trace
         whose = f" of {' or '.join(agents)}" if agents else ""
         names = ", ".join(f"{agent or '(unnamed)'} ({n} calls)" for agent, n in sorted(found.items())[:20])
         raise InvalidInputError(
-            f"{path} has no call to replay",
-            expected=f"a call{whose} with a response",
+            f"{path} must have a call{whose} with a response",
             got=f"calls of {names}" if names else "an empty log",
         )
     cut = int(len(calls) * selection.train)
@@ -91,36 +92,36 @@ def load_trace(path: Path, encode: Encode | None, selection: Selection) -> Trace
 def load_traces(
     paths: Sequence[Path], training: Sequence[Path], encode: Encode | None, selection: Selection
 ) -> Iterator[Trace]:
-    """Traces of all logs, read when their turn comes; the calls of ``training`` warm every one of them.
+    """Traces of all logs, read one at a time; the calls of ``training`` are part of every warm-up.
 
     Raises:
         InvalidInputError: see :func:`load_trace`.
     """
     whole = replace(selection, train=0.0)
-    known = [call for path in training for call in load_trace(path, encode, whole).calls]
+    training_calls = [call for path in training for call in load_trace(path, encode, whole).calls]
     for path in paths:
         trace = load_trace(path, encode, selection)
-        yield replace(trace, warming=[*known, *trace.warming])
+        yield replace(trace, warmup=[*training_calls, *trace.warmup])
 
 
 def log_name(path: Path) -> str:
-    """A log's name: the file's, up to its first dot."""
+    """A log's name: the file's name up to its first dot."""
     return path.name.split(".", 1)[0] or path.name
 
 
 def split_agents(
     wanted: Sequence[str], logs: Sequence[str]
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """Agents for all logs, and those written ``LOG=NAME`` by log; ``logs`` names the logs."""
-    everywhere: list[str] = []
+    """Split into agents for all logs, and those written ``LOG=NAME`` by log; ``logs`` names the logs."""
+    all_logs: list[str] = []
     by_log: dict[str, tuple[str, ...]] = {}
     for item in wanted:
         log, equals, agent = item.partition("=")
         if equals and log in logs:
             by_log[log] = (*by_log.get(log, ()), agent)
         else:
-            everywhere.append(item)
-    return tuple(everywhere), by_log
+            all_logs.append(item)
+    return tuple(all_logs), by_log
 
 
 def _wanted(path: Path, chosen: Sequence[str]) -> tuple[str, ...] | None:

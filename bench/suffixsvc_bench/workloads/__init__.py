@@ -1,12 +1,12 @@
-"""Tasks whose recorded answers the ready-made caches are built from, and held-out ones to judge them.
+"""Tasks whose recorded answers are the source of the shipped caches, and held-out tasks to evaluate them.
 
 task.py         a task and its split
-sql.py          questions about databases; tasks/sql/ has a TOML file a schema
-structured.py   tool calls, extraction, plans and reports as JSON; tasks/json/ has a TOML file a theme
-code.py         Python code; tasks/code/ has a TOML file a theme
-files.py        reads them
+sql.py          questions about databases; one TOML file per schema in tasks/sql/
+structured.py   tool calls, extraction, plans and reports as JSON; one TOML file per theme in tasks/json/
+code.py         Python code; one TOML file per theme in tasks/code/
+files.py        reader of these files
 
-Nothing here is drawn at random: the same tasks, in the same order, every time.
+Nothing is random: the same tasks, in the same order, every time.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ WORKLOADS: Final[dict[str, Callable[[], list[Task]]]] = {
 
 
 def load_workload(name: str) -> list[Task]:
-    """The tasks of a workload, in the order in which they are recorded.
+    """The tasks of a workload, in the order of recording.
 
     Raises:
-        InvalidInputError: no such workload.
+        InvalidInputError: the workload is unknown.
     """
     if name not in WORKLOADS:
-        raise InvalidInputError("no such workload", expected=" or ".join(WORKLOADS), got=repr(name))
+        raise InvalidInputError("workload must be known", expected=" or ".join(WORKLOADS), got=repr(name))
     return in_order(WORKLOADS[name]())

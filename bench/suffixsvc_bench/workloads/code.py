@@ -1,7 +1,7 @@
-"""Python code: functions, classes, scripts, tests, fixes, diffs.
+"""Workload of Python code: functions, classes, scripts, tests, fixes, diffs.
 
-A theme's file (tasks/code/THEME.toml) holds its ``tasks``, each the end of a request or, where the theme has
-an ``instruction``, the code that it is about; ``intro`` stands before a task, ``kind`` is the kind of answer.
+A theme's file (tasks/code/THEME.toml) has ``tasks``, each the end of a request or, if the theme has an
+``instruction``, the code for it; ``intro`` precedes a task, ``kind`` is the kind of answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The TOML files under tasks/."""
+"""Reader of the TOML files under tasks/."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TASKS: Final = Path(__file__).with_name("tasks")
 
 
 def read_themes(workload: str) -> dict[str, dict[str, Any]]:
-    """The files of a workload, by their names without the ending, sorted."""
+    """The files of a workload by name without suffix, sorted."""
     return {
         path.stem: tomllib.loads(path.read_text(encoding="utf-8"))
         for path in sorted((_TASKS / workload).glob("*.toml"))

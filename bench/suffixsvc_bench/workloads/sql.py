@@ -1,9 +1,9 @@
-"""Text to SQL over several schemas.
+"""Workload of text to SQL over several schemas.
 
-A schema's file (tasks/sql/SCHEMA.toml) holds its CREATE TABLE statements (``ddl``), questions written by
-hand, and facts: what is counted (``things``), what is measured, by what it is grouped, whose rows it is about
-(``entities``), how it is filtered. Templates make further questions of the facts. ``repair`` has statements
-that failed, with the database's error message.
+A schema's file (tasks/sql/SCHEMA.toml) has its CREATE TABLE statements (``ddl``), hand-written questions, and
+facts: what is counted (``things``), ``measures``, ``groups``, ``entities`` that own the rows, ``filters``.
+Templates generate more questions from the facts. ``repair`` has failed statements with the database's error
+message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["tasks"]
 
 _ROLE: Final = "You write {dialect} queries for this database:\n{ddl}"
 
-#: kind of answer -> what stands below the question
+#: kind of answer -> instruction after the question
 _STYLES: Final = {
     "sql-only": "Write the query, one clause a line. Answer with the SQL only.",
     "sql-explained": (
@@ -32,7 +32,7 @@ _STYLES: Final = {
         "No text besides."
     ),
 }
-#: how often each is used, in tenths
+#: frequency of each kind, in tenths
 _SHARES: Final = ("sql-only",) * 3 + ("sql-explained",) * 5 + ("sql-steps",) * 2
 
 _REPAIR: Final = "Name the mistake in one sentence, then write the corrected query in a ```sql block."
@@ -101,7 +101,7 @@ def _from_templates(facts: Sequence[dict[str, Any]]) -> Iterator[str]:
         things, groups = fact["things"], fact["groups"]
         for m, measure in enumerate(fact["measures"]):
             for t, template in enumerate(_BY_GROUP):
-                # not every measure with every group: neighbours in the list meet
+                # not every measure with every group: pairs of neighbours in the lists
                 group = groups[(m + t) % len(groups)]
                 yield template.format(
                     measure=measure, group=group, things=things, n=_number(m + t), year=_year(t)

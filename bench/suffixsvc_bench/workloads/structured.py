@@ -1,8 +1,8 @@
-"""Answers as JSON: tool calls, extraction, plans, reports, test data.
+"""Workload of answers as JSON: tool calls, extraction, plans, reports, test data.
 
-A theme's file (tasks/json/THEME.toml) holds ``prompts`` with {names} in them and, under ``values``, what each
-name stands for in turn; every prompt is used ``count`` times. The system message is the theme's
-``instruction``, or describes its ``tools``: a table each, argument = "type: what it is".
+A theme's file (tasks/json/THEME.toml) has ``prompts`` with {names} and, under ``values``, the values of each
+name; every prompt is used ``count`` times. The system message is the theme's ``instruction``, or describes
+its ``tools``: one table per tool, argument = "type: description".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from suffixsvc_bench.workloads.task import Task, make_task
 
 __all__ = ["tasks"]
 
-#: how the Qwen and Hermes models are told about tools
+#: system message for tools of the Qwen and Hermes models
 _TOOLS: Final = """\
 You are a helpful assistant.
 
@@ -63,7 +63,7 @@ def _filled(prompts: Sequence[str], values: Mapping[str, Sequence[str]], count: 
     texts = []
     for p, prompt in enumerate(prompts):
         for variant in range(count):
-            # each name moves on at a pace of its own, so that the values meet in ever new company
+            # each name advances by a different stride, so that the combinations of values vary
             at = {
                 slot: p + variant * (1 + 2 * i) + i
                 for i, slot in enumerate(dict.fromkeys(_SLOT.findall(prompt)))
@@ -74,7 +74,7 @@ def _filled(prompts: Sequence[str], values: Mapping[str, Sequence[str]], count: 
 
 
 def _signature(name: str, about: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool as its JSON schema."""
+    """JSON schema of a tool."""
     properties = {}
     for argument, text in about.items():
         if argument not in ("description", "required"):

@@ -1,4 +1,4 @@
-"""One thing that a model is asked, and on which side of the split it lies."""
+"""A task for a model, and its side of the train / held-out split."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["Split", "Task", "in_order", "make_task"]
 
 #: of the order of the tasks and of the split
 SEED: Final = 4
-#: share of the tasks of a seen theme that training never sees
+#: share of the tasks of a training theme that are held out
 HELD_OUT_SHARE: Final = 0.08
 
 
 class Split(enum.StrEnum):
-    """What a task's answer may be used for."""
+    """Permitted use of a task's answer."""
 
     #: to build caches from
     TRAIN = "train"
@@ -34,13 +34,13 @@ class Task:
     """One question to a model.
 
     Attributes:
-        id: unique, and the same as long as the messages are: "sql-shop-91b2c04e".
-        workload: whose task it is: "sql", "json", "code".
-        theme: what it is about: a schema, a set of tools, a field of programming.
-        kind: what kind of answer it wants; the agent's name in a recording.
+        id: unique, derived from the messages: "sql-shop-91b2c04e".
+        workload: "sql", "json" or "code".
+        theme: subject: a schema, a set of tools, a field of programming.
+        kind: kind of answer; the agent's name in a recording.
         split: see :class:`Split`.
-        messages: the conversation so far, the last message the user's.
-        max_tokens: the most tokens the answer may have.
+        messages: the conversation; the last message is the user's.
+        max_tokens: limit of the answer.
     """
 
     id: str
@@ -55,10 +55,10 @@ class Task:
 def make_task(
     workload: str, theme: str, kind: str, messages: Messages, max_tokens: int, *, held_out_theme: bool = False
 ) -> Task:
-    """A task, its id and its split derived from the messages, so that neither depends on other tasks.
+    """A task whose id and split are derived from the messages, independent of other tasks.
 
     Args:
-        held_out_theme: training sees nothing of this theme.
+        held_out_theme: the whole theme is held out.
     """
     digest = xxhash.xxh3_64_intdigest(json.dumps(messages, ensure_ascii=False).encode(), SEED)
     held_out = held_out_theme or digest % 1000 < HELD_OUT_SHARE * 1000
@@ -67,6 +67,9 @@ def make_task(
 
 
 def in_order(tasks: Iterable[Task]) -> list[Task]:
-    """In a random-looking order that is always the same and that further tasks do not disturb: whatever
-    beginning of it was recorded is a fair sample of all themes, kinds and splits."""
+    """Sort by a hash of the id: a pseudo-random order in which added tasks keep the relative order of the
+    others.
+
+    Any prefix of it is a fair sample of all themes, kinds and splits.
+    """
     return sorted(tasks, key=lambda task: xxhash.xxh3_64_intdigest(task.id.encode(), SEED))

@@ -1,4 +1,4 @@
-"""Encoded calls into a namespace, as a pinned corpus: of a data folder, or of a running service."""
+"""Loading of encoded calls into a namespace as a pinned corpus: in a data folder, or in a running service."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from suffixsvc_client import ClientNamespace, SuffixClient
-
 from suffixsvc import SuffixCache
 from suffixsvc.config import PROMPT_TAIL_TOKENS, UUID_BYTES, Limits
 from suffixsvc.errors import InvalidInputError, UnknownNamespaceError
 from suffixsvc.types import NewOutput
 from suffixsvc_caches.building.spec import CorpusTarget
 from suffixsvc_caches.counting import Journal, SpooledCall
+from suffixsvc_client import ClientNamespace, SuffixClient
 
-__all__ = ["load_corpus", "require_room"]
+__all__ = ["load_corpus", "require_loadable"]
 
-#: written in one transaction, or sent in one call: whichever comes first
+#: limits of a batch, which is one transaction or one RPC
 _OUTPUTS: Final = 512
 _TOKENS: Final = 1 << 19
-#: of one output
+#: limit of one output
 _MOST_TOKENS: Final = Limits().max_output_tokens
 
-#: told how many outputs are loaded
+#: progress callback: outputs loaded so far
 OnLoaded = Callable[[int], None]
 
 
@@ -36,13 +35,20 @@ def load_corpus(
     journal: Journal,
     on_loaded: OnLoaded | None = None,
 ) -> int:
-    """Load the calls, in their order; returns how many outputs the corpus has.
+    """Load calls in their order; return the number of outputs of the corpus.
 
-    A load that was interrupted goes on where it stopped: into a data folder exactly (nothing else may have
-    written to it in between), into a service as well: a batch that is sent again is kept once.
+    An interrupted load resumes where it stopped. In a data folder that requires that no other writer used the
+    namespace in between; a service stores a batch that is sent twice once.
+
+    Args:
+        target: the namespace.
+        calls: the encoded calls.
+        fingerprint: of their tokenizer; "" = unknown.
+        journal: records the progress of the load.
+        on_loaded: see :data:`OnLoaded`.
 
     Raises:
-        InvalidInputError: the namespace holds outputs already, and not ``add``.
+        InvalidInputError: the namespace is not empty, and not ``add``.
         TokenizerMismatchError: ids of another tokenizer. StoreError, ServiceError.
     """
     outputs = _outputs(target.namespace, calls)
@@ -68,7 +74,7 @@ def _into_folder(
         loaded = held - (journal.base or 0)
         if loaded < 0:
             raise InvalidInputError(
-                f"the namespace {target.namespace} in {target.place} lost outputs while it was loaded",
+                f"the namespace {target.namespace} in {target.place} lost outputs during the load",
                 expected=f"{journal.base} or more",
                 got=f"{held} outputs",
                 remedy="Delete the work folder and build again.",
@@ -93,12 +99,12 @@ def _into_service(
     with SuffixClient(target.server) as client:
         namespace = client.namespace(target.namespace, fingerprint or None)
         if journal.base is None:
-            held = _held(namespace)
+            held = _output_count(namespace)
             _require_empty(target, held)
             journal.begin_load(held)
         loaded = journal.loaded
         if journal.load_id:
-            outputs = _identified(outputs, journal.load_id)
+            outputs = _with_uuids(outputs, journal.load_id)
         _skip(outputs, loaded)
         for batch in _batches(outputs):
             namespace.add_outputs(batch)
@@ -109,18 +115,18 @@ def _into_service(
     return loaded
 
 
-def _held(namespace: ClientNamespace) -> int:
+def _output_count(namespace: ClientNamespace) -> int:
     try:
         return namespace.stats().outputs
     except UnknownNamespaceError:
         return 0
 
 
-def require_room(target: CorpusTarget, fingerprint: str) -> None:
-    """Look before the work begins whether the corpus can be loaded; errors as :func:`load_corpus`."""
+def require_loadable(target: CorpusTarget, fingerprint: str) -> None:
+    """Check before a build that its corpus can be loaded; errors as :func:`load_corpus`."""
     if target.data is None:
         with SuffixClient(target.server) as client:
-            _require_empty(target, _held(client.namespace(target.namespace, fingerprint or None)))
+            _require_empty(target, _output_count(client.namespace(target.namespace, fingerprint or None)))
     elif target.data.exists():
         with SuffixCache(target.data, background=False) as cache:
             known = {record.path for record in cache.namespaces()}
@@ -132,8 +138,7 @@ def require_room(target: CorpusTarget, fingerprint: str) -> None:
 def _require_empty(target: CorpusTarget, held: int) -> None:
     if held and not target.add:
         raise InvalidInputError(
-            f"the namespace {target.namespace} in {target.place} holds outputs already",
-            expected="an empty namespace",
+            f"the namespace {target.namespace} in {target.place} must be empty",
             got=f"{held} outputs",
             remedy="Name another namespace, or add to it with --add.",
         )
@@ -147,15 +152,15 @@ def _skip(outputs: Iterator[NewOutput], number: int) -> None:
 def _outputs(namespace: str, calls: Iterable[SpooledCall]) -> Iterator[NewOutput]:
     for call in calls:
         tail = call.prompt_tail
-        # A text may be longer than an output: its parts follow each other, each behind the end of the last.
+        # A longer text becomes several outputs, each with the end of the previous one as its prompt tail.
         for first in range(0, len(call.token_ids), _MOST_TOKENS):
             part = call.token_ids[first : first + _MOST_TOKENS]
             yield NewOutput(namespace, part, (len(part),), tail, call.labels, corpus=True)
             tail = part[-PROMPT_TAIL_TOKENS:]
 
 
-def _identified(outputs: Iterator[NewOutput], load_id: bytes) -> Iterator[NewOutput]:
-    """Each with a uuid that is the same whenever this load is gone on with."""
+def _with_uuids(outputs: Iterator[NewOutput], load_id: bytes) -> Iterator[NewOutput]:
+    """Add uuids that are the same when the load is resumed."""
     for place, output in enumerate(outputs):
         uuid = hashlib.blake2b(load_id + place.to_bytes(8, "big"), digest_size=UUID_BYTES).digest()
         yield replace(output, uuid=uuid)

@@ -1,4 +1,4 @@
-"""Lookup caches as files: records one behind the other, whole or not at all."""
+"""Atomic writing of lookup cache files from merged or selected records."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from suffixsvc_caches.counting import RecordFile, Records
 from suffixsvc_caches.lookup.algorithm import LAX, STRICT
 from suffixsvc_caches.lookup.table import MAX_ORDER, STATIC_ORDER, Int32s
 
-__all__ = ["Written", "all_records", "write_records", "write_rows"]
+__all__ = ["WrittenFile", "all_records", "write_records", "write_rows"]
 
 _PIECE: Final = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A file that was written.
+class WrittenFile:
+    """A lookup cache file that was written.
 
     Attributes:
-        ngrams: records by order.
+        path, size_bytes: the file.
+        ngrams: number of records by order.
         pairs: followers of all of them.
         count: sum of their counts.
-        xxh3: of the file, 16 hexadecimal digits.
+        xxh3: xxh3-64 of the file, 16 hexadecimal digits.
     """
 
     path: Path
@@ -40,37 +41,39 @@ class Written:
 
 
 def all_records(*, static: bool, min_count: int, top: int, max_count: int, unique: bool) -> list[RecordFile]:
-    """What merging must find for a file of all n-grams.
+    """Return the merge outputs for a cache with all n-grams.
 
     Args:
+        static: a static cache, else a dynamic one.
         min_count, top, max_count: see ``RecordFile``.
-        unique: no two best followers are equal where llama.cpp would have to choose.
+        unique: raise the count of one of two equal best followers, so that llama.cpp's choice does not depend
+            on its hash map.
     """
     if static:
         least, percent = LAX[STATIC_ORDER - 1]
         return [RecordFile(STATIC_ORDER, MAX_ORDER, min_count, top, max_count, least, percent, unique=unique)]
-    # No unique ones: the best follower needs two thirds of an n-gram of these.
+    # Without unique: the best follower needs two thirds of the occurrences here, so there are no ties.
     return [
         RecordFile(order, MAX_ORDER, min_count, top, max_count, least, percent)
         for order, (least, percent) in enumerate(STRICT, 1)
     ]
 
 
-def write_records(path: Path, found: Sequence[Records], *, force: bool) -> Written:
-    """A file of what merging found, by rising order. Errors as ``suffixsvc_caches.atomic.new_file``."""
+def write_records(path: Path, found: Sequence[Records], *, force: bool) -> WrittenFile:
+    """Write merged records, given by rising order; errors as ``suffixsvc_caches.atomic.new_file``."""
     written = _write(path, _pieces(part for each in found for part in each.parts), force)
     ngrams = {each.wanted.order: each.records for each in found if each.records}
     pairs, count = sum(each.pairs for each in found), sum(each.count_sum for each in found)
-    return Written(path, written[0], ngrams, pairs, count, written[1])
+    return WrittenFile(path, written[0], ngrams, pairs, count, written[1])
 
 
-def write_rows(path: Path, rows: Sequence[Int32s], *, force: bool) -> Written:
-    """A file of records with one follower each, int32[k, 7], of each order. Errors as above."""
+def write_rows(path: Path, rows: Sequence[Int32s], *, force: bool) -> WrittenFile:
+    """Write records with one follower each, int32[k, 7] for each order; errors as :func:`write_records`."""
     written = _write(path, (np.ascontiguousarray(each, "<i4").tobytes() for each in rows), force)
     orders = [int(np.count_nonzero(each[0, :MAX_ORDER] >= 0)) if len(each) else 0 for each in rows]
     ngrams = {order: len(each) for order, each in zip(orders, rows, strict=True) if order}
     count = sum(int(each[:, -1].sum(dtype=np.int64)) for each in rows)
-    return Written(path, written[0], ngrams, sum(ngrams.values()), count, written[1])
+    return WrittenFile(path, written[0], ngrams, sum(ngrams.values()), count, written[1])
 
 
 def _write(path: Path, pieces: Iterable[bytes], force: bool) -> tuple[int, str]:

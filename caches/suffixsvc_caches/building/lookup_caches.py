@@ -1,4 +1,4 @@
-"""The lookup caches of one build or export: which records they need, and the files."""
+"""Lookup caches of a build or an export: the merge outputs that they need, their files and manifests."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from suffixsvc import __version__
 from suffixsvc.errors import InvalidConfigError
-from suffixsvc_caches.building.files import Written, all_records, write_records, write_rows
-from suffixsvc_caches.building.selection import candidates, choose
+from suffixsvc_caches.building.files import WrittenFile, all_records, write_records, write_rows
+from suffixsvc_caches.building.selection import candidates, select
 from suffixsvc_caches.counting import RecordFile, Records
 from suffixsvc_caches.lookup.pruning import require_budget
 from suffixsvc_caches.lookup.table import MAX_ORDER, STATIC_ORDER
@@ -33,8 +33,8 @@ __all__ = [
     "output_paths",
 ]
 
-#: llama.cpp multiplies a count of the context or the dynamic cache by 100 times one of the static cache, in
-#: int32: 4,000 x 100 x 5,000 fits, with room for what a server counts on top
+#: llama.cpp multiplies a count of the context or dynamic cache by 100 times a static count in int32; 4,000 x
+#: 100 x 5,000 fits, with headroom for the counts that a server adds
 STATIC_MAX_COUNT: Final = 4_000
 DYNAMIC_MAX_COUNT: Final = 5_000
 _MOST: Final = 2**31 - 1
@@ -42,16 +42,16 @@ _MOST: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class LookupSpec:
-    """A lookup cache to be written.
+    """Specification of a lookup cache to write.
 
     Attributes:
         path: the file.
-        budget_bytes: how large it may be; what it holds is then chosen (:mod:`.selection`). None: all.
-        compact: even without a budget only what changes a draft.
-        min_count: followers seen less often are left out.
-        top: followers of an n-gram at most; 0 = all.
-        exact_counts: counts as counted, up to int32. Otherwise they are kept small enough for llama.cpp's
-            products, and two best followers never have the same.
+        budget_bytes: size limit; records are selected for it (:mod:`.selection`). None: all records.
+        compact: only records that change a draft, even without a budget.
+        min_count: minimum count of a follower.
+        top: maximum number of followers of an n-gram; 0 = all.
+        exact_counts: write exact counts, up to int32. Otherwise counts are scaled for llama.cpp's products,
+            and the two best followers never have equal counts.
     """
 
     path: Path
@@ -65,28 +65,24 @@ class LookupSpec:
         require_budget(self.budget_bytes)
         if not (1 <= self.min_count <= _MOST and 0 <= self.top <= _MOST):
             raise InvalidConfigError(
-                "that leaves no record", expected=f"min_count 1 .. {_MOST}, top 0 (all) .. {_MOST}",
+                f"min_count must be 1 .. {_MOST} and top 0 .. {_MOST}",
                 got=f"{self.min_count} and {self.top}",
             )  # fmt: skip
-        if self.chosen and self.top > 1:
-            raise InvalidConfigError(
-                "a cache that is made small has one follower for each n-gram",
-                expected="top 0 or 1, or no budget",
-                got=f"top {self.top}",
-            )
+        if self.selects and self.top > 1:
+            raise InvalidConfigError("top must be 0 or 1 with budget_bytes or compact", got=self.top)
 
     @property
-    def chosen(self) -> bool:
-        """Whether records are chosen by what they are worth."""
+    def selects(self) -> bool:
+        """Whether records are selected by expected hits."""
         return self.compact or self.budget_bytes is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where the counts of caches come from, for their manifests.
+    """Origin of the counts of caches, for their manifests.
 
     Attributes:
-        tokenizer: whose ids.
+        tokenizer: identity of the tokenizer.
         sources: the files counted.
         options: how they were read and counted, as plain JSON.
     """
@@ -98,34 +94,34 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class LookupFiles:
-    """What was written."""
+    """Lookup caches that were written."""
 
-    static: Written | None = None
-    dynamic: Written | None = None
+    static: WrittenFile | None = None
+    dynamic: WrittenFile | None = None
 
 
 def output_paths(specs: Iterable[LookupSpec | None]) -> list[Path]:
-    """The files that are written: caches and their manifests.
+    """Return the files that a build writes: caches and their manifests.
 
     Raises:
-        InvalidConfigError: one would take the place of another.
+        InvalidConfigError: two of them have the same path.
     """
     paths = [path for each in specs if each for path in (each.path, manifest_path(each.path))]
     places = [path.parent.resolve() / path.name for path in paths]
     for i, place in enumerate(places):
         if place in places[:i]:
-            raise InvalidConfigError("both caches have the same name", expected="a file each", got=paths[i])
+            raise InvalidConfigError("the caches must have different files", got=paths[i])
     return paths
 
 
 class LookupCaches:
-    """A static cache, a dynamic one, or both, from one count.
+    """A static cache, a dynamic one, or both, from the same counts.
 
     Attributes:
-        wanted: the records they need.
+        wanted: the merge outputs that they need.
 
     Raises:
-        InvalidConfigError: one would take the place of the other.
+        InvalidConfigError: both have the same path.
     """
 
     def __init__(self, static: LookupSpec | None, dynamic: LookupSpec | None) -> None:
@@ -144,13 +140,17 @@ class LookupCaches:
         force: bool,
         memory_bytes: int | None = None,
     ) -> LookupFiles:
-        """Write the files, each with its manifest, from the records found, one for each that is wanted.
+        """Write the files and their manifests.
 
         Args:
-            memory_bytes: to choose records in; None: no limit.
+            found: merged records, one for each of :attr:`wanted`.
+            provenance: for the manifests.
+            force: replace existing files.
+            memory_bytes: memory for the selection of records; None = no limit.
 
         Raises:
-            InvalidInputError: a file exists, and not ``force``. StoreError: the disk; no half file is left.
+            InvalidInputError: a file exists, and not ``force``.
+            StoreError: a file cannot be written; no partial file is left.
         """
         of_static, of_dynamic = found[: len(self._of_static)], found[len(self._of_static) :]
         how = (provenance, force, memory_bytes)
@@ -161,7 +161,7 @@ class LookupCaches:
 
 
 def _wanted(each: LookupSpec, *, is_static: bool) -> list[RecordFile]:
-    if each.chosen:
+    if each.selects:
         orders = [STATIC_ORDER] if is_static else list(range(1, MAX_ORDER + 1))
         return candidates(orders, static=is_static, min_count=each.min_count)
     return all_records(
@@ -180,12 +180,12 @@ def _write(
     provenance: Provenance,
     force: bool,
     memory_bytes: int | None,
-) -> Written:
+) -> WrittenFile:
     most = _max_count(each, is_static)
     least = 0
-    if each.chosen:
-        chosen, least = choose(records, each.budget_bytes, memory_bytes)
-        written = write_rows(each.path, chosen.words(most), force=force)
+    if each.selects:
+        selection, least = select(records, each.budget_bytes, memory_bytes)
+        written = write_rows(each.path, selection.words(most), force=force)
     else:
         written = write_records(each.path, records, force=force)
     manifest = Manifest(
@@ -201,19 +201,19 @@ def _write(
         {**provenance.options, **_options(each, most, least)},
         f"suffixsvc {__version__}",
     )
-    write_manifest(each.path, manifest, force=True)  # an old one would belong to another file
+    write_manifest(each.path, manifest, force=True)  # an existing one describes the old file
     return written
 
 
 def _options(each: LookupSpec, most: int, least: int) -> dict[str, Any]:
-    """How the records of a file were cut."""
+    """Options of a file for its manifest."""
     return {
         "budget_bytes": each.budget_bytes,
-        "compact": each.chosen,
+        "compact": each.selects,
         "min_count": each.min_count,
         "top": each.top,
         "max_count": most,
-        "left_out_below": least,  # for want of memory to choose in
+        "left_out_below": least,  # because of the memory limit of the selection
     }
 
 

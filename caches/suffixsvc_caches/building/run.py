@@ -1,4 +1,4 @@
-"""A build from logs to caches."""
+"""Execution of a build: read and count logs, merge counts, write lookup caches, load the corpus."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, StoreFullError, TokenizerMismatchError
-from suffixsvc_caches.atomic import remove_leftovers, require_new, require_place
-from suffixsvc_caches.building.files import Written
+from suffixsvc_caches.atomic import remove_stale_temporaries, require_file_path, require_new
+from suffixsvc_caches.building.files import WrittenFile
 from suffixsvc_caches.building.lookup_caches import LookupCaches, LookupFiles, Provenance, output_paths
 from suffixsvc_caches.building.spec import BuildSpec
 from suffixsvc_caches.counting import (
-    Counted,
     CountOptions,
     CountPlan,
+    CountResult,
     Journal,
     Progress,
     RecordFile,
@@ -33,83 +33,84 @@ from suffixsvc_caches.logs import LogFile, ReadOptions, find_logs
 from suffixsvc_caches.lookup.table import MAX_ORDER, STATIC_ORDER
 from suffixsvc_caches.manifest import SourceFile, TokenizerNote
 
-__all__ = ["BuildResult", "BuildWatch", "build"]
+__all__ = ["BuildObserver", "BuildResult", "build"]
 
 
-#: to choose records in, however little is left
-_LEAST_CHOICE: Final = 32 << 20
+#: minimum memory for the selection of records
+_MIN_SELECTION_BYTES: Final = 32 << 20
 
 
-class BuildWatch(Protocol):
-    """Is told how far a build is."""
+class BuildObserver:
+    """Base class of receivers of a build's progress; its methods do nothing."""
 
-    def working_in(self, folder: Path) -> None: ...
+    def on_work_folder(self, folder: Path) -> None:
+        """Receive the work folder."""
 
-    def counting(self, progress: Progress) -> None: ...
+    def on_count_progress(self, progress: Progress) -> None:
+        """Receive the progress of counting, ten times a second."""
 
-    def merging(self, share: float) -> None: ...
+    def on_merge_progress(self, share: float) -> None:
+        """Receive the progress of merging, 0..1."""
 
-    def loading(self, outputs: int) -> None: ...
-
-
-class _NoWatch:
-    def working_in(self, folder: Path) -> None: ...
-
-    def counting(self, progress: Progress) -> None: ...
-
-    def merging(self, share: float) -> None: ...
-
-    def loading(self, outputs: int) -> None: ...
+    def on_load_progress(self, outputs: int) -> None:
+        """Receive the number of loaded outputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """What a build made.
+    """Result of a build.
 
     Attributes:
         files: the logs.
-        counted: what was read.
-        static, dynamic: the caches written.
-        corpus_outputs: outputs of the corpus.
+        counted: result of reading and counting.
+        static, dynamic: lookup caches written.
+        corpus_outputs: number of outputs of the corpus.
     """
 
     files: Sequence[LogFile]
-    counted: Counted
-    static: Written | None = None
-    dynamic: Written | None = None
+    counted: CountResult
+    static: WrittenFile | None = None
+    dynamic: WrittenFile | None = None
     corpus_outputs: int = 0
 
 
-def build(spec: BuildSpec, watch: BuildWatch | None = None) -> BuildResult:
-    """Read logs, write caches. What was done is kept in the work folder if anything stops it: the same call
-    goes on from there, and makes the same bytes. Logs that cannot be used leave no work folder.
+def build(spec: BuildSpec, observer: BuildObserver | None = None) -> BuildResult:
+    """Read logs and write caches.
+
+    If the build is interrupted, its progress stays in the work folder; the same call resumes it and writes
+    the same bytes. Unusable logs leave no work folder.
+
+    Args:
+        spec: the build.
+        observer: receives progress.
 
     Raises:
-        InvalidInputError: a file exists that is not to be replaced, logs that cannot be read or hold nothing,
-            a work folder of another build. TokenizerMismatchError, InvalidTokensError: ids that do not fit.
-        StoreError: the disk.
+        InvalidInputError: an output exists, and not ``force``; the logs cannot be read or are empty; the work
+            folder belongs to another build.
+        TokenizerMismatchError, InvalidTokensError: ids of another tokenizer, or beyond its vocabulary.
+        StoreError: a file cannot be written.
     """
-    watch = watch or _NoWatch()
+    observer = observer or BuildObserver()
     for path in spec.cache_paths:
-        require_place(path)
+        require_file_path(path)
     files = find_logs(spec.logs, spec.reading)
-    _require_no_input(spec, files)
+    _require_not_input(spec, files)
     tokenizer = spec.tokenizer.load(spec.workers) if spec.tokenizer else None
     plan = CountPlan(files, spec.reading, tokenizer, _count_options(spec), spec.corpus is not None)
     work = spec.work or work_folder(spec, plan.key())
-    watch.working_in(work)
+    observer.on_work_folder(work)
     journal = Journal(work, plan.key())
     try:
         _require_new(spec, journal)
         if spec.corpus is not None and journal.base is None:
-            from suffixsvc_caches.building.corpus import require_room  # noqa: PLC0415 - loads engine and client
+            from suffixsvc_caches.building.corpus import require_loadable  # noqa: PLC0415 - loads engine and client
 
-            require_room(spec.corpus, tokenizer.fingerprint if tokenizer else "")
-        counted = _count_or_clear(spec, plan, journal, watch)
-        caches = _write_caches(spec, plan, journal, counted, watch)
-        outputs = _load(spec, plan, journal, counted, watch)
+            require_loadable(spec.corpus, tokenizer.fingerprint if tokenizer else "")
+        counted = _count_or_clear(spec, plan, journal, observer)
+        caches = _write_caches(spec, plan, journal, counted, observer)
+        outputs = _load(spec, plan, journal, counted, observer)
     except StoreFullError as error:
-        raise _of_full_disk(error, work, kept=journal.close_or_remove()) from error
+        raise _disk_full_error(error, work, kept=journal.close_or_remove()) from error
     except BaseException:
         journal.close_or_remove()
         raise
@@ -117,59 +118,61 @@ def build(spec: BuildSpec, watch: BuildWatch | None = None) -> BuildResult:
     return BuildResult(files, counted, caches.static, caches.dynamic, outputs)
 
 
-def _of_full_disk(error: StoreFullError, work: Path, *, kept: bool) -> StoreFullError:
-    """The same error, which says what becomes of the work that was done."""
+def _disk_full_error(error: StoreFullError, work: Path, *, kept: bool) -> StoreFullError:
+    """Add to the remedy whether the build can be resumed."""
     then = (
-        f"What was counted is kept in {work}: the same command goes on from there."
+        f"The counts are kept in {work}: the same command resumes the build."
         if kept
-        else "Nothing was written down yet: the same command begins anew."
+        else "No counts were stored yet: the same command starts over."
     )
     remedy = f"{error.remedy or 'Free space on the disk.'} {then}"
     return StoreFullError(error.message, expected=error.expected, got=error.got, remedy=remedy)
 
 
 def work_folder(spec: BuildSpec, key: str) -> Path:
-    """Beside the first output, a folder for each plan: a build with other options does not meet it."""
+    """Return the default work folder: beside the first output, with a name that depends on the plan."""
     corpus = [spec.corpus.data] if spec.corpus and spec.corpus.data else []
     first = [*spec.cache_paths, *corpus, Path("suffixsvc-build")][0]
-    beside = Path(os.path.abspath(first))  # "." has no name
+    beside = Path(os.path.abspath(first))  # with_name() fails for "."
     return beside.with_name(f"{beside.name}.work-{key[:8]}")
 
 
-def _require_no_input(spec: BuildSpec, files: Sequence[LogFile]) -> None:
-    """Refuse to write over what is read, --force or not."""
+def _require_not_input(spec: BuildSpec, files: Sequence[LogFile]) -> None:
+    """Check that no output is an input, even with ``force``. InvalidInputError: one is."""
     inputs = {file.path.resolve() for file in files}
     if spec.tokenizer is not None:
         inputs.add(spec.tokenizer.path.resolve())
     for path in output_paths((spec.static, spec.dynamic)):
         if path.resolve() in inputs:
-            raise InvalidInputError(f"{path} is read by this build", remedy="Give the cache another name.")
+            raise InvalidInputError(
+                f"output {path} must not be an input", remedy="Give the cache another name."
+            )
 
 
 def _require_new(spec: BuildSpec, journal: Journal) -> None:
-    """Refuse to replace files, but for those that an earlier start of this build made."""
+    """Check that outputs do not exist, except for those that an earlier run of this build wrote."""
     for path in spec.cache_paths:
-        require_new(path, force=spec.force or journal.has_made(path))
+        require_new(path, force=spec.force or journal.is_own_output(path))
 
 
-def _count_or_clear(spec: BuildSpec, plan: CountPlan, journal: Journal, watch: BuildWatch) -> Counted:
+def _count_or_clear(
+    spec: BuildSpec, plan: CountPlan, journal: Journal, observer: BuildObserver
+) -> CountResult:
     try:
-        counted = _count(spec, plan, journal, watch)
+        counted = _count(spec, plan, journal, observer)
         _require_tokens(counted)
     except InvalidConfigError:
-        raise  # too little memory, say: other settings go on from here
+        raise  # too little memory, for example: a build with other settings resumes from here
     except (InvalidInputError, TokenizerMismatchError):
-        # Other logs are another plan: nothing could go on from here.
+        # The logs must change, which makes another plan, so that this work folder cannot be resumed.
         journal.remove()
         raise
     return counted
 
 
-def _require_tokens(counted: Counted) -> None:
+def _require_tokens(counted: CountResult) -> None:
     if not counted.tokens:
-        raise InvalidInputError(
-            "the logs hold nothing to count", expected="responses", got=counted.tally.describe()
-        )
+        raise InvalidInputError("the logs must have responses", got=counted.report.describe())
 
 
 def _count_options(spec: BuildSpec) -> CountOptions:
@@ -185,26 +188,26 @@ def _count_options(spec: BuildSpec) -> CountOptions:
     )
 
 
-def _count(spec: BuildSpec, plan: CountPlan, journal: Journal, watch: BuildWatch) -> Counted:
+def _count(spec: BuildSpec, plan: CountPlan, journal: Journal, observer: BuildObserver) -> CountResult:
     if spec.engine == "local":
-        return count_logs(plan, journal, watch.counting)
+        return count_logs(plan, journal, observer.on_count_progress)
     from suffixsvc_caches.counting.cluster import count_on_cluster  # noqa: PLC0415 - needs ray
 
-    return count_on_cluster(plan, spec.tokenizer, journal, watch.counting)
+    return count_on_cluster(plan, spec.tokenizer, journal, observer.on_count_progress)
 
 
 def _write_caches(
-    spec: BuildSpec, plan: CountPlan, journal: Journal, counted: Counted, watch: BuildWatch
+    spec: BuildSpec, plan: CountPlan, journal: Journal, counted: CountResult, observer: BuildObserver
 ) -> LookupFiles:
     caches = LookupCaches(spec.static, spec.dynamic)
     if not caches.wanted:
         return LookupFiles()
-    found = _merge(spec, journal, caches.wanted, watch)
-    _require_new(spec, journal)  # again: counting takes a while
+    found = _merge(spec, journal, caches.wanted, observer)
+    _require_new(spec, journal)  # again, because counting takes a while
     journal.begin_write(spec.cache_paths)
     for path in spec.cache_paths:
-        remove_leftovers(path)
-    memory = max(_LEAST_CHOICE, spec.memory_bytes - resident_bytes())
+        remove_stale_temporaries(path)
+    memory = max(_MIN_SELECTION_BYTES, spec.memory_bytes - resident_bytes())
     written = caches.write(found, _provenance(spec, plan, counted), force=True, memory_bytes=memory)
     for records in found:
         for part in records.parts:
@@ -212,7 +215,7 @@ def _write_caches(
     return written
 
 
-def _provenance(spec: BuildSpec, plan: CountPlan, counted: Counted) -> Provenance:
+def _provenance(spec: BuildSpec, plan: CountPlan, counted: CountResult) -> Provenance:
     tokenizer = plan.tokenizer
     note = TokenizerNote(
         counted.fingerprint,
@@ -221,9 +224,9 @@ def _provenance(spec: BuildSpec, plan: CountPlan, counted: Counted) -> Provenanc
     )
     requests = spec.reading.batch_input
     reading = replace(spec.reading, batch_input=tuple(Path(path.name) for path in requests))
-    usual = as_plain(ReadOptions())
+    defaults = as_plain(ReadOptions())
     options: dict[str, Any] = {
-        "reading": {name: value for name, value in as_plain(reading).items() if value != usual[name]},
+        "reading": {name: value for name, value in as_plain(reading).items() if value != defaults[name]},
         "context_tokens": spec.context_tokens,
         "dedupe": spec.dedupe,
         "calls": counted.calls,
@@ -231,33 +234,35 @@ def _provenance(spec: BuildSpec, plan: CountPlan, counted: Counted) -> Provenanc
     }
     sources = tuple(SourceFile.of(file.path, file.name) for file in plan.files)
     grown = [file.name for file, source in zip(plan.files, sources, strict=True) if source.bytes != file.size]
-    if grown:  # a log that is still written: what is hashed is not what was counted
+    if grown:  # the log is still being written: the hashed bytes are not the counted ones
         options["changed_meanwhile"] = grown
     sources += tuple(SourceFile.of(path) for path in requests)
     return Provenance(note, sources, options)
 
 
 def _merge(
-    spec: BuildSpec, journal: Journal, wanted: Sequence[RecordFile], watch: BuildWatch
+    spec: BuildSpec, journal: Journal, wanted: Sequence[RecordFile], observer: BuildObserver
 ) -> list[Records]:
     if spec.engine == "local":
-        return merge_runs(journal, wanted, spec.workers, watch.merging)
+        return merge_runs(journal, wanted, spec.workers, observer.on_merge_progress)
     from suffixsvc_caches.counting.cluster import merge_on_cluster  # noqa: PLC0415 - needs ray
 
-    return merge_on_cluster(journal, wanted, spec.workers, watch.merging)
+    return merge_on_cluster(journal, wanted, spec.workers, observer.on_merge_progress)
 
 
-def _load(spec: BuildSpec, plan: CountPlan, journal: Journal, counted: Counted, watch: BuildWatch) -> int:
+def _load(
+    spec: BuildSpec, plan: CountPlan, journal: Journal, counted: CountResult, observer: BuildObserver
+) -> int:
     spool = open_spool(plan, journal.folder)
     if spec.corpus is None or spool is None:
         return 0
     from suffixsvc_caches.building.corpus import load_corpus  # noqa: PLC0415 - loads engine and client
 
-    calls = _spooled(plan, journal, spool)
-    return load_corpus(spec.corpus, calls, counted.fingerprint, journal, watch.loading)
+    calls = _spooled_calls(plan, journal, spool)
+    return load_corpus(spec.corpus, calls, counted.fingerprint, journal, observer.on_load_progress)
 
 
-def _spooled(plan: CountPlan, journal: Journal, spool: TokenSpool) -> Iterator[SpooledCall]:
+def _spooled_calls(plan: CountPlan, journal: Journal, spool: TokenSpool) -> Iterator[SpooledCall]:
     for index in range(len(plan.files)):
         end = journal.end_of(index)
         for batch in range(end[0] if end else 0):

@@ -1,4 +1,4 @@
-"""What merging must find for caches that are made small, and which of it they keep."""
+"""Selection of records for small caches, in bounded memory, and the merge outputs that it needs."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import numpy as np
 
 from suffixsvc_caches.counting import RecordFile, Records
 from suffixsvc_caches.lookup.algorithm import LAX, STRICT
-from suffixsvc_caches.lookup.pruning import ROW_WORDS, Chosen, choose_rows
+from suffixsvc_caches.lookup.pruning import ROW_WORDS, Selection, select_rows
 from suffixsvc_caches.lookup.table import MAX_ORDER, STATIC_ORDER, Int32s
 
-__all__ = ["candidates", "choose"]
+__all__ = ["candidates", "select"]
 
-#: what a candidate takes while it is chosen from: its row, twice for a moment, and what is worked out of it
-_CHOICE_BYTES: Final = 160
+#: memory of a candidate during the selection: two copies of its row, and derived arrays
+_CANDIDATE_BYTES: Final = 160
 _PIECE_ROWS: Final = 1 << 16
-#: counts are told apart up to here
-_COUNTED: Final = 1 << 16
+#: larger counts share the last bin of the histogram of counts
+_MAX_BIN: Final = 1 << 16
 
 
 def candidates(orders: Sequence[int], *, static: bool, min_count: int) -> list[RecordFile]:
-    """What merging must find to choose from: n-grams that fire, with their best follower."""
+    """Return the merge outputs of candidates: n-grams that fire, with their best follower."""
     rules = {STATIC_ORDER: LAX[STATIC_ORDER - 1]} if static else dict(enumerate(STRICT, 1))
     return [
         RecordFile(
@@ -39,37 +39,39 @@ def candidates(orders: Sequence[int], *, static: bool, min_count: int) -> list[R
     ]
 
 
-def choose(
+def select(
     found: Sequence[Records], budget_bytes: int | None, memory_bytes: int | None = None
-) -> tuple[Chosen, int]:
-    """The best records for a budget (:func:`suffixsvc_caches.lookup.pruning.choose_rows`).
+) -> tuple[Selection, int]:
+    """Select the best records for a budget (:func:`suffixsvc_caches.lookup.pruning.select_rows`).
 
     Args:
-        found: what merging found of :func:`candidates`, by rising order.
-        memory_bytes: to choose in; where all candidates take more, those seen least often are left out
-            beforehand. None: no limit.
+        found: merged records of :func:`candidates`, by rising order.
+        budget_bytes: size limit of the file; None = no limit.
+        memory_bytes: memory for the selection; if the candidates take more, those with the lowest counts are
+            dropped first. None = no limit.
 
     Returns:
-        What was chosen, and the count below which candidates were left out for want of memory (0 = none).
+        The selection, and the count below which candidates were dropped because of the memory limit (0 if
+        none were).
     """
-    most = sum(each.records for each in found) if memory_bytes is None else memory_bytes // _CHOICE_BYTES
+    most = sum(each.records for each in found) if memory_bytes is None else memory_bytes // _CANDIDATE_BYTES
     least = _least_count(found, most)
-    return choose_rows([_rows(each, least) for each in found], budget_bytes), least
+    return select_rows([_rows(each, least) for each in found], budget_bytes), least
 
 
 def _least_count(found: Sequence[Records], most: int) -> int:
-    """The smallest count that at most ``most`` records reach, or 0 where all may stay."""
+    """Smallest count that at most ``most`` records reach; 0 if there are no more records than that."""
     if sum(each.records for each in found) <= most:
         return 0
-    seen = np.zeros(_COUNTED + 1, np.int64)
+    histogram = np.zeros(_MAX_BIN + 1, np.int64)
     for piece in (piece for each in found for piece in _pieces(each)):
-        seen += np.bincount(np.minimum(piece[:, -1], _COUNTED), minlength=_COUNTED + 1)
-    reach = np.cumsum(seen[::-1])[::-1]  # how many have so much or more
-    return int(np.argmax(reach <= most)) if (reach <= most).any() else _COUNTED + 1
+        histogram += np.bincount(np.minimum(piece[:, -1], _MAX_BIN), minlength=_MAX_BIN + 1)
+    reach = np.cumsum(histogram[::-1])[::-1]  # number of records with a count of at least the index
+    return int(np.argmax(reach <= most)) if (reach <= most).any() else _MAX_BIN + 1
 
 
 def _rows(found: Records, least: int) -> Int32s:
-    """The records of one order whose follower was counted so often, int32[m, 8]."""
+    """Candidate rows of one order with a count of at least ``least``, int32[m, 8]."""
     kept = [np.empty((0, ROW_WORDS), np.int32)]
     kept += [piece[piece[:, -1] >= least] if least else piece for piece in _pieces(found)]
     return np.concatenate(kept)

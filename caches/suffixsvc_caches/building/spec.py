@@ -1,4 +1,4 @@
-"""What a build makes of which logs."""
+"""Specification of a build: logs, outputs and options."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["BuildSpec", "CorpusTarget"]
 
 @dataclass(frozen=True, slots=True)
 class CorpusTarget:
-    """Where a corpus goes.
+    """Destination of a corpus.
 
     Attributes:
         namespace: path of the namespace.
-        data: a data folder, created where there is none; or None.
+        data: a data folder, created if it does not exist; or None.
         server: address of a running service; or "".
-        add: put it beside what the namespace already holds.
+        add: allow a namespace that has outputs.
     """
 
     namespace: str
@@ -35,29 +35,29 @@ class CorpusTarget:
         validate_namespace(self.namespace)
         if (self.data is None) == (not self.server):
             raise InvalidConfigError(
-                "a corpus goes to one place", expected="a data folder or a server", got="both or none"
+                "a corpus must have either a data folder or a server", got="both or neither"
             )
 
     @property
     def place(self) -> str:
-        """In words."""
+        """The data folder or the address, for messages."""
         return str(self.data or self.server)
 
 
 @dataclass(frozen=True, slots=True)
 class BuildSpec:
-    """A build.
+    """Specification of a build.
 
     Attributes:
         logs: files and folders.
         reading: how to read them.
         tokenizer: for texts; None for logs of token ids.
-        static, dynamic, corpus: what to make; one at least.
-        context_tokens: tokens of a call's prompt that n-grams may begin in.
-        dedupe: equal responses count once.
+        static, dynamic, corpus: outputs; at least one.
+        context_tokens: prompt tokens, from the end, in which n-grams may begin.
+        dedupe: count equal responses once.
         workers, memory_bytes, checkpoint_seconds: see ``CountOptions``.
-        work: folder for what is not finished, removed at the end; None: beside the first output.
-        force: replace files that exist.
+        work: folder for intermediate files, removed at the end; None = beside the first output.
+        force: replace existing files.
         engine: "local", or "ray" for a cluster.
     """
 
@@ -84,12 +84,11 @@ class BuildSpec:
     def __post_init__(self) -> None:
         if not (self.static or self.dynamic or self.corpus):
             raise InvalidConfigError(
-                "there is nothing to build",
-                expected="a static cache, a dynamic cache or a corpus",
+                "a build must have a static cache, a dynamic cache or a corpus",
                 remedy="Give --lookup-static, --lookup-dynamic, --data or --server.",
             )
         output_paths((self.static, self.dynamic))
         if not self.logs:
-            raise InvalidConfigError("there is no log to build from", expected="files or folders")
+            raise InvalidConfigError("logs must have at least one file or folder")
         if self.engine not in ("local", "ray"):
-            raise InvalidConfigError("no such engine", expected="local or ray", got=self.engine)
+            raise InvalidConfigError("engine must be local or ray", got=self.engine)

@@ -1,4 +1,4 @@
-"""Logs in batches: what one worker encodes and counts at a time, cut the same way every time."""
+"""Batches of calls: the units that workers encode and count, divided the same way in every run."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ import xxhash
 from suffixsvc.errors import InvalidInputError, TokenizerMismatchError
 from suffixsvc.types import TokenArray
 from suffixsvc_caches.counting.plan import CountPlan
-from suffixsvc_caches.logs import LogCall, LogFile, LogTally
+from suffixsvc_caches.logs import LogCall, LogFile, ReadReport
 from suffixsvc_caches.tokenizers import encode_texts
 
-__all__ = ["Batch", "BatchReader", "SeenBefore", "digest_of", "encode"]
+__all__ = ["Batch", "BatchReader", "DigestFilter", "encode", "response_digest"]
 
-#: of a batch, whichever comes first: large enough that handing it out costs nothing beside encoding it
+#: limits of a batch; large enough that dispatching it costs little compared with encoding it
 _CALLS: Final = 1024
 _SIZE: Final = 1 << 18  # characters or tokens of its responses
-#: characters of a prompt's end in which its last tokens are looked for, for each token wanted
+#: characters of a prompt's end that are encoded for each of its last tokens
 _CHARS_PER_TOKEN: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Calls of one file that follow each other.
+    """Consecutive calls of one file.
 
     Attributes:
-        file, number: which of the plan's files, and which of its batches.
-        first_call: how many calls of the file come before; for messages.
-        calls: with a response; duplicates are not among them where they are not wanted.
-        duplicates: how many were left out.
-        bytes_read: of the file, up to the end of the batch.
+        file: index of the file in the plan.
+        number: index of the batch in the file.
+        first_call: number of calls of the file before the batch; for messages.
+        calls: calls with a response, without duplicates if the plan dedupes.
+        duplicates: number of duplicates dropped.
+        bytes_read: bytes of the file up to the end of the batch.
     """
 
     file: int
@@ -44,43 +45,51 @@ class Batch:
     bytes_read: int
 
 
-class SeenBefore(Protocol):
-    """Remembers digests."""
+class DigestFilter(Protocol):
+    """Set of the digests of earlier responses."""
 
     def add(self, digest: bytes) -> bool:
-        """Whether it is new."""
+        """Add a digest; return whether it is new."""
 
 
 class BatchReader:
-    """The batches of one file after the other.
+    """Divides the files of a plan into batches.
 
     Args:
-        plan: what to read.
-        seen: responses that came before; None keeps duplicates.
-        fingerprint: of the tokenizer that ids have to belong to; "" takes that of the first call that says.
+        plan: the build.
+        seen: digests of earlier responses; None keeps duplicates.
+        fingerprint: tokenizer that token ids must belong to; "" = that of the first call that names one.
+
+    Attributes:
+        fingerprint: tokenizer of the calls so far; "" = unknown.
     """
 
-    def __init__(self, plan: CountPlan, seen: SeenBefore | None, fingerprint: str = "") -> None:
+    def __init__(self, plan: CountPlan, seen: DigestFilter | None, fingerprint: str = "") -> None:
         self._plan = plan
         self._seen = seen
         self.fingerprint = plan.tokenizer.fingerprint if plan.tokenizer else fingerprint
 
-    def batches(self, index: int, file: LogFile, tally: LogTally) -> Iterator[Batch]:
-        """All batches of a file.
+    def batches(self, index: int, file: LogFile, report: ReadReport) -> Iterator[Batch]:
+        """Yield the batches of a file.
+
+        Args:
+            index: index of the file in the plan.
+            file: the file.
+            report: receives counts and faults.
 
         Raises:
-            TokenizerMismatchError: ids of another tokenizer. InvalidInputError: texts, and no tokenizer; a
-            fault of the log, where those are fatal.
+            TokenizerMismatchError: ids of another tokenizer.
+            InvalidInputError: texts without a tokenizer; or a fault of the log, if reading is strict.
         """
         position = 0
 
-        def moved(to: int) -> None:
+        def set_position(consumed: int) -> None:
             nonlocal position
-            position = to
+            position = consumed
 
         calls: list[LogCall] = []
         size = duplicates = number = first = read = 0
-        for call in self._plan.calls(file, tally, moved):
+        for call in self._plan.calls(file, report, set_position):
             self._check(call, file, read)
             read += 1
             if self._is_duplicate(call):
@@ -98,20 +107,20 @@ class BatchReader:
     def _is_duplicate(self, call: LogCall) -> bool:
         if self._seen is None or not len(call.response):
             return False
-        return not self._seen.add(digest_of(call.response))
+        return not self._seen.add(response_digest(call.response))
 
     def _check(self, call: LogCall, file: LogFile, number: int) -> None:
         if isinstance(call.response, str):
             if self._plan.tokenizer is None and call.response:
                 raise InvalidInputError(
-                    f"{file.path} holds texts, not token ids",
-                    expected="a tokenizer, or a log of token ids",
+                    f"{file.path} must have token ids if there is no tokenizer",
+                    got="texts",
                     remedy="Give a GGUF or a tokenizer.json with --tokenizer.",
                 )
             return
         if call.tokenizer and self.fingerprint and call.tokenizer != self.fingerprint:
             raise TokenizerMismatchError(
-                f"call {number + 1} of {file.path} has ids of another tokenizer",
+                f"call {number + 1} of {file.path} must have ids of the same tokenizer",
                 expected=self.fingerprint,
                 got=call.tokenizer,
                 remedy="Build a cache for each tokenizer.",
@@ -119,8 +128,8 @@ class BatchReader:
         self.fingerprint = self.fingerprint or call.tokenizer
 
 
-def digest_of(response: str | TokenArray) -> bytes:
-    """16 bytes that equal responses have in common, and others do not."""
+def response_digest(response: str | TokenArray) -> bytes:
+    """Return a 128-bit digest of a response, 16 bytes."""
     raw = response.encode("utf-8", "surrogatepass") if isinstance(response, str) else response.tobytes()
     return xxhash.xxh3_128_digest(raw)
 
@@ -128,12 +137,12 @@ def digest_of(response: str | TokenArray) -> bytes:
 def encode(
     plan: CountPlan, calls: list[LogCall], prompt_tokens: int
 ) -> tuple[list[TokenArray], list[TokenArray]]:
-    """Token ids of the responses, and of the last ``prompt_tokens`` tokens of the prompts."""
+    """Encode calls: (token ids of the responses, the last ``prompt_tokens`` token ids of the prompts)."""
     responses = _encode_all(plan, [call.response for call in calls])
     if not prompt_tokens:
         return responses, [np.empty(0, np.int32)] * len(calls)
-    # Only the end of a prompt counts. Where the cut falls within a token the first ones found are not the
-    # prompt's own; with so many characters a token they are not among the last.
+    # Only the end of a prompt is encoded. A cut inside a token changes tokens next to it, but not the last
+    # ones, which are many characters away.
     ends = [
         prompt[-_CHARS_PER_TOKEN * prompt_tokens :] if isinstance(prompt := call.prompt, str) else prompt
         for call in calls

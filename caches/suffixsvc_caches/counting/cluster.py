@@ -1,14 +1,13 @@
-"""Counting on a Ray cluster: a task counts a log, with the worker that counts on one machine.
+"""Counting on a Ray cluster: each task counts one log with the worker of local counting.
 
-    logs ── a task each ──> runs in the work folder ── a task a group, while many ──> fewer runs
-                                                    ── a task a range of tokens ────> records
+    logs ── one task each ──> runs in the work folder ── one task per group, while many ──> fewer runs
+                                                      ── one task per token range ────────> records
 
-Logs, tokenizer and work folder lie on storage that all machines see under the same paths, and this package is
-installed on all of them. Tasks answer names and numbers; the journal is kept by the process that asked. Runs
-of a task that failed are in no line of the journal: they are removed, and the log is counted again.
+Logs, tokenizer and work folder must be on shared storage with the same paths on all machines, and this
+package must be installed on all of them. Tasks return file names and counts; the calling process writes the
+journal. Runs of a failed task have no journal entry: they are removed, and the log is counted again.
 
-Ray hands the arguments of a task from process to process by its own means, pickle among them; nothing of that
-is written or read here.
+Ray serializes task arguments by its own means, including pickle; this module reads and writes no pickles.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ import numpy.typing as npt
 from suffixsvc.core.ngram_count import SegmentJob, combine_runs
 from suffixsvc.errors import MissingExtraError
 from suffixsvc.lookup_records import TalliedFile
-from suffixsvc_caches.counting.batches import BatchReader, digest_of
+from suffixsvc_caches.counting.batches import BatchReader, response_digest
 from suffixsvc_caches.counting.journal import Journal
 from suffixsvc_caches.counting.local import counter_bytes, open_spool
 from suffixsvc_caches.counting.merging import FAN_IN, MERGE_BYTES, MergePart, as_records, merge_part, parts_of
-from suffixsvc_caches.counting.plan import Counted, CountPlan, Progress
+from suffixsvc_caches.counting.plan import CountPlan, CountResult, Progress
 from suffixsvc_caches.counting.records import RecordFile, Records
 from suffixsvc_caches.counting.worker import Worker
-from suffixsvc_caches.logs import LogTally
+from suffixsvc_caches.logs import ReadReport
 from suffixsvc_caches.tokenizers import Tokenizer, TokenizerSource, require_fingerprint
 
 __all__ = ["count_on_cluster", "merge_on_cluster"]
@@ -49,20 +48,24 @@ def count_on_cluster(
     source: TokenizerSource | None,
     journal: Journal,
     on_progress: Callable[[Progress], None] | None = None,
-) -> Counted:
-    """As :func:`suffixsvc_caches.counting.count_logs`, by the same batches: either goes on with
-    what the other left.
+) -> CountResult:
+    """Count as :func:`suffixsvc_caches.counting.count_logs` does, with the same batches: each can resume the
+    other's builds.
 
     Args:
-        source: the tokenizer, for the tasks to load; None for logs of token ids.
+        plan: the build.
+        source: the tokenizer that tasks load; None for logs of token ids.
+        journal: the work folder.
+        on_progress: progress callback.
 
     Raises:
         MissingExtraError: Ray is not installed. Otherwise as ``count_logs``.
     """
     resumed = journal.tokens
     progress = Progress(0, sum(file.size for file in plan.files), resumed, journal.calls)
-    tally = LogTally()
-    # A tokenizer does not travel: every process of the cluster loads it once. Their folder need not be ours.
+    report = ReadReport()
+    # Tokenizers are not serialized: each process loads its own. Paths are absolute, because the working
+    # directory of a task may differ.
     files = [replace(file, path=file.path.absolute()) for file in plan.files]
     bare = replace(plan, tokenizer=None, files=files)
     source = source and replace(source, path=source.path.absolute())
@@ -72,26 +75,26 @@ def count_on_cluster(
         count = ray.remote(num_cpus=1, max_retries=0)(_count_log)
         pending: dict[Any, int] = {}
         for index, file in enumerate(plan.files):
-            if (end := journal.end_of(index)) is not None and journal.is_whole(index):
-                tally.merge(LogTally.from_dict(end[1]))
+            if (end := journal.end_of(index)) is not None and journal.is_complete(index):
+                report.merge(ReadReport.from_dict(end[1]))
                 progress.bytes_read += file.size
                 continue
             done = journal.batches_of(index)
             pending[count.remote(bare, source, folder, index, done, skips.get(index))] = index
         known = plan.tokenizer.fingerprint if plan.tokenizer else journal.fingerprint
-        for index, answer in _finished(ray, pending, lambda: _tell(on_progress, progress)):
-            if known and answer.fingerprint:  # each task saw its own log only
-                require_fingerprint(answer.fingerprint, known, str(plan.files[index].path))
-            known = known or answer.fingerprint
-            journal.add_runs(map(Path, answer.runs), answer.batches, answer.tokens, answer.calls)
+        for index, result in _finished(ray, pending, lambda: _notify(on_progress, progress)):
+            if known and result.fingerprint:  # each task has checked its own log only
+                require_fingerprint(result.fingerprint, known, str(plan.files[index].path))
+            known = known or result.fingerprint
+            journal.add_runs(map(Path, result.runs), result.batches, result.tokens, result.calls)
             if journal.end_of(index) is None:
-                journal.add_end(index, answer.ends, answer.tally, answer.fingerprint)
-            tally.merge(LogTally.from_dict(answer.tally))
+                journal.add_end(index, result.ends, result.report, result.fingerprint)
+            report.merge(ReadReport.from_dict(result.report))
             progress.bytes_read += plan.files[index].size
-            progress.tokens += answer.tokens
-            progress.calls += answer.calls
+            progress.tokens += result.tokens
+            progress.calls += result.calls
     duplicates = sum(int(np.count_nonzero(skip)) for skip in skips.values())
-    return Counted(journal.runs(), tally, journal.calls, journal.tokens, duplicates, known, resumed)
+    return CountResult(journal.runs(), report, journal.calls, journal.tokens, duplicates, known, resumed)
 
 
 def merge_on_cluster(
@@ -100,7 +103,7 @@ def merge_on_cluster(
     workers: int,
     on_progress: Callable[[float], None] | None = None,
 ) -> list[Records]:
-    """As :func:`suffixsvc_caches.counting.merge_runs`."""
+    """Merge as :func:`suffixsvc_caches.counting.merge_runs` does."""
     folder = journal.folder.absolute()
     with _cluster(workers) as ray:
         combine = ray.remote(num_cpus=1, max_retries=0)(_combine)
@@ -116,8 +119,8 @@ def merge_on_cluster(
         merge = ray.remote(num_cpus=1, max_retries=0)(_merge)
         tasks = {merge.remote(_absolute(runs), list(wanted), part): i for i, part in enumerate(parts)}
         found: list[Sequence[TalliedFile]] = [() for _ in parts]
-        for done, (i, answer) in enumerate(_finished(ray, tasks, lambda: None), 1):
-            found[i] = answer
+        for done, (i, result) in enumerate(_finished(ray, tasks, lambda: None), 1):
+            found[i] = result
             if on_progress is not None:
                 on_progress(done / len(parts))
     return as_records(wanted, found)
@@ -127,24 +130,24 @@ def merge_on_cluster(
 
 
 @dataclass(slots=True)
-class _Answer:
-    """What a task says of its log: runs, and the (file, batch) in them; how many batches the log has."""
+class _TaskResult:
+    """Result of a counting task: runs, the (file, batch) in them, and the number of batches of the log."""
 
     runs: list[str] = field(default_factory=list)
     batches: list[tuple[int, int]] = field(default_factory=list)
     tokens: int = 0
     calls: int = 0
     ends: int = 0
-    tally: dict[str, Any] = field(default_factory=dict)
+    report: dict[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
 
 
 class _TaskFolder:
-    """The work folder as a task sees it: it writes runs and leaves the journal alone."""
+    """Work folder of a task: collects runs in the result instead of the journal."""
 
-    def __init__(self, folder: Path, answer: _Answer) -> None:
+    def __init__(self, folder: Path, result: _TaskResult) -> None:
         self._folder = folder
-        self._answer = answer
+        self._result = result
 
     def new_run(self) -> Path:
         return self._folder / f"{uuid.uuid4().hex}.run"
@@ -152,25 +155,25 @@ class _TaskFolder:
     def add_runs(
         self, runs: Iterable[Path], batches: Iterable[tuple[int, int]], tokens: int, calls: int
     ) -> None:
-        self._answer.runs += map(str, runs)
-        self._answer.batches += batches
-        self._answer.tokens += tokens
-        self._answer.calls += calls
+        self._result.runs += map(str, runs)
+        self._result.batches += batches
+        self._result.tokens += tokens
+        self._result.calls += calls
 
 
-class _Skip:
-    """Stands for the responses that came before: which calls of a log are duplicates is known already."""
+class _KnownDuplicates:
+    """Digest set with precomputed results: whether each call of a log is a duplicate."""
 
     def __init__(self, skip: npt.NDArray[np.bool_]) -> None:
         self._skip = iter(skip.tolist())
 
     def add(self, digest: bytes) -> bool:
-        del digest  # the calls come in the order in which they were compared
+        del digest  # calls arrive in the order of the mask
         return not next(self._skip)
 
 
 @cache
-def _loaded(source: TokenizerSource) -> Tokenizer:
+def _load_tokenizer(source: TokenizerSource) -> Tokenizer:
     return source.load()
 
 
@@ -181,26 +184,26 @@ def _count_log(
     index: int,
     done: set[int],
     skip: npt.NDArray[np.bool_] | None,
-) -> _Answer:
-    plan = replace(bare, tokenizer=_loaded(source) if source else None)
-    answer = _Answer()
+) -> _TaskResult:
+    plan = replace(bare, tokenizer=_load_tokenizer(source) if source else None)
+    result = _TaskResult()
     share = counter_bytes(replace(plan.options, workers=1), encodes=plan.tokenizer is not None)
-    worker = Worker(plan, _TaskFolder(folder, answer), share, open_spool(plan, folder))
-    reader = BatchReader(plan, None if skip is None else _Skip(skip))
-    tally = LogTally()
-    for batch in reader.batches(index, plan.files[index], tally):
-        answer.ends += 1
+    worker = Worker(plan, _TaskFolder(folder, result), share, open_spool(plan, folder))
+    reader = BatchReader(plan, None if skip is None else _KnownDuplicates(skip))
+    report = ReadReport()
+    for batch in reader.batches(index, plan.files[index], report):
+        result.ends += 1
         if batch.number not in done:
-            worker.take(batch)
+            worker.count(batch)
     worker.flush()
-    answer.tally = tally.as_dict()
-    answer.fingerprint = reader.fingerprint
-    return answer
+    result.report = report.as_dict()
+    result.fingerprint = reader.fingerprint
+    return result
 
 
 def _digests(bare: CountPlan, index: int) -> npt.NDArray[np.void]:
-    """Digests of the responses of a log, void16[calls]."""
-    raw = b"".join(digest_of(call.response) for call in bare.calls(bare.files[index], LogTally()))
+    """Digests of the responses of a log, V16[calls]."""
+    raw = b"".join(response_digest(call.response) for call in bare.calls(bare.files[index], ReadReport()))
     return np.frombuffer(raw, np.dtype("V16"))
 
 
@@ -217,7 +220,7 @@ def _merge(runs: Sequence[Path], wanted: Sequence[RecordFile], part: MergePart) 
 
 @contextlib.contextmanager
 def _cluster(workers: int) -> Iterator[Any]:
-    """Ray, connected: to the cluster that this process or RAY_ADDRESS names, else to one of its own."""
+    """Connect to Ray: the cluster of this process or of RAY_ADDRESS, else a new local one."""
     try:
         import ray  # noqa: PLC0415 - optional, and slow to load
     except ModuleNotFoundError:
@@ -235,8 +238,7 @@ def _cluster(workers: int) -> Iterator[Any]:
 
 
 def _finished(ray: Any, pending: dict[Any, Any], meanwhile: Callable[[], None]) -> Iterator[tuple[Any, Any]]:
-    """What tasks were started for, and their answers, as they come. An error of a task is raised as it is,
-    and ends the others."""
+    """Yield (key, result) of tasks as they finish; the first error is unwrapped and cancels the others."""
     waiting = list(pending)
     try:
         while waiting:
@@ -244,10 +246,10 @@ def _finished(ray: Any, pending: dict[Any, Any], meanwhile: Callable[[], None]) 
             meanwhile()
             for each in done:
                 try:
-                    answer = ray.get(each)
+                    result = ray.get(each)
                 except ray.exceptions.RayTaskError as error:
                     raise (error.cause or error) from None
-                yield pending[each], answer
+                yield pending[each], result
     except BaseException:
         for each in waiting:
             ray.cancel(each)
@@ -255,7 +257,7 @@ def _finished(ray: Any, pending: dict[Any, Any], meanwhile: Callable[[], None]) 
 
 
 def _skips(ray: Any, bare: CountPlan) -> dict[int, npt.NDArray[np.bool_]]:
-    """Of each log, which of its calls have a response that an earlier call, or log, has as well."""
+    """For each log, the mask of calls whose response an earlier call of any log has; bool[calls]."""
     look = ray.remote(num_cpus=1)(_digests)
     found = ray.get([look.remote(bare, index) for index in range(len(bare.files))])
     every = np.concatenate([np.empty(0, np.dtype("V16")), *found])
@@ -270,6 +272,6 @@ def _absolute(paths: Sequence[Path]) -> list[Path]:
     return [path.absolute() for path in paths]
 
 
-def _tell(on_progress: Callable[[Progress], None] | None, progress: Progress) -> None:
+def _notify(on_progress: Callable[[Progress], None] | None, progress: Progress) -> None:
     if on_progress is not None:
         on_progress(progress)

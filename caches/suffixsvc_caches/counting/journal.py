@@ -1,19 +1,19 @@
-"""The work folder of a build: runs, and a journal that says which batches are in which.
+"""Work folder of a build: runs, and a journal that records which run has which batches.
 
-    {"plan": key}                                    first line: what is being built
+    {"plan": key}                                    first line: key of the plan
     {"runs": [name, ..], "batches": {file: [[a, b], ..]}, "tokens": n, "calls": n}
                                                      batches a .. b - 1 of a file are counted
-    {"run": name, "of": [name, ..]}                  a run that took the place of others
+    {"run": name, "of": [name, ..]}                  a run that replaces others
     {"file": i, "batches": n, "tally": {..}, "fingerprint": f}    a log was read to its end, it has n batches
-    {"made": [path, ..]}                             lookup caches that this build writes, or has written
-    {"base": n, "load": id}                          outputs that a namespace held before a corpus was loaded,
-                                                     and what that load is known by
+    {"made": [path, ..]}                             lookup caches that this build writes or has written
+    {"base": n, "load": id}                          outputs of a namespace before the corpus load, and the id
+                                                     of the load
     {"loaded": n}                                    outputs of the corpus that are loaded
 
-The journal of a build that is done is called finished, and what is beside it is being removed.
+At the end of a build the journal is renamed to ``finished``, then the folder is removed.
 
-A line is added once what it speaks of is on the disk, its name as well as its bytes, so what the journal says
-is true; a line cut off by a crash is no line, and a run that no line names is removed.
+A line is appended after the files that it names are durable, both their contents and their names. On open, a
+line without a newline is truncated, and runs that no line names are removed.
 """
 
 from __future__ import annotations
@@ -34,30 +34,36 @@ from suffixsvc.errors import (
     InvalidInputError,
     StoreCorruptError,
     StoreError,
-    StoreFullError,
     StoreLockedError,
 )
-from suffixsvc_caches.atomic import FULL, make_folder, sync_folder
+from suffixsvc_caches.atomic import make_folder, sync_folder, write_error
 
 __all__ = ["Journal"]
 
 _NAME: Final = "journal.jsonl"
 _FINISHED: Final = "finished"
 _RUN: Final = "*.run"
-#: of every journal
+#: first bytes of every journal
 _BEGINNING: Final = b'{"plan":'
 
 
 class Journal:
-    """Opens a work folder, created where there is none. Thread-safe; one process at a time.
+    """Journal of a work folder, which is created if it does not exist. Thread-safe; locked by one process.
 
     Args:
         folder: the work folder.
-        key: of the plan; a folder that holds something else is refused.
+        key: key of the plan; the folder of another plan is refused.
+
+    Attributes:
+        tokens, calls: counted so far.
+        base: outputs of the namespace before the corpus load; None = not begun.
+        load_id: random id of the corpus load, 16 bytes.
+        loaded: outputs of the corpus that are loaded.
+        fingerprint: of the tokenizer; "" = unknown.
 
     Raises:
-        InvalidInputError: the folder belongs to another build, or is no work folder.
-        StoreLockedError: another process builds there. StoreError: the disk.
+        InvalidInputError: the folder belongs to another build, or is not a work folder.
+        StoreLockedError: another process uses it. StoreError: the folder cannot be used.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
@@ -68,16 +74,15 @@ class Journal:
         self._ends: dict[int, tuple[int, dict[str, Any]]] = {}
         self.tokens = self.calls = self.loaded = 0
         self.base: int | None = None
-        #: random bytes that the load of a corpus is known by
         self.load_id = b""
         self._made: set[str] = set()
         self.fingerprint = ""
         self._serial = 0
-        self._require_ours(folder)
+        self._require_work_folder(folder)
         self._remove_finished()
         try:
             make_folder(folder)
-            # Unbuffered: what could not be written must not be written by a later attempt.
+            # Unbuffered: bytes of a failed write must not be written by a later flush.
             self._file = (folder / _NAME).open("a+b", buffering=0)
             sync_folder(folder)
         except OSError as error:
@@ -89,19 +94,19 @@ class Journal:
             raise
 
     def close(self) -> None:
-        """Let the folder go."""
+        """Close the journal and release its lock."""
         self._file.close()
 
     def remove(self) -> None:
-        """The build is done: remove the folder. If a crash stops that, the next build there does it."""
-        with contextlib.suppress(OSError):  # what was built is whole
+        """Remove the folder of a finished build; after a crash the next build there completes the removal."""
+        with contextlib.suppress(OSError):  # the outputs of the build are complete
             (self.folder / _NAME).rename(self.folder / _FINISHED)
-            sync_folder(self.folder)  # a journal never outlives its runs
+            sync_folder(self.folder)  # the rename must be durable before runs are removed
             _remove(self.folder)
         self.close()
 
     def close_or_remove(self) -> bool:
-        """Let the folder go; remove it where nothing in it is worth going on with. Whether it is kept."""
+        """Close the journal; remove the folder if there is nothing to resume. Return whether it is kept."""
         kept = bool(self._runs) or self.base is not None
         if kept:
             self.close()
@@ -110,31 +115,32 @@ class Journal:
         return kept
 
     def runs(self) -> list[Path]:
-        """Runs that together count every batch that is done, once."""
+        """Return the runs, which together count each done batch once."""
         with self._lock:
             return [self.folder / name for name in self._runs]
 
     def is_done(self, file: int, batch: int) -> bool:
+        """Whether a batch of a log is counted."""
         with self._lock:
             return batch in self._done.get(file, ())
 
     def batches_of(self, file: int) -> set[int]:
-        """The batches of a log that are done."""
+        """Return the batches of a log that are counted."""
         with self._lock:
             return set(self._done.get(file, ()))
 
     def end_of(self, file: int) -> tuple[int, dict[str, Any]] | None:
-        """How many batches a log has and what was read of it, once all of it was."""
+        """Return (number of batches, read report as JSON) of a log that was read to its end; else None."""
         return self._ends.get(file)
 
-    def is_whole(self, file: int) -> bool:
+    def is_complete(self, file: int) -> bool:
         """Whether all batches of a log are counted."""
         with self._lock:
             end = self._ends.get(file)
             return end is not None and len(self._done.get(file, ())) == end[0]
 
     def new_run(self) -> Path:
-        """A name for a run that is about to be written."""
+        """Return a path for a new run."""
         with self._lock:
             self._serial += 1
             return self.folder / f"{self._serial:06d}.run"
@@ -142,7 +148,7 @@ class Journal:
     def add_runs(
         self, runs: Iterable[Path], batches: Iterable[tuple[int, int]], tokens: int, calls: int
     ) -> None:
-        """Runs that together count these (file, batch) are on the disk."""
+        """Record runs that together count these (file, batch); their contents must be durable."""
         by_file: dict[int, list[int]] = {}
         for file, batch in batches:
             by_file.setdefault(file, []).append(batch)
@@ -156,52 +162,48 @@ class Journal:
         self._add(entry)
 
     def replace_runs(self, run: Path, merged: Iterable[Path]) -> None:
-        """A run that holds all that others do is on the disk: those go."""
+        """Record a run that replaces others, and remove those; its contents must be durable."""
         old = list(merged)
         self._sync_names()
         self._add({"run": run.name, "of": [each.name for each in old]})
         for each in old:
             each.unlink(missing_ok=True)
 
-    def add_end(self, file: int, batches: int, tally: Mapping[str, Any], fingerprint: str) -> None:
-        """A log was read to its end; the fingerprint is of the tokenizer that all ids so far belong to."""
-        self._add({"file": file, "batches": batches, "tally": dict(tally), "fingerprint": fingerprint})
+    def add_end(self, file: int, batches: int, report: Mapping[str, Any], fingerprint: str) -> None:
+        """Record that a log was read to its end, with the tokenizer of all ids so far."""
+        self._add({"file": file, "batches": batches, "tally": dict(report), "fingerprint": fingerprint})
 
-    def has_made(self, path: Path) -> bool:
-        """Whether a lookup cache is this build's own work."""
+    def is_own_output(self, path: Path) -> bool:
+        """Whether this build writes or has written a lookup cache."""
         return str(path.absolute()) in self._made
 
     def begin_write(self, paths: Iterable[Path]) -> None:
-        """Lookup caches are about to be written."""
+        """Record that lookup caches are about to be written."""
         self._add({"made": [str(path.absolute()) for path in paths]})
 
     def begin_load(self, held: int) -> None:
-        """A corpus is about to be loaded beside so many outputs."""
+        """Record the start of a corpus load into a namespace that has ``held`` outputs."""
         self._add({"base": held, "load": secrets.token_hex(16)})
 
     def add_loaded(self, outputs: int) -> None:
-        """So many outputs, all in all, are loaded durably."""
+        """Record the total number of outputs that are durably loaded."""
         self._add({"loaded": outputs})
 
     def _add(self, entry: dict[str, Any]) -> None:
         line = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
         with self._lock:
             self._write(line)
-            self._take(entry)
+            self._apply(entry)
 
     def _sync_names(self) -> None:
-        """Runs were written; so far only their bytes are durable."""
+        """Make the names of new runs durable."""
         try:
             sync_folder(self.folder)
         except OSError as error:
-            raise self._failure(error) from None
-
-    def _failure(self, error: OSError) -> StoreError:
-        kind = StoreFullError if error.errno in FULL else StoreError
-        return kind(f"cannot write to {self.folder}", got=error.strerror)
+            raise write_error(error, f"cannot write to {self.folder}") from None
 
     def _write(self, line: bytes) -> None:
-        """Add a line, durably and in whole, or not at all."""
+        """Append a line durably, or leave the journal unchanged."""
         end = self._file.seek(0, os.SEEK_END)
         left = memoryview(line)
         try:
@@ -210,9 +212,9 @@ class Journal:
             os.fsync(self._file.fileno())
         except OSError as error:
             self._file.truncate(end)
-            raise self._failure(error) from None
+            raise write_error(error, f"cannot write to {self.folder}") from None
 
-    def _take(self, entry: dict[str, Any]) -> None:
+    def _apply(self, entry: dict[str, Any]) -> None:
         match entry:
             case {"run": name, "of": old}:
                 self._runs = [run for run in self._runs if run not in old] + [name]
@@ -224,14 +226,14 @@ class Journal:
                     done = self._done.setdefault(int(file), set())
                     for first, end in ranges:
                         done.update(range(first, end))
-            case {"file": file, "batches": batches, "tally": tally, "fingerprint": fingerprint}:
-                self._ends[file] = (batches, tally)
+            case {"file": file, "batches": batches, "tally": report, "fingerprint": fingerprint}:
+                self._ends[file] = (batches, report)
                 self.fingerprint = fingerprint or self.fingerprint
             case {"made": paths}:
                 self._made.update(paths)
             case {"base": held, "load": str(load_id)}:
                 self.base, self.load_id = held, bytes.fromhex(load_id)
-            case {"base": held}:  # of an older release
+            case {"base": held}:  # journals of older releases
                 self.base = held
             case {"loaded": outputs}:
                 self.loaded = outputs
@@ -239,21 +241,22 @@ class Journal:
                 raise ValueError(str(entry)[:80])
 
     @staticmethod
-    def _require_ours(folder: Path) -> None:
-        """Refuse what no build left: all of a work folder goes when its build is done."""
+    def _require_work_folder(folder: Path) -> None:
+        """Check that a folder is absent, empty or a work folder, as it is removed at the end of the build."""
         if not folder.exists():
             return
-        held = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
-        marks = held & {_NAME, _FINISHED}
-        foreign = sorted(name for name in held if not _is_ours(name) and not name.startswith("."))
-        if held and (not marks or foreign or not _is_journal(folder / _FINISHED)):
+        names = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
+        journals = names & {_NAME, _FINISHED}
+        foreign = sorted(name for name in names if not _is_build_file(name) and not name.startswith("."))
+        if names and (not journals or foreign or not _is_journal(folder / _FINISHED)):
             raise InvalidInputError(
-                f"{folder} is no work folder", expected="a folder that a build left, an empty one, or none",
-                got=f"one with {', '.join(foreign or sorted(held))[:80]}", remedy="Name another with --work.",
-            )  # fmt: skip
+                f"{folder} must be a work folder, empty or absent",
+                got=f"a folder with {', '.join(foreign or sorted(names))[:80]}",
+                remedy="Name another with --work.",
+            )
 
     def _remove_finished(self) -> None:
-        """Remove what a build that was done left, killed before it could do so."""
+        """Complete the removal of a finished build that was killed."""
         try:
             with (self.folder / _FINISHED).open("rb") as file:
                 self._lock_file(file)
@@ -276,29 +279,30 @@ class Journal:
         self._file.seek(0)
         lines = self._file.readall().splitlines(keepends=True)
         whole = [line for line in lines if line.endswith(b"\n")]
-        # What a crash cut off is no line, and nothing may be written behind it.
+        # A partial last line is from a crash and is removed before new lines are appended.
         self._file.truncate(sum(map(len, whole)))
         try:
             entries = [json.loads(line) for line in whole]
             plan = entries[0]["plan"] if entries else None
             for entry in entries[1:]:
-                self._take(entry)
+                self._apply(entry)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise StoreCorruptError(
-                f"the journal in {self.folder} makes no sense", got=error,
+                f"the journal in {self.folder} is malformed",
+                got=error,
                 remedy="Delete the folder and build again, or name another with --work.",
-            ) from None  # fmt: skip
+            ) from None
         if plan is None:
             self._write(json.dumps({"plan": key}).encode() + b"\n")
         elif plan != key:
             raise InvalidInputError(
-                f"{self.folder} holds what is left of another build",
+                f"{self.folder} is the work folder of another build",
                 remedy="Delete it, name another folder with --work, or build with the same logs and options.",
             )
-        self._settle()
+        self._recover_runs()
 
-    def _settle(self) -> None:
-        """Look at what an earlier start left: damaged runs are an error, forgotten ones go."""
+    def _recover_runs(self) -> None:
+        """Check the journal's runs and remove those without an entry. StoreCorruptError: a damaged run."""
         known = set(self._runs)
         for run in self.folder.glob(_RUN):
             if run.name in known:
@@ -309,18 +313,19 @@ class Journal:
             self._serial = max(self._serial, int(run.stem) if run.stem.isdigit() else 0)
         if known:
             raise StoreCorruptError(
-                f"runs are missing in {self.folder}", expected=", ".join(sorted(known))[:80],
+                f"runs are missing in {self.folder}",
+                expected=", ".join(sorted(known))[:80],
                 remedy="Delete the folder and build again.",
-            )  # fmt: skip
+            )
 
 
-def _is_ours(name: str) -> bool:
-    """Whether builds make files or folders of this name in their work folders."""
+def _is_build_file(name: str) -> bool:
+    """Whether builds create files or folders of this name in their work folders."""
     return name in (_NAME, _FINISHED, "tokens", "seen") or name.endswith((".run", ".records"))
 
 
 def _is_journal(path: Path) -> bool:
-    """Whether a file is the journal of some build, or is not there."""
+    """Whether a file is a journal, or does not exist."""
     try:
         with path.open("rb") as file:
             return file.read(len(_BEGINNING)) == _BEGINNING
@@ -331,9 +336,9 @@ def _is_journal(path: Path) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, the file that says that it may go last; what is not ours stays, and it with that."""
+    """Remove the files of a build, the finished journal last, and the folder if it is empty then."""
     for path in folder.iterdir():
-        if path.name == _FINISHED or not _is_ours(path.name):
+        if path.name == _FINISHED or not _is_build_file(path.name):
             continue
         if path.is_dir():
             shutil.rmtree(path)

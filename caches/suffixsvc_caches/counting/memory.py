@@ -1,4 +1,4 @@
-"""What this process takes."""
+"""Memory use of this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STATM = Path("/proc/self/statm")
 
 
 def resident_bytes() -> int:
-    """Memory that is resident now; where the system does not say, the most it ever was."""
+    """Return the resident memory in bytes; the peak if the system does not report it."""
     try:
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -23,8 +23,8 @@ def resident_bytes() -> int:
 
 
 def peak_bytes() -> int:
-    """The most that was resident since the process started."""
-    # Better than getrusage, which on Linux counts the program as well that started this one.
+    """Return the peak resident memory of the process in bytes."""
+    # VmHWM, because getrusage() on Linux includes the peak of the parent before exec.
     with contextlib.suppress(OSError):
         for line in _STATUS.read_text().splitlines():
             if line.startswith("VmHWM:"):

@@ -1,4 +1,4 @@
-"""From runs to records: the runs are merged side by side, each worker a range of tokens."""
+"""Merging of runs to records, in parallel: each worker merges a range of first tokens."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = [
     "parts_of",
 ]
 
-#: runs that are merged at a time: more would need too many open files and too small buffers
+#: runs merged at a time; more would need too many open files and too small buffers
 FAN_IN: Final = 64
 MERGE_BYTES: Final = 48 << 20  # buffers of all workers together
 
-#: first token, end token, and the names of the files, one for each that is wanted
+#: first token, end token, and paths of the output files
 MergePart = tuple[int, int, tuple[str, ...]]
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ T = TypeVar("T")
 def parts_of(
     runs: Sequence[Path], folder: Path, wanted: Sequence[RecordFile], workers: int
 ) -> list[MergePart]:
-    """How merging is divided among workers; the records do not depend on it."""
+    """Divide merging into token ranges for workers; the records do not depend on the division."""
     if not runs:
         return []
     bounds = [0, *(split_runs(runs, workers) if workers > 1 else ()), MAX_TOKEN_ID + 1]
@@ -52,7 +52,7 @@ def parts_of(
 def merge_part(
     runs: Sequence[Path], wanted: Sequence[RecordFile], part: MergePart, memory_bytes: int, job: SegmentJob
 ) -> list[TalliedFile]:
-    """Write one part, a file for each that is wanted."""
+    """Merge one token range; write a file for each of ``wanted``."""
     first, end, names = part
     return tally_files(
         runs,
@@ -71,41 +71,51 @@ def merge_runs(
     workers: int,
     on_progress: Callable[[float], None] | None = None,
 ) -> list[Records]:
-    """Merge the runs of a build into records, for each of ``wanted`` those of its order.
+    """Merge the runs of a build to records.
 
     Args:
-        on_progress: told now and then how far it is, 0 .. 1.
+        journal: the work folder.
+        wanted: the merge outputs.
+        workers: number of threads.
+        on_progress: progress callback, 0 .. 1.
+
+    Returns:
+        The records of each of ``wanted``.
 
     Raises:
-        InvalidInputError: an order that was not counted. StoreError: the disk.
+        InvalidInputError: an order that was not counted. StoreError: a file cannot be written.
     """
     with ThreadPoolExecutor(max(1, workers)) as pool:
         while len(runs := journal.runs()) > FAN_IN:
-            _reduce(pool, journal, runs, MERGE_BYTES // max(1, workers))
+            _merge_groups(pool, journal, runs, MERGE_BYTES // max(1, workers))
         parts = parts_of(runs, journal.folder, wanted, workers)
         share = MERGE_BYTES // max(1, len(parts))
-        found = _work(pool, [partial(merge_part, runs, wanted, part, share) for part in parts], on_progress)
+        found = _run_tasks(
+            pool, [partial(merge_part, runs, wanted, part, share) for part in parts], on_progress
+        )
     return as_records(wanted, found)
 
 
-def _reduce(pool: ThreadPoolExecutor, journal: Journal, runs: Sequence[Path], memory_bytes: int) -> None:
-    """Merge runs into fewer, groups of them side by side; what is merged is written down at once."""
+def _merge_groups(
+    pool: ThreadPoolExecutor, journal: Journal, runs: Sequence[Path], memory_bytes: int
+) -> None:
+    """Merge groups of runs to one run each, in parallel; record each result in the journal."""
 
     def merge(some: Sequence[Path], merged: Path, job: SegmentJob) -> None:
         combine_runs(some, merged, memory_bytes=memory_bytes, job=job)
         journal.replace_runs(merged, some)
 
-    # The last group may be a small one: it waits for the next time.
+    # An incomplete last group is left for the next round.
     groups = [runs[i : i + FAN_IN] for i in range(0, len(runs) - FAN_IN + 1, FAN_IN)]
-    _work(pool, [partial(merge, some, journal.new_run()) for some in groups], None)
+    _run_tasks(pool, [partial(merge, some, journal.new_run()) for some in groups], None)
 
 
-def _work(
+def _run_tasks(
     pool: ThreadPoolExecutor,
     tasks: Sequence[Callable[[SegmentJob], T]],
     on_progress: Callable[[float], None] | None,
 ) -> list[T]:
-    """What the tasks give; the first error, or an interrupt, cancels all of them."""
+    """Run tasks and return their results; the first error or interrupt cancels all of them."""
     jobs = [SegmentJob() for _ in tasks]
     futures = [pool.submit(task, job) for task, job in zip(tasks, jobs, strict=True)]
     try:
@@ -124,5 +134,5 @@ def _work(
 
 
 def as_records(wanted: Sequence[RecordFile], parts: Sequence[Sequence[TalliedFile]]) -> list[Records]:
-    """What was found in each part, put together for each file that is wanted."""
+    """Combine the files of all parts to the records of each of ``wanted``."""
     return [Records(each, [part[i] for part in parts]) for i, each in enumerate(wanted)]

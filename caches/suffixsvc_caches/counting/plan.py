@@ -1,4 +1,4 @@
-"""What is to be counted, and how: the values that the engines share."""
+"""Plan, options, progress and result of counting, shared by local and cluster counting."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from suffixsvc import __version__
 from suffixsvc.core.ngram_count import MAX_COUNTED_ORDER
 from suffixsvc.errors import InvalidConfigError
 from suffixsvc.values import MAX_TOKEN_ID
-from suffixsvc_caches.logs import LogCall, LogFile, LogTally, ReadOptions, read_calls
+from suffixsvc_caches.logs import LogCall, LogFile, ReadOptions, ReadReport, read_calls
 from suffixsvc_caches.tokenizers import Tokenizer
 
-__all__ = ["MIN_MEMORY", "CountOptions", "CountPlan", "Counted", "Progress", "as_plain"]
+__all__ = ["MIN_MEMORY", "CountOptions", "CountPlan", "CountResult", "Progress", "as_plain"]
 
-#: less cannot hold the interpreter, a tokenizer and something to count in
+#: minimum for the interpreter, a tokenizer and counters
 MIN_MEMORY: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class CountOptions:
-    """How to count.
+    """Options of counting.
 
     Attributes:
         lowest, highest: orders of the n-grams.
-        context_tokens: tokens of a call's prompt that n-grams may begin in; they are not counted themselves,
-            and more than ``highest`` are none that an n-gram reaches.
+        context_tokens: prompt tokens, from the end, in which n-grams may begin. They are not counted as
+            followers; tokens beyond the last ``highest`` have no effect.
         dedupe: count equal responses once.
         workers: threads that encode and count.
-        memory_bytes: what the whole process may take.
-        checkpoint_seconds: what a crash may cost: a worker writes down what it counted at least so often.
+        memory_bytes: memory limit of the process.
+        checkpoint_seconds: maximum time between the runs of a worker, which is the work that a crash loses.
     """
 
     lowest: int = 1
@@ -48,33 +48,31 @@ class CountOptions:
     def __post_init__(self) -> None:
         if not 1 <= self.lowest <= self.highest <= MAX_COUNTED_ORDER:
             raise InvalidConfigError(
-                "no such n-grams",
-                expected=f"1 <= lowest <= highest <= {MAX_COUNTED_ORDER}",
+                f"orders must be 1 <= lowest <= highest <= {MAX_COUNTED_ORDER}",
                 got=f"{self.lowest} to {self.highest}",
             )
         if self.workers < 1:
-            raise InvalidConfigError("nobody to count", expected="1 worker or more", got=self.workers)
+            raise InvalidConfigError("workers must be >= 1", got=self.workers)
         if self.memory_bytes < MIN_MEMORY:
             raise InvalidConfigError(
-                "too little memory to count in",
-                expected=f"{MIN_MEMORY >> 20} MiB or more",
+                f"memory must be {MIN_MEMORY >> 20} MiB or more",
                 got=f"{self.memory_bytes >> 20} MiB",
                 remedy="Give more with --memory.",
             )
         if self.context_tokens < 0:
-            raise InvalidConfigError("no such context", expected="0 tokens or more", got=self.context_tokens)
+            raise InvalidConfigError("context_tokens must be >= 0", got=self.context_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class CountPlan:
-    """One build.
+    """Plan of a build's counting.
 
     Attributes:
         files: the logs, in order.
         reading: how to read them.
-        tokenizer: for texts; None where the logs hold token ids.
+        tokenizer: for texts; None for logs of token ids.
         options: how to count.
-        keep_tokens: whether the encoded calls are kept in the work folder, for loading a corpus.
+        keep_tokens: spool the encoded calls to the work folder, to load a corpus.
     """
 
     files: Sequence[LogFile]
@@ -85,22 +83,23 @@ class CountPlan:
 
     @property
     def largest_token(self) -> int:
+        """Largest valid token id."""
         return MAX_TOKEN_ID if self.tokenizer is None else self.tokenizer.vocab_size - 1
 
     def calls(
-        self, file: LogFile, tally: LogTally, on_bytes: Callable[[int], None] | None = None
+        self, file: LogFile, report: ReadReport, on_bytes: Callable[[int], None] | None = None
     ) -> Iterator[LogCall]:
-        """The calls of a file, every time the same ones."""
+        """Yield the calls of a file, in every run the same ones."""
         prompts = self.keep_tokens or self.options.context_tokens > 0
-        return read_calls(file, replace(self.reading, want_prompt=prompts), tally, on_bytes)
+        return read_calls(file, replace(self.reading, want_prompt=prompts), report, on_bytes)
 
     def key(self) -> str:
-        """A hash of everything the counts depend on: a work folder of another key is not gone on with."""
+        """Return a hash of everything that the counts depend on; a build resumes only with the same key."""
         options = self.options
         read = (*(file.path for file in self.files), *self.reading.batch_input)
         stats = [(str(path), (s := path.stat()).st_size, s.st_mtime_ns) for path in read]
         described = {
-            "version": __version__,  # another one may read a log, or divide it, in another way
+            "version": __version__,  # another version may read or divide logs differently
             "files": stats,
             "tokenizer": self.tokenizer.fingerprint if self.tokenizer else "",
             "orders": [options.lowest, options.highest],
@@ -113,7 +112,7 @@ class CountPlan:
 
 
 def as_plain(value: Any) -> Any:
-    """A frozen settings value as plain JSON."""
+    """Convert frozen settings to plain JSON values."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: as_plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, (frozenset, set)):
@@ -125,12 +124,12 @@ def as_plain(value: Any) -> Any:
 
 @dataclass(slots=True)
 class Progress:
-    """How far a build is; workers write, a progress bar reads.
+    """Progress of counting; written by workers, read by a progress bar.
 
     Attributes:
-        bytes_read, bytes_all: of the log files, as they lie on the disk.
-        tokens: encoded and counted.
-        calls: read.
+        bytes_read, bytes_all: bytes of the log files on disk.
+        tokens: tokens counted.
+        calls: calls counted.
     """
 
     bytes_read: int = 0
@@ -140,20 +139,20 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """What came of counting.
+class CountResult:
+    """Result of counting.
 
     Attributes:
         runs: files with the counts.
-        tally: what was read, and what was wrong with it.
-        calls, tokens: counted; responses only.
-        duplicates: responses left out because an equal one was counted.
-        fingerprint: of the tokenizer that the ids belong to; "" where nobody said.
-        resumed_tokens: of ``tokens``, how many an earlier start had counted.
+        report: counts and faults of reading.
+        calls, tokens: calls and response tokens counted.
+        duplicates: responses dropped because an equal one was counted.
+        fingerprint: tokenizer of the ids; "" = unknown.
+        resumed_tokens: part of ``tokens`` that earlier runs of the build counted.
     """
 
     runs: Sequence[Path]
-    tally: LogTally
+    report: ReadReport
     calls: int
     tokens: int
     duplicates: int

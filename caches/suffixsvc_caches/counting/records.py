@@ -1,4 +1,4 @@
-"""Files of records that merging leaves, and what is in them."""
+"""Record files written by merging, and their totals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class Records:
     """Records of one order, sorted by n-gram.
 
     Attributes:
-        files: that hold them, one behind the other.
+        wanted: the merge output.
+        files: their files, in order.
     """
 
     wanted: RecordFile
@@ -29,14 +30,15 @@ class Records:
 
     @property
     def records(self) -> int:
+        """Number of records."""
         return sum(file.records for file in self.files)
 
     @property
     def pairs(self) -> int:
-        """Followers of all records."""
+        """Number of followers of all records."""
         return sum(file.pairs for file in self.files)
 
     @property
     def count_sum(self) -> int:
-        """Of the counts as written."""
+        """Sum of the counts as written."""
         return sum(file.count_sum for file in self.files)

@@ -1,4 +1,4 @@
-"""Encoded calls in the work folder, a file a batch: what a corpus is loaded from, in the logs' order."""
+"""Spool of encoded calls in the work folder, one file for each batch, from which a corpus is loaded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["SpooledCall", "TokenSpool"]
 
 @dataclass(frozen=True, slots=True)
 class SpooledCall:
-    """One call: int32[n] tokens, n >= 1, int32[m] end of the prompt, labels."""
+    """An encoded call: response tokens int32[n], n >= 1, last prompt tokens int32[m], labels."""
 
     token_ids: TokenArray
     prompt_tail: TokenArray
@@ -29,11 +29,11 @@ class SpooledCall:
 
 
 class TokenSpool:
-    """The calls of a build.
+    """Spool of the calls of a build.
 
     Args:
-        folder: created where there is none.
-        prompt_tokens: of each prompt's end are kept.
+        folder: created if it does not exist.
+        prompt_tokens: number of tokens that are kept of each prompt, from its end.
     """
 
     def __init__(self, folder: Path, prompt_tokens: int) -> None:
@@ -42,7 +42,7 @@ class TokenSpool:
         folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, batch: Batch, responses: Sequence[TokenArray], prompts: Sequence[TokenArray]) -> None:
-        """Keep a batch; one that is there already is written again, the same. StoreError."""
+        """Write a batch; an existing file is replaced by an equal one. StoreError: it cannot be written."""
         labels = [
             {
                 name: _as_label(value)
@@ -52,9 +52,9 @@ class TokenSpool:
             for call in batch.calls
         ]
         arrays = {
-            "tokens": _joined(responses),
+            "tokens": _concatenate(responses),
             "sizes": np.array([len(each) for each in responses], np.int64),
-            "prompts": _joined(prompts),
+            "prompts": _concatenate(prompts),
             "prompt_sizes": np.array([len(each) for each in prompts], np.int64),
             "labels": np.frombuffer(json.dumps(labels).encode(), np.uint8),
         }
@@ -62,7 +62,7 @@ class TokenSpool:
             np.savez(file, **arrays)  # type: ignore[arg-type] # the stub takes names for options
 
     def read(self, file: int, batch: int) -> Iterator[SpooledCall]:
-        """The calls of a batch that have a token. StoreCorruptError: it is not there or damaged."""
+        """Yield the calls of a batch that have tokens. StoreCorruptError: its file is missing or damaged."""
         path = self._path(file, batch)
         try:
             with np.load(path, allow_pickle=False) as kept:
@@ -83,9 +83,9 @@ class TokenSpool:
 
 
 def _as_label(value: str) -> str:
-    """What a log says, as a label can be: neither too long nor, as a file's name may be, without a UTF-8."""
+    """Truncate a value to the length of a label, and replace what UTF-8 cannot encode (names of files)."""
     return value[:MAX_LABEL_CHARACTERS].encode(errors="replace").decode()
 
 
-def _joined(parts: Sequence[TokenArray]) -> TokenArray:
+def _concatenate(parts: Sequence[TokenArray]) -> TokenArray:
     return np.concatenate([np.empty(0, np.int32), *parts]).astype(np.int32, copy=False)

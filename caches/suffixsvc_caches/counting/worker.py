@@ -1,4 +1,4 @@
-"""What one worker does: batches in, runs out."""
+"""Worker of counting: encodes and counts batches, and writes sorted runs."""
 
 from __future__ import annotations
 
@@ -19,28 +19,30 @@ from suffixsvc_caches.counting.spool import TokenSpool
 
 __all__ = ["RunFolder", "Worker"]
 
-#: tokens that are counted at a time; batches hold fewer, but for very long texts
+#: tokens counted at a time; batches have fewer, except with very long texts
 _PIECE: Final = 1 << 18
 
 
 class RunFolder(Protocol):
-    """Where a worker puts its runs: the journal, or a stand-in for it on another machine."""
+    """Destination of runs: the journal, or a task's result on another machine."""
 
-    def new_run(self) -> Path: ...
+    def new_run(self) -> Path:
+        """Return a path for a new run."""
 
     def add_runs(
         self, runs: Iterable[Path], batches: Iterable[tuple[int, int]], tokens: int, calls: int
-    ) -> None: ...
+    ) -> None:
+        """Record runs that together count these (file, batch)."""
 
 
 class Worker:
-    """Encodes and counts batches, and writes runs: when its memory is full, now and then, and at the end.
+    """Encodes and counts batches; writes a run when its memory is full, at checkpoints, and at the end.
 
     Args:
         plan: the build.
-        runs: where runs go.
-        memory_bytes: to count in.
-        spool: keeps the encoded calls; None where nobody asks for them.
+        runs: destination of runs.
+        memory_bytes: memory of the counter.
+        spool: receives the encoded calls; None = they are not kept.
     """
 
     def __init__(
@@ -59,32 +61,32 @@ class Worker:
         self._written: list[Path] = []
         self._batches: list[tuple[int, int]] = []
         self._tokens = self._calls = 0
-        #: the counter holds a part of a batch
-        self._torn = False
+        #: the counter has a part of a batch
+        self._partial_batch = False
         self._flushed_at = time.monotonic()
 
-    def take(self, batch: Batch) -> int:
-        """Count a batch; returns its tokens.
+    def count(self, batch: Batch) -> int:
+        """Count a batch and return the number of its response tokens.
 
         Raises:
-            InvalidTokensError: ids beyond the vocabulary. StoreError: the disk.
+            InvalidTokensError: ids beyond the vocabulary. StoreError: a run cannot be written.
         """
         responses, prompts = encode(self._plan, batch.calls, self._prompt_tokens)
-        self._require_known(batch, responses, "response")
-        self._require_known(batch, prompts, "prompt")
+        self._require_in_vocabulary(batch, responses, "response")
+        self._require_in_vocabulary(batch, prompts, "prompt")
         if self._spool is not None:
             self._spool.write(batch, responses, prompts)
         tails = [prompt[len(prompt) - min(self._context, len(prompt)) :] for prompt in prompts]
         tokens = sum(map(len, responses))
         if tokens + sum(map(len, tails)) > self._counter.room:
             self.flush()
-        self._torn = True
+        self._partial_batch = True
         for piece in self._pieces(responses, tails):
             if len(piece[0]) > self._counter.room:
-                # More than all memory: the batch goes into several runs, which the journal names together.
+                # The batch exceeds the memory: it becomes several runs, which the journal records together.
                 self._spill()
             self._counter.add(*piece)
-        self._torn = False
+        self._partial_batch = False
         self._batches.append((batch.file, batch.number))
         self._tokens += tokens
         self._calls += len(batch.calls)
@@ -93,8 +95,8 @@ class Worker:
         return tokens
 
     def flush(self) -> None:
-        """Write down all that was counted; after an error amid a batch nothing, it is counted again."""
-        if self._batches and not self._torn:
+        """Write and record a run; after an error inside a batch, drop the counts since the last run."""
+        if self._batches and not self._partial_batch:
             self._spill()
             self._runs.add_runs(self._written, self._batches, self._tokens, self._calls)
             self._written, self._batches = [], []
@@ -110,27 +112,29 @@ class Worker:
     def _pieces(
         self, responses: Sequence[TokenArray], tails: Sequence[TokenArray]
     ) -> Iterator[tuple[TokenArray, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-        """Texts as the counter takes them: joined, where they end, how much of each is context."""
+        """Yield input of the counter: joined texts, their ends, and the length of the context of each."""
         parts: list[TokenArray] = []
         ends: list[int] = []
         contexts: list[int] = []
         size = 0
         for text, context in self._cut(responses, tails):
             if parts and size + len(text) > self._piece:
-                yield _joined(parts, ends, contexts)
+                yield _counter_input(parts, ends, contexts)
                 parts, ends, contexts, size = [], [], [], 0
             parts.append(text)
             size += len(text)
             ends.append(size)
             contexts.append(context)
         if parts:
-            yield _joined(parts, ends, contexts)
+            yield _counter_input(parts, ends, contexts)
 
     def _cut(
         self, responses: Sequence[TokenArray], tails: Sequence[TokenArray]
     ) -> Iterator[tuple[TokenArray, int]]:
-        """Texts behind their contexts, and how long those are; long texts in pieces that overlap by what
-        n-grams need."""
+        """Yield (context and response, length of the context).
+
+        Long texts are divided into pieces that overlap by the longest n-gram.
+        """
         overlap = self._plan.options.highest
         for response, tail in zip(responses, tails, strict=True):
             text = np.concatenate([tail, response]) if len(tail) else response
@@ -142,22 +146,22 @@ class Worker:
             if len(text) > context:
                 yield text, context
 
-    def _require_known(self, batch: Batch, texts: Sequence[TokenArray], what: str) -> None:
+    def _require_in_vocabulary(self, batch: Batch, texts: Sequence[TokenArray], what: str) -> None:
         largest = self._plan.largest_token
         for i, tokens in enumerate(texts):
-            # negative ones are the largest of all as uint32
+            # as uint32 negative ids are larger than any valid one
             if len(tokens) and tokens.view(np.uint32).max() > largest:
                 wrong = np.flatnonzero((tokens < 0) | (tokens > largest))
                 file = self._plan.files[batch.file].path
                 raise InvalidTokensError(
-                    f"{file} has ids beyond the vocabulary ({what} {i + 1} behind call {batch.first_call})",
+                    f"ids of {file} must be in the vocabulary ({what} {i + 1} after call {batch.first_call})",
                     expected=f"0 .. {largest}",
                     got=int(tokens[wrong[0]]),
                     remedy="Give the tokenizer that the ids were made with.",
                 )
 
 
-def _joined(
+def _counter_input(
     parts: Sequence[TokenArray], ends: Sequence[int], contexts: Sequence[int]
 ) -> tuple[TokenArray, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     return (

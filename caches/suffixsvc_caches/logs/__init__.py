@@ -1,18 +1,16 @@
-"""Logs of what models wrote, whatever wrote them down, as a stream of calls.
+"""Readers of logs of model calls in many formats, as a stream of calls.
 
     options = ReadOptions.parse(format="auto", agents=["sql"], split="gap:30m")
-    tally = LogTally()
+    report = ReadReport()
     for file in find_logs([Path("logs")], options):
-        for call in read_calls(file, options, tally):
+        for call in read_calls(file, options, report):
             ...
-    print(tally.describe())
+    print(report.describe())
 
-Formats, mapping of fields and what is done about bad input: docs/logs.md.
+docs/logs.md describes the formats, the mapping of fields, and the treatment of bad input.
 """
 
-from suffixsvc_caches.logs.call import Content, LogCall
-from suffixsvc_caches.logs.files import LogFile, Storage, find_logs
-from suffixsvc_caches.logs.options import (
+from suffixsvc_caches.logs.base.options import (
     ChatTemplate,
     LogFilter,
     LogFormat,
@@ -21,8 +19,10 @@ from suffixsvc_caches.logs.options import (
     SplitBy,
     ToolFormat,
 )
+from suffixsvc_caches.logs.calls.call import Content, LogCall
+from suffixsvc_caches.logs.files import LogFile, Storage, find_logs
 from suffixsvc_caches.logs.read import read_calls
-from suffixsvc_caches.logs.tally import MAX_FAULTS, LogCounts, LogFault, LogTally
+from suffixsvc_caches.logs.report import MAX_FAULTS, LogCounts, LogFault, ReadReport
 
 __all__ = [
     "MAX_FAULTS",
@@ -34,8 +34,8 @@ __all__ = [
     "LogFile",
     "LogFilter",
     "LogFormat",
-    "LogTally",
     "ReadOptions",
+    "ReadReport",
     "SessionSplit",
     "SplitBy",
     "Storage",

@@ -1,4 +1,4 @@
-"""Finding logs, and telling what each one is: by its content first, by its name where that says nothing."""
+"""Discovery of log files and detection of their format: by content, then by name."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from suffixsvc.errors import InvalidInputError, MissingExtraError
-from suffixsvc_caches.logs.csv_rows import read_csv
-from suffixsvc_caches.logs.documents import read_documents
-from suffixsvc_caches.logs.json_text import parse_json
-from suffixsvc_caches.logs.lines import read_lines, split_lines
-from suffixsvc_caches.logs.options import LogFormat, ReadOptions
-from suffixsvc_caches.logs.shapes import detect_format
-from suffixsvc_caches.logs.sources import DAMAGE, open_pieces, packing
-from suffixsvc_caches.logs.tables import is_table, read_rows
+from suffixsvc_caches.logs.base.json_text import parse_json
+from suffixsvc_caches.logs.base.lines import read_lines, split_lines
+from suffixsvc_caches.logs.base.options import LogFormat, ReadOptions
+from suffixsvc_caches.logs.base.sources import READ_ERRORS, compression, open_pieces
+from suffixsvc_caches.logs.formats.csv_rows import read_csv
+from suffixsvc_caches.logs.formats.documents import read_documents
+from suffixsvc_caches.logs.parquet.tables import is_table, read_rows
+from suffixsvc_caches.logs.parsers import detect_format
 
 if TYPE_CHECKING:
     from pathspec import PathSpec
@@ -35,10 +35,10 @@ def _named(*suffixes: str) -> tuple[str, ...]:
     return tuple(f"*{suffix}{compressed}" for suffix in suffixes for compressed in ("", *_COMPRESSED))
 
 
-#: what a folder is searched for where nothing else is said; most tables beside logs are no logs
+#: default patterns for folders; without CSV, since most tables beside logs are not logs
 _LOGS: Final = (*_named(*_LINES, ".json"), "*.parquet")
 _CSVS: Final = _named(*_TABLES)
-#: what is left out of folders: version control, caches, what others wrote
+#: default exclusions: version control, caches, generated and third-party files
 _EXCLUDES: Final = (
     ".git/",
     ".hg/",
@@ -57,12 +57,12 @@ _EXCLUDES: Final = (
     "*.lock",
     "package-lock.json",
 )
-#: records that are looked at to tell a format
-_LOOK_AT: Final = 16
+#: records inspected to detect a format
+_PROBE_RECORDS: Final = 16
 
 
 class Storage(StrEnum):
-    """How a file holds its records."""
+    """Physical format of a file."""
 
     LINES = "JSON lines"
     DOCUMENT = "a JSON document"
@@ -73,41 +73,41 @@ class Storage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A file to be read.
+    """A log file with its detected format.
 
     Attributes:
-        name: its path below the folder that was named, or its bare name; sessions are named by it.
-        format: what its records look like; never AUTO.
-        packing: "gzip", "zstd" or "".
-        size: bytes, as found.
+        path: the file.
+        name: path relative to the folder that was given, or the file name; used in names of sessions.
+        format: format of its records; never AUTO.
+        storage: physical format.
+        compression: "gzip", "zstd" or "".
+        size: bytes at detection.
     """
 
     path: Path
     name: str
     format: LogFormat
     storage: Storage
-    packing: str
+    compression: str
     size: int
 
     @property
     def found(self) -> str:
-        """What the file was found to be, in words."""
-        stored = f"{self.storage}, {self.packing}" if self.packing else str(self.storage)
+        """Detected format, for messages."""
+        stored = f"{self.storage}, {self.compression}" if self.compression else str(self.storage)
         return stored if self.storage is Storage.TEXT else f"{stored}: {self.format}"
 
 
 def find_logs(paths: Sequence[Path], options: ReadOptions) -> list[LogFile]:
-    """The logs named, folders replaced by the logs in them, each file once. Sorted inside of a folder.
+    """Find logs: the files given, and the logs in the folders given, each file once, sorted within a folder.
 
     Raises:
-        InvalidInputError: something named does not exist, or a folder has no log in it.
-        MissingExtraError: folders need the library ``pathspec``.
+        InvalidInputError: a path does not exist, or a folder has no log.
+        MissingExtraError: folders need the library ``pathspec``, which is not installed.
     """
     for path in options.batch_input:
         if not path.is_file():
-            raise InvalidInputError(
-                f"cannot read the batch input {path}", expected="a file", got="a folder or nothing"
-            )
+            raise InvalidInputError(f"batch input {path} must be a file", got="a folder or no such file")
     found: dict[Path, LogFile] = {}
     for path in map(Path, paths):
         if path.is_dir():
@@ -118,33 +118,33 @@ def find_logs(paths: Sequence[Path], options: ReadOptions) -> list[LogFile]:
         elif path.is_file():
             named = [(path, path.name)]
         else:
-            raise InvalidInputError(
-                f"cannot read the log {path}", expected="a file or a folder", got="no such file"
-            )
+            raise InvalidInputError(f"log {path} must be a file or a folder", got="no such file")
         for log, name in named:
             real = log.resolve()
             if real not in found:
-                found[real] = _look(log, name, options)
+                found[real] = _detect(log, name, options)
     return list(found.values())
 
 
 def _no_logs(folder: Path, options: ReadOptions) -> InvalidInputError:
-    wanted = options.include or (("text",) if options.format is LogFormat.TEXT else _usual(options))
+    wanted = options.include or (
+        ("text",) if options.format is LogFormat.TEXT else _default_patterns(options)
+    )
     return InvalidInputError(
-        f"no log in the folder {folder}",
+        f"the folder {folder} must have logs",
         expected=f"files {' or '.join(wanted)}",
         got="none",
         remedy=""
         if options.format is LogFormat.TEXT
-        else "For a folder of text or source code use the format text.",
+        else "Use the format text for a folder of text or source code.",
     )
 
 
 def _walk(root: Path, options: ReadOptions) -> Iterator[str]:
-    """Names of the files wanted, below a folder, with slashes."""
+    """Yield the relative paths of the matching files of a folder, with slashes."""
     excluded = _patterns((*_EXCLUDES, *options.exclude))
     anything = options.format is LogFormat.TEXT and not options.include
-    included = None if anything else _patterns(options.include or _usual(options))
+    included = None if anything else _patterns(options.include or _default_patterns(options))
     for folder, folders, files in os.walk(root, onerror=_raise):
         below = Path(folder).relative_to(root).as_posix()
         prefix = "" if below == "." else f"{below}/"
@@ -159,7 +159,7 @@ def _walk(root: Path, options: ReadOptions) -> Iterator[str]:
                 yield path
 
 
-def _usual(options: ReadOptions) -> tuple[str, ...]:
+def _default_patterns(options: ReadOptions) -> tuple[str, ...]:
     return _CSVS if options.format is LogFormat.CSV else _LOGS
 
 
@@ -176,17 +176,17 @@ def _patterns(patterns: Sequence[str]) -> PathSpec[Any]:
         return PathSpec.from_lines("gitignore", patterns)
     except ValueError as error:
         raise InvalidInputError(
-            "a pattern is malformed", expected="patterns as in .gitignore", got=str(error)
+            "include and exclude must be patterns as in .gitignore", got=str(error)
         ) from None
 
 
-def _look(path: Path, name: str, options: ReadOptions) -> LogFile:
+def _detect(path: Path, name: str, options: ReadOptions) -> LogFile:
     try:
         storage = _storage(path, options)
         form = _format(path, storage, options)
-        packed, size = packing(path), path.stat().st_size
-    except DAMAGE:
-        # reading it will say what is wrong
+        packed, size = compression(path), path.stat().st_size
+    except READ_ERRORS:
+        # reading the file will report the fault
         storage, form, packed, size = _storage_by_name(path, options), options.format, "", 0
     if form is LogFormat.AUTO:
         form = LogFormat.TEXT if storage is Storage.TEXT else LogFormat.JSONL
@@ -207,7 +207,7 @@ def _storage(path: Path, options: ReadOptions) -> Storage:
         return by_name
     first = first.strip()
     if by_name is Storage.TEXT or (by_name is Storage.CSV and not first.startswith(b"[")):
-        # a file of another name holds lines of JSON only where its first one is a whole record
+        # with such a name the file is JSON lines only if its first line is a complete record
         return Storage.LINES if _is_record(first) else by_name
     if first.startswith(b"[") or (
         by_name is Storage.DOCUMENT and first.startswith(b"{") and not _is_record(first)
@@ -242,12 +242,12 @@ def _format(path: Path, storage: Storage, options: ReadOptions) -> LogFormat:
     if options.format is not LogFormat.AUTO:
         return options.format
     if options.response_field:
-        return LogFormat.JSONL  # the user says where it is
-    for record in islice(_first_records(path, storage, options), _LOOK_AT):
+        return LogFormat.JSONL  # the user named the field
+    for record in islice(_first_records(path, storage, options), _PROBE_RECORDS):
         form = detect_format(record) if isinstance(record, dict) else None
         if form is not None:
             return form
-        del record  # before the next one is made: one record at a time
+        del record  # before the next one is decoded, so that one record at a time is in memory
     return LogFormat.AUTO
 
 
@@ -255,7 +255,7 @@ def _first_records(path: Path, storage: Storage, options: ReadOptions) -> Iterat
     if storage is Storage.PARQUET:
         rows = read_rows(
             path,
-            batch_rows=_LOOK_AT,
+            batch_rows=_PROBE_RECORDS,
             max_row_bytes=options.max_line_bytes,
             max_page_bytes=options.max_page_bytes,
         )

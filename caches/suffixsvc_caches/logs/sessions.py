@@ -1,17 +1,18 @@
-"""Which session a call belongs to."""
+"""Assignment of calls to sessions."""
 
 from __future__ import annotations
 
-from suffixsvc_caches.logs.options import SessionSplit, SplitBy
+from suffixsvc_caches.logs.base.options import SessionSplit, SplitBy
 
-__all__ = ["Sessions"]
+__all__ = ["SessionAssigner"]
 
 
-class Sessions:
-    """Names the sessions of one file.
+class SessionAssigner:
+    """Assigns session names to the calls of one file.
 
     Args:
-        name: the file's name, which sessions are named by where the log names none.
+        split: rule by which the log is divided into sessions.
+        name: name of the file, part of generated session names.
     """
 
     def __init__(self, split: SessionSplit, name: str) -> None:
@@ -21,18 +22,19 @@ class Sessions:
         self._gaps = 0
         self._last: float | None = None
 
-    def of(self, session: str, time: float | None, place: int, together: bool) -> str:
-        """The session of the next call.
+    def assign(self, session: str, time: float | None, place: int, in_conversation: bool) -> str:
+        """Return the session of the next call.
 
         Args:
-            session: as the log names it, or "".
+            session: name in the log, or "".
+            time: seconds since the epoch, or None.
             place: number of the record in the file.
-            together: whether the record is a conversation: a session, where the log names none.
+            in_conversation: the record is a conversation, which is a session if the log does not name one.
         """
         self._calls += 1
         match self._split.by:
             case SplitBy.FIELD:
-                return session or (f"{self._name}:{place}" if together else "")
+                return session or (f"{self._name}:{place}" if in_conversation else "")
             case SplitBy.FILE:
                 return self._name
             case SplitBy.LINE:
@@ -42,7 +44,7 @@ class Sessions:
 
     def _after_gap(self, time: float | None) -> str:
         if time is not None:
-            # backwards too: logs of several runs, one behind the other
+            # also backwards: a file may have the logs of several runs
             if self._last is not None and abs(time - self._last) > self._split.gap_seconds:
                 self._gaps += 1
             self._last = time

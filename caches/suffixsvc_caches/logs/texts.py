@@ -1,33 +1,37 @@
-"""Files that are one response each: plain text, source code."""
+"""Reader of text files, each of which is one response."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_caches.logs.lines import too_long
+from suffixsvc_caches.logs.base.lines import too_long
 
 __all__ = ["BinaryFile", "read_text"]
 
-#: a zero byte in so many is what git takes for a sign of a binary
-_LOOK_AT = 8000
+#: first bytes in which a zero byte marks a binary file, as in git
+_PROBE_BYTES = 8000
 
 
 class BinaryFile(Exception):
-    """The file is no text."""
+    """The file is binary."""
 
 
 def read_text(pieces: Iterable[bytes], limit: int) -> str:
-    """A whole file.
+    """Return the text of a file.
+
+    Args:
+        pieces: its bytes as UTF-8.
+        limit: size limit in bytes.
 
     Raises:
-        BinaryFile: it is none.
-        InvalidInputError: it has more than ``limit`` bytes, or is not in the encoding it is read in.
+        BinaryFile: it is a binary file.
+        InvalidInputError: it has more than ``limit`` bytes, or bytes that its encoding does not allow.
     """
     parts: list[bytes] = []
     size = 0
     for piece in pieces:
-        if size < _LOOK_AT and b"\0" in piece[: _LOOK_AT - size]:
+        if size < _PROBE_BYTES and b"\0" in piece[: _PROBE_BYTES - size]:
             raise BinaryFile
         size += len(piece)
         if size > limit:
@@ -37,7 +41,7 @@ def read_text(pieces: Iterable[bytes], limit: int) -> str:
         return b"".join(parts).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidInputError(
-            "no text in this encoding",
+            "the file must be text in the given encoding",
             got=f"{error.reason} at byte {error.start}",
-            remedy="Name its encoding.",
+            remedy="Set the encoding.",
         ) from None

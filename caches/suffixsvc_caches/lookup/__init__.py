@@ -1,7 +1,7 @@
-"""llama.cpp's lookup caches: the n-gram files of ``--lookup-cache-static`` and ``--lookup-cache-dynamic``."""
+"""llama.cpp lookup caches: the n-gram files of ``--lookup-cache-static`` and ``--lookup-cache-dynamic``."""
 
 from suffixsvc_caches.lookup.algorithm import DRAFT_TOKENS, LookupDrafter, NgramCounts
-from suffixsvc_caches.lookup.faults import Fault, Harm, find_faults
+from suffixsvc_caches.lookup.faults import Fault, FaultEffect, find_faults
 from suffixsvc_caches.lookup.files import read_lookup, write_lookup
 from suffixsvc_caches.lookup.table import MAX_ORDER, STATIC_ORDER, LookupTable, merge_tables
 
@@ -10,7 +10,7 @@ __all__ = [
     "MAX_ORDER",
     "STATIC_ORDER",
     "Fault",
-    "Harm",
+    "FaultEffect",
     "LookupDrafter",
     "LookupTable",
     "NgramCounts",

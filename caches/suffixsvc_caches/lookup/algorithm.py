@@ -1,20 +1,24 @@
-"""llama.cpp's lookup decoding: three tables of what followed the last 1 to 4 tokens (common/ngram-cache.cpp).
+"""llama.cpp's lookup decoding in Python: three caches of the followers of n-grams of 1 to 4 tokens.
 
-The rules of ``llama-lookup`` and ``llama-server --spec-type ngram-cache``: the *context* cache counts the
-text that is being written, the *dynamic* cache earlier ones, the *static* cache a corpus counted beforehand,
-of which only 2-grams are ever asked for. A token is drafted from the first that is sure enough:
+Source: llama.cpp, common/ngram-cache.cpp, as used by ``llama-lookup`` and ``llama-server --spec-type
+ngram-cache``. The *context* cache counts the current text, the *dynamic* cache earlier texts, the *static*
+cache a corpus; only 2-grams of the static cache are queried. A token is drafted from the first cache whose
+entry reaches its thresholds:
 
-1. context, longest n-gram first, with lax thresholds;
-2. dynamic, longest first, strict thresholds;
-3. static, with the lax thresholds of 2-grams.
+1. context, longest n-gram first, lax thresholds;
+2. dynamic, longest n-gram first, strict thresholds;
+3. static, the lax thresholds of 2-grams.
 
-In 1 and 2 a candidate's count is weighed by 100 times its count in the static entry of the last two tokens,
-by 1 where that lacks it; the thresholds look at unweighted counts. The draft goes on behind each token until
-none is sure enough or it is full. Of equal candidates the one that its hash map lists first wins
-(:mod:`suffixsvc_caches.lookup.hash_order`).
+In 1 and 2 a candidate's count is multiplied by 100 times its count in the static entry of the last two
+tokens, by 1 if it is not there; thresholds apply to unweighted counts. The draft is extended until no entry
+reaches its thresholds or the draft is full. Of equal candidates the first in the iteration order of the hash
+map wins (:mod:`suffixsvc_caches.lookup.hash_order`).
 
-Two things differ on purpose. llama.cpp reads in front of a text of 2 or 3 tokens when it makes up longer
-n-grams; here those n-grams do not exist. It multiplies counts as int32 and overflows; here they do not.
+Two intentional differences:
+
+* for texts of 2 or 3 tokens llama.cpp reads memory before the text to build longer n-grams; here those
+  n-grams do not exist;
+* llama.cpp multiplies counts as int32, which overflows; here products are exact.
 """
 
 from __future__ import annotations
@@ -25,35 +29,35 @@ from typing import Final, Literal
 import numpy as np
 
 from suffixsvc.errors import InvalidInputError
-from suffixsvc_caches.lookup.hash_order import listed_order
+from suffixsvc_caches.lookup.hash_order import iteration_order
 from suffixsvc_caches.lookup.table import HEAD, MAX_ORDER, STATIC_ORDER, Int64s, LookupTable, are_ngrams
 
 __all__ = ["DRAFT_TOKENS", "LAX", "STRICT", "LookupDrafter", "NgramCounts"]
 
-#: the widest draft of llama-server, and what llama-lookup is mostly used with
+#: draft length limit of llama-server, and the usual one of llama-lookup
 DRAFT_TOKENS: Final = 8
-#: by n - 1: the least occurrences of an n-gram, and the least percent of them that the winner has. None is
-#: below 50, which _chosen relies on
+#: (minimum occurrences of an n-gram, minimum percentage of its best follower), by n - 1. _best_follower
+#: relies on percentages of 50 or more
 LAX: Final = ((2, 66), (2, 50), (1, 50), (1, 50))
 STRICT: Final = ((4, 75), (3, 66), (2, 66), (2, 66))
 
 _BITS: Final = 32
-#: the last 1 to 4 tokens of a packed n-gram
+#: masks of the last 1 to 4 tokens of a packed n-gram
 _LAST: Final = tuple(2 ** (n * _BITS) - 1 for n in range(1, MAX_ORDER + 1))
 _TOKEN, _PAIR, _TRIPLE, _NGRAM = _LAST
-#: a count of one, in an entry
+#: a count of 1 in an entry
 _ONE: Final = 1 << _BITS
 _NONE: Final = -1
 _SIDES: Final[tuple[Literal["left"], Literal["right"]]] = ("left", "right")
 
 
 class _Followers:
-    """What followed an n-gram, where that were several tokens.
+    """Followers of an n-gram that has several.
 
     Attributes:
         total: sum of the counts.
         most, top: the largest count, and the first token that reached it.
-        counts: by token, in the order in which llama.cpp inserts them.
+        counts: count by token, in llama.cpp's insertion order.
     """
 
     __slots__ = ("counts", "most", "top", "total")
@@ -72,22 +76,22 @@ class _Followers:
             self.most, self.top = count, token
 
 
-#: what followed an n-gram: most often one token, as ``count << 32 | token``: a third of the memory
+#: followers of an n-gram; a single one, the usual case, is ``count << 32 | token``, a third of the memory
 _Entry = int | _Followers
-#: from an n-gram's tokens, oldest first, 32 bits each
+#: lookup by the packed n-gram: 32 bits for each token, oldest first
 _Find = Callable[[int], _Entry | None]
 
 
 class NgramCounts:
-    """One of the three caches: what followed every n-gram, and how often.
+    """Follower counts of n-grams: one of the three caches.
 
     Args:
-        table: what it starts with, of a file; looked up as it is asked for, so that a large one costs little.
-            Of equal n-grams, and of equal tokens in a record, the first counts.
+        table: initial counts, from a file; its records are decoded on first use. Of equal n-grams, and of
+            equal tokens in a record, the first counts.
         orders: the lengths n that :meth:`extend` counts.
 
     Raises:
-        InvalidInputError: the table has n-grams or tokens that are none.
+        InvalidInputError: the table has malformed n-grams or negative tokens.
     """
 
     def __init__(
@@ -95,7 +99,7 @@ class NgramCounts:
     ) -> None:
         self._orders = tuple(orders)
         self._after: list[dict[int, _Entry | None]]
-        #: by n - 1
+        #: lookup functions, by n - 1
         self.find: tuple[_Find, ...]
         if table is None:
             self._after = [{} for _ in range(MAX_ORDER)]
@@ -103,16 +107,16 @@ class NgramCounts:
         else:
             if (table.tokens < 0).any() or not are_ngrams(table.ngrams).all():
                 raise InvalidInputError(
-                    "the lookup cache has n-grams or tokens that are none",
-                    remedy="suffixsvc cache verify names the first one.",
+                    "n-grams and followers of a lookup cache must be token ids",
+                    remedy="suffixsvc cache verify names the first fault.",
                 )
-            self._after = [_OfTable(table, n) for n in range(1, MAX_ORDER + 1)]
+            self._after = [_TableEntries(table, n) for n in range(1, MAX_ORDER + 1)]
             self.find = tuple(after.__getitem__ for after in self._after)
 
     def extend(self, text: Sequence[int], first: int) -> None:
-        """Count the tokens from position ``first`` on, each behind the n-grams that end before it."""
+        """Count each token from position ``first`` on as a follower of the n-grams that end before it."""
         first = max(first, 1)
-        key = _packed(text[max(first - MAX_ORDER, 0) : first])
+        key = _pack(text[max(first - MAX_ORDER, 0) : first])
         counted = [(n, _LAST[n - 1], self.find[n - 1], self._after[n - 1]) for n in self._orders]
         for i in range(first, len(text)):
             token = text[i]
@@ -130,7 +134,7 @@ class NgramCounts:
             key = (key << _BITS | token) & _NGRAM
 
     def merge(self, other: NgramCounts) -> None:
-        """Add what another has counted; ``other`` must not be used any more."""
+        """Add the counts of another cache, which must not be used afterwards."""
         for find, mine, theirs in zip(self.find, self._after, other._after, strict=True):
             for key, entry in theirs.items():
                 if entry is not None:
@@ -138,21 +142,21 @@ class NgramCounts:
                     mine[key] = entry if old is None else _sum(old, entry)
 
     def file_bytes(self) -> int:
-        """Of what was counted here, as llama.cpp's file."""
+        """Size in bytes of the decoded and counted entries as a file of llama.cpp."""
         entries = (entry for after in self._after for entry in after.values() if entry is not None)
         return sum(4 * HEAD + 8 * (1 if isinstance(entry, int) else len(entry.counts)) for entry in entries)
 
 
 class LookupDrafter:
-    """Drafts for one text after the other, as llama.cpp does.
+    """Drafter for a sequence of texts, equivalent to llama.cpp's.
 
     Args:
-        static: 2-grams of a corpus; shared between drafters, never changed.
-        dynamic: of earlier texts; :meth:`end` adds to it.
-        draft_tokens: the widest draft.
-        pieces: count only n-grams that lie, with what follows, in one piece: a prompt, or the tokens of one
-            :meth:`append`. llama-server (b11434) does, by mistake: of a step's tokens it learns what they
-            are among themselves, and nothing of a step of one token.
+        static: 2-grams of a corpus; read only, can be shared.
+        dynamic: counts of earlier texts; :meth:`end` adds to it.
+        draft_tokens: length limit of a draft.
+        pieces: count an n-gram and its follower only if both are in one piece: the prompt, or the tokens of
+            one :meth:`append`. This reproduces a bug of llama-server (b11434), which counts the tokens of
+            each step separately, and therefore nothing in a step of one token.
     """
 
     def __init__(
@@ -168,12 +172,12 @@ class LookupDrafter:
         self._text: list[int] = []
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """A text begins, perhaps of no token; what stands in front of it is learned from and drafted from."""
+        """Start a text with a prompt, which may be empty; its n-grams are counted."""
         self._text, self._context = [], NgramCounts()
         self.append(prompt)
 
     def append(self, token_ids: Sequence[int]) -> None:
-        """What was really written."""
+        """Append generated tokens and count their n-grams."""
         if self._pieces:
             self._context.extend(token_ids, 0)
             self._text += token_ids
@@ -183,17 +187,17 @@ class LookupDrafter:
             self._context.extend(self._text, known)
 
     def end(self) -> None:
-        """The text is over: the context cache is added to the dynamic one."""
+        """End the text: merge the context cache into the dynamic cache."""
         self._dynamic.merge(self._context)
         self._text, self._context = [], NgramCounts()
 
     def draft(self) -> list[int]:
-        """What comes next: token ids, at most ``draft_tokens``."""
+        """Draft the next tokens, at most ``draft_tokens``."""
         drafted: list[int] = []
         known = len(self._text)
         if known < STATIC_ORDER:
             return drafted
-        key = _packed(self._text[-MAX_ORDER:])
+        key = _pack(self._text[-MAX_ORDER:])
         while len(drafted) < self._draft_tokens:
             token = self._next(key, min(MAX_ORDER, known + len(drafted)))
             if token == _NONE:
@@ -203,28 +207,29 @@ class LookupDrafter:
         return drafted
 
     def _next(self, key: int, orders: int) -> int:
-        """The token behind the last tokens, of which ``orders`` are known; or _NONE."""
+        """Token to draft after a packed n-gram of which ``orders`` tokens exist; or _NONE."""
         prior = self._static.find[STATIC_ORDER - 1](key & _PAIR)
         keys = (key & _TOKEN, key & _PAIR, key & _TRIPLE, key)
         for find, thresholds in ((self._context.find, LAX), (self._dynamic.find, STRICT)):
             for n in range(orders - 1, -1, -1):
                 entry = find[n](keys[n])
                 if entry is not None:
-                    token = _chosen(entry, prior, *thresholds[n])
+                    token = _best_follower(entry, prior, *thresholds[n])
                     if token != _NONE:
                         return token
-        return _NONE if prior is None else _chosen(prior, None, *LAX[STATIC_ORDER - 1])
+        return _NONE if prior is None else _best_follower(prior, None, *LAX[STATIC_ORDER - 1])
 
 
-def _chosen(entry: _Entry, prior: _Entry | None, least: int, percent: int) -> int:
-    """The best of an n-gram's followers, if they are many and it is enough of them; or _NONE."""
+def _best_follower(entry: _Entry, prior: _Entry | None, least: int, percent: int) -> int:
+    """Best follower of an n-gram if the entry reaches its thresholds; or _NONE."""
     if isinstance(entry, int):
         return entry & _TOKEN if entry >> _BITS >= least else _NONE
     total, most, counts = entry.total, entry.most, entry.counts
     if total < least or 100 * most < percent * total:
         return _NONE
     if prior is None:
-        # The largest count is half of all or more: equal ones are two, and the map lists the later first.
+        # The largest count is half of the total or more: at most two are equal, and the map lists the later
+        # one first.
         return list(counts)[1] if 2 * most == total and len(counts) == 2 else entry.top
     weights = {prior & _TOKEN: prior >> _BITS} if isinstance(prior, int) else prior.counts
     products = {
@@ -232,12 +237,12 @@ def _chosen(entry: _Entry, prior: _Entry | None, least: int, percent: int) -> in
     }
     best = max(products.values())
     equal = [token for token, product in products.items() if product == best]
-    winner = equal[0] if len(equal) == 1 else next(t for t in listed_order(counts) if t in equal)
+    winner = equal[0] if len(equal) == 1 else next(t for t in iteration_order(counts) if t in equal)
     return winner if 100 * counts[winner] >= percent * total else _NONE
 
 
 def _sum(old: _Entry, new: _Entry) -> _Entry:
-    """Two entries added; ``old`` may be changed."""
+    """Sum of two entries; ``old`` may be modified."""
     if isinstance(new, int):
         token, count = new & _TOKEN, new >> _BITS
         if not isinstance(old, int):
@@ -248,21 +253,21 @@ def _sum(old: _Entry, new: _Entry) -> _Entry:
         return _Followers({old & _TOKEN: old >> _BITS, token: count})
     if isinstance(old, int):
         old = _Followers({old & _TOKEN: old >> _BITS})
-    for token in listed_order(new.counts):
+    for token in iteration_order(new.counts):
         old.add(token, new.counts[token])
     return old
 
 
-class _OfTable(dict[int, _Entry | None]):
-    """The n-grams of one length of a table, as they are asked for."""
+class _TableEntries(dict[int, _Entry | None]):
+    """Entries of a table's n-grams of one length, decoded on first use."""
 
     def __init__(self, table: LookupTable, order: int) -> None:
         super().__init__()
         self._table = table
         records = np.flatnonzero(table.orders() == order)
         tokens = table.ngrams[records, :order].astype(np.int64)
-        low, high = _packed_pairs(tokens[:, -2:]), _packed_pairs(tokens[:, :-2])
-        by_ngram = np.lexsort((low, high))  # stable: of equal ones the first stays the first
+        low, high = _pack_pairs(tokens[:, -2:]), _pack_pairs(tokens[:, :-2])
+        by_ngram = np.lexsort((low, high))  # stable: the first of equal n-grams stays first
         self._low, self._high, self._records = low[by_ngram], high[by_ngram], records[by_ngram]
 
     def __missing__(self, key: int) -> _Entry | None:
@@ -285,16 +290,16 @@ class _OfTable(dict[int, _Entry | None]):
         return int(count) << _BITS | int(token)
 
 
-def _packed(tokens: Sequence[int]) -> int:
-    """The key of up to four tokens, oldest first."""
+def _pack(tokens: Sequence[int]) -> int:
+    """Pack up to four tokens, oldest first, into a key."""
     key = 0
     for token in tokens:
         key = key << _BITS | token
     return key
 
 
-def _packed_pairs(tokens: Int64s) -> Int64s:
-    """int64[m] of int64[m, 0..2]."""
+def _pack_pairs(tokens: Int64s) -> Int64s:
+    """Pack tokens, int64[m, 0..2], to int64[m]."""
     packed = np.zeros(len(tokens), np.int64)
     for column in tokens.T:
         packed = packed << _BITS | column

@@ -1,4 +1,4 @@
-"""Two lookup caches side by side."""
+"""Comparison of two lookup caches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Change", "Difference", "compare_tables"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A follower whose count differs; 0 = not there."""
+    """A follower whose count differs between two tables; a count of 0 means absent."""
 
     ngram: tuple[int, ...]
     token: int
@@ -24,13 +24,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What lies between two tables.
+    """Differences between two tables.
 
     Attributes:
-        ngrams: records only in the first, in both, only in the second.
-        pairs: followers only in the first, in both, only in the second.
-        changed: followers in both whose counts differ.
-        largest: the followers whose counts differ most, those of one table among them.
+        ngrams: number of records only in the first table, in both, only in the second.
+        pairs: number of followers only in the first table, in both, only in the second.
+        changed: number of followers in both tables whose counts differ.
+        largest: the followers with the largest differences, including those in one table only.
     """
 
     ngrams: tuple[int, int, int]
@@ -40,13 +40,18 @@ class Difference:
 
     @property
     def equal(self) -> bool:
-        """Whether both count the same, in whatever order."""
+        """Whether both tables have the same counts, in any order."""
         return not (self.pairs[0] or self.pairs[2] or self.changed)
 
 
 def compare_tables(first: LookupTable, second: LookupTable, *, top: int = 10) -> Difference:
-    """Compare what two tables count, as llama.cpp reads them: of equal n-grams, and of equal tokens in one
-    record, the first counts."""
+    """Compare two tables as llama.cpp reads them: of equal n-grams, and of equal tokens in one record, the
+    first counts.
+
+    Args:
+        first, second: the tables.
+        top: length limit of ``Difference.largest``.
+    """
     tables = [table.selected(~repeated_rows(table.ngrams)) for table in (first, second)]
     ngrams, numbers = unique_rows(np.concatenate([table.ngrams for table in tables]))
     split = len(tables[0])
@@ -78,6 +83,6 @@ def compare_tables(first: LookupTable, second: LookupTable, *, top: int = 10) ->
 
 
 def _parts(in_table: npt.NDArray[np.bool_]) -> tuple[int, int, int]:
-    """Of bool[2, n]: only in the first, in both, only in the second."""
+    """Counts of the columns of bool[2, n] that are set only in the first row, in both, only in the second."""
     a, b = in_table
     return int((a & ~b).sum()), int((a & b).sum()), int((b & ~a).sum())

@@ -1,11 +1,10 @@
-"""Lookup caches on the disk: records of int32, one after the other, and nothing else.
+"""File format of lookup caches: a sequence of int32 records (llama.cpp, common/ngram-cache.cpp).
 
-    record    :=  tokens int32[4]   oldest first, free slots -1
+    record    :=  tokens int32[4]   oldest first, unused slots -1
                   followers int32   n >= 1
                   (token int32, count int32) * n
 
-Little endian, as all machines that llama.cpp runs on write them (common/ngram-cache.cpp). No header, no
-count, no checksum: a manifest beside the file has what the format lacks.
+Little endian. There is no header, record count or checksum; a manifest beside the file has the checksum.
 """
 
 from __future__ import annotations
@@ -24,16 +23,17 @@ from suffixsvc_caches.lookup.table import FREE, HEAD, MAX_ORDER, Int32s, Int64s,
 
 __all__ = ["read_lookup", "read_words", "record_starts", "write_lookup"]
 
-#: records that are laid out at a time
+#: records serialized at a time
 _BLOCK: Final = 1 << 16
 
 
 def read_lookup(path: Path) -> LookupTable:
-    """All records of a file, in its order.
+    """Read all records of a file, in file order.
 
     Raises:
-        StoreError: it cannot be read. StoreCorruptError: llama.cpp would abort on it, or read less than all
-            of it; the message names the byte.
+        StoreError: the file cannot be read.
+        StoreCorruptError: llama.cpp would abort, or ignore a part of the file; the message has the byte
+            offset.
     """
     words, rest = read_words(path)
     starts, bad = record_starts(words)
@@ -44,7 +44,8 @@ def read_lookup(path: Path) -> LookupTable:
     if bad or rest or (counts <= 0).any() or (tokens < FREE).any():
         fault = next(find_faults(words, starts, bad, rest, odd=False))
         raise StoreCorruptError(
-            f"{path} is no whole lookup cache: byte {fault.offset}: {fault.what}", remedy="Export it again."
+            f"{path} is not a complete lookup cache: byte {fault.offset}: {fault.what}",
+            remedy="Export it again.",
         )
     ngrams = np.stack([words[starts[:-1] + slot] for slot in range(MAX_ORDER)], axis=1)
     firsts = (starts - HEAD * np.arange(len(starts))) // 2
@@ -52,7 +53,7 @@ def read_lookup(path: Path) -> LookupTable:
 
 
 def read_words(path: Path) -> tuple[Int32s, int]:
-    """A file as int32s, and the bytes behind the last whole one. StoreError."""
+    """Read a file as (int32 words, number of bytes after the last word). StoreError: it cannot be read."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -61,27 +62,31 @@ def read_words(path: Path) -> tuple[Int32s, int]:
 
 
 def record_starts(words: Int32s) -> tuple[Int64s, bool]:
-    """Where records begin, in words, and where the last whole one ends; and whether the file goes wrong
-    there."""
+    """Find the complete records of a file.
+
+    Returns:
+        int64[m + 1], offsets of the records and the end of the last one, in words; and whether an incomplete
+        record follows.
+    """
     starts = ngram_count.record_starts(words, HEAD)
     return starts, int(starts[-1]) != len(words)
 
 
 def write_lookup(path: Path, table: LookupTable, *, force: bool = False) -> int:
-    """Write a table; the name appears when all of it is on the disk. Returns the size in bytes.
+    """Write a table atomically and return the file size in bytes.
 
     Raises:
         InvalidInputError: the file exists, and not ``force``.
-        StoreFullError, StoreError: the disk; nothing is left behind.
+        StoreFullError, StoreError: the file cannot be written; no partial file is left.
     """
     with new_file(path, force=force) as file:
         for first in range(0, len(table), _BLOCK):
-            file.write(_laid_out(table, first, min(first + _BLOCK, len(table))).tobytes())
+            file.write(_serialize(table, first, min(first + _BLOCK, len(table))).tobytes())
         return file.tell()
 
 
-def _laid_out(table: LookupTable, first: int, last: int) -> Int32s:
-    """Records first .. last as they stand in the file."""
+def _serialize(table: LookupTable, first: int, last: int) -> Int32s:
+    """Records first .. last - 1 as file words."""
     starts = table.starts[first : last + 1]
     sizes = np.diff(starts)
     at = HEAD * np.arange(last - first) + 2 * (starts[:-1] - starts[0])

@@ -1,16 +1,16 @@
-"""In which order GNU's ``std::unordered_map<int, ...>`` lists its keys.
+"""Iteration order of libstdc++'s ``std::unordered_map<int, ...>``.
 
-llama.cpp takes the first of equal candidates that its map of followers lists, so that order decides whether
-a draft is right. The standard leaves it open; GNU's library (libstdc++, bits/hashtable.h) does it so:
+llama.cpp drafts the first of equal candidates in the iteration order of its map, which the C++ standard does
+not define. Source: libstdc++, bits/hashtable.h:
 
-    one list of all keys, those of a bucket next to each other; bucket = key mod number of buckets
+    one linked list of all keys, keys of a bucket adjacent; bucket = key mod number of buckets
 
-    a key whose bucket is empty   goes to the front of the list
-    a key whose bucket is not     goes to the front of its bucket's keys
+    insertion into an empty bucket      at the front of the list
+    insertion into a non-empty bucket   at the front of the bucket's keys
 
-When more keys than buckets would be there, the buckets grow to the next size and all keys are inserted anew,
-in the order they were listed. Copying a map keeps the order. Other libraries (libc++, MSVC) differ: drafts of
-llama.cpp built with them differ from ours where candidates tie.
+When the keys would outnumber the buckets, the bucket count grows to the next prime and all keys are inserted
+again in iteration order. Copying a map keeps the order. Other libraries (libc++, MSVC) differ, so that drafts
+of llama.cpp built with them differ where candidates tie.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Final
 
-__all__ = ["listed_order"]
+__all__ = ["iteration_order"]
 
-#: how many buckets there are, one size after the other: primes that at least double
+#: successive bucket counts: primes that at least double
 _BUCKETS: Final = (
     13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273, 20753, 42043, 85229, 172933, 351061, 712697, 1447153,
 )  # fmt: skip
 
 
-def listed_order(keys: Iterable[int]) -> list[int]:
-    """Distinct keys >= 0 as the map lists them, from the order in which they were inserted."""
+def iteration_order(keys: Iterable[int]) -> list[int]:
+    """Return distinct keys >= 0 in the map's iteration order, given in insertion order."""
     listed: list[int] = []
     sizes = iter(_BUCKETS)
     size = 0
@@ -44,5 +44,5 @@ def listed_order(keys: Iterable[int]) -> list[int]:
 
 
 def _listed(buckets: dict[int, list[int]]) -> list[int]:
-    """From the buckets in the order in which they were first used, keys in the order they came."""
+    """Keys in iteration order, from buckets in order of first use with keys in insertion order."""
     return list(chain.from_iterable(reversed(keys) for keys in reversed(buckets.values())))

@@ -1,4 +1,4 @@
-"""What is in a lookup cache, and what llama.cpp will make of it."""
+"""Inspection of lookup caches: statistics, and warnings about llama.cpp's behavior."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from suffixsvc_caches.lookup.table import FREE, STATIC_ORDER, Int32s, Int64s, Lo
 __all__ = ["Inspection", "Record", "inspect_table"]
 
 _INT32: Final = 2**31 - 1
-#: what llama.cpp multiplies each token of an n-gram with before it combines them
+#: factor of llama.cpp's hash of a token
 _FIBONACCI: Final = np.uint64(11400714819323198485)
-#: followers of an n-gram beyond which drafting becomes slow: llama.cpp copies all of them for every token
+#: followers of an n-gram from which drafting is slow: llama.cpp copies all of them for every token
 _WIDE: Final = 1000
-#: n-grams of one hash beyond which they are worth a word
+#: n-grams with the same hash from which there is a warning
 _CROWDED: Final = 16
-#: a context may count so much of its own; beyond it the product with a static count must still fit
+#: counts of a context cache up to which products with static counts must fit int32
 _CONTEXT_COUNT: Final = 4096
-#: followers of a record that are shown
+#: followers shown of a record
 _SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An n-gram with its best followers, (token, count), and how often it was seen."""
+    """An n-gram with its best followers, (token, count), and its occurrences."""
 
     ngram: tuple[int, ...]
     followers: tuple[tuple[int, int], ...]
@@ -37,23 +37,23 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What a table holds.
+    """Statistics of a table.
 
     Attributes:
-        static: whether it is judged as a static cache.
+        static: inspected as a static cache.
         bytes: size of the file.
-        ngrams: records by the number of tokens of their n-gram.
+        ngrams: number of records by length of the n-gram.
         pairs, count: followers of all records, sum of their counts.
-        largest_token: -1 where the table is empty.
-        firing: records that can make a draft by themselves: seen often enough, and one follower has enough.
-        tied: of those the ones with two best followers, between which llama.cpp's hash map decides.
-        dead: records that a static cache is never asked for.
-        repeated: records of an n-gram that stands further up; ignored.
-        widest: followers of the record that has the most.
-        crowd: n-grams of the hash that has the most; they are looked through one by one.
-        overflowing: records with a product that int32 does not hold, whatever the context.
-        safe_count: the largest count of a context cache whose product with a static count here fits int32.
-        top: records seen most often.
+        largest_token: -1 if the table is empty.
+        firing: records that reach the thresholds for drafting.
+        tied: firing records with two best followers, between which llama.cpp's hash map decides.
+        dead: records that llama.cpp never queries in a static cache.
+        repeated: records of an n-gram that an earlier record has; ignored.
+        widest: largest number of followers of a record.
+        crowd: largest number of n-grams with the same hash; they are searched linearly.
+        overflowing: records with a product that overflows int32 with any context.
+        safe_count: largest count of a context cache whose product with a static count here fits int32.
+        top: records with the most occurrences.
     """
 
     static: bool
@@ -73,17 +73,15 @@ class Inspection:
     top: tuple[Record, ...]
 
     def warnings(self) -> Iterator[str]:
-        """What a user may want to put right, in words."""
+        """Yield warnings for the user."""
         if self.dead:
-            yield (
-                f"{self.dead:,} records are no {STATIC_ORDER}-grams: a static cache is never asked for them"
-            )
+            yield (f"{self.dead:,} records are not {STATIC_ORDER}-grams: llama.cpp never queries them")
         if self.repeated:
-            yield f"{self.repeated:,} records repeat an n-gram: llama.cpp takes the first, drops the others"
+            yield f"{self.repeated:,} records repeat an n-gram: llama.cpp uses only the first"
         if self.crowd >= _CROWDED:
             yield (
-                f"{self.crowd:,} n-grams have the same hash in llama.cpp (all 2-grams of a token twice do, "
-                "and those of the same tokens in another order): each look-up among them walks a list"
+                f"{self.crowd:,} n-grams have the same hash in llama.cpp (as do all 2-grams of a token twice "
+                "and n-grams of the same tokens in another order): each lookup among them scans a list"
             )
         if self.widest >= _WIDE:
             yield (
@@ -106,11 +104,12 @@ class Inspection:
 
 
 def inspect_table(table: LookupTable, *, static: bool, top: int = 0) -> Inspection:
-    """Look through a table.
+    """Compute the statistics of a table.
 
     Args:
-        static: judge it as a static cache, else as a dynamic one.
-        top: so many records are shown.
+        table: the records.
+        static: inspect it as a static cache, else as a dynamic one.
+        top: length limit of ``Inspection.top``.
     """
     orders, sizes, repeated = table.orders(), table.sizes(), repeated_rows(table.ngrams)
     totals, most, best = _sums(table)
@@ -131,7 +130,7 @@ def inspect_table(table: LookupTable, *, static: bool, top: int = 0) -> Inspecti
         dead=int(np.count_nonzero(~used)),
         repeated=int(np.count_nonzero(repeated)),
         widest=int(sizes.max(initial=0)),
-        crowd=_crowd(table.ngrams[~repeated]),
+        crowd=_most_collisions(table.ngrams[~repeated]),
         overflowing=int(np.count_nonzero((100 * most > _INT32) | (percent * totals > _INT32))),
         safe_count=_INT32 // (100 * int(most.max(initial=1))),
         top=tuple(_record(table, record) for record in np.argsort(-totals, kind="stable")[:top].tolist()),
@@ -139,7 +138,7 @@ def inspect_table(table: LookupTable, *, static: bool, top: int = 0) -> Inspecti
 
 
 def _sums(table: LookupTable) -> tuple[Int64s, Int64s, Int64s]:
-    """Of each record: the sum of its counts, the largest, and how many followers have it. int64[m]."""
+    """Sum of each record's counts, the largest count, number of followers with that count; int64[m] each."""
     if not len(table):
         none = np.empty(0, np.int64)
         return none, none, none
@@ -149,8 +148,8 @@ def _sums(table: LookupTable) -> tuple[Int64s, Int64s, Int64s]:
     return np.add.reduceat(counts, heads), most, best
 
 
-def _crowd(ngrams: Int32s) -> int:
-    """How many n-grams have the most common of llama.cpp's hashes."""
+def _most_collisions(ngrams: Int32s) -> int:
+    """Largest number of n-grams with the same hash in llama.cpp."""
     hashes = np.zeros(len(ngrams), np.uint64)
     for column in ngrams.T:
         hashes ^= column.astype(np.int64).view(np.uint64) * _FIBONACCI

@@ -1,4 +1,4 @@
-"""n-grams and what followed them, as llama.cpp counts it, in arrays."""
+"""Array representation of a lookup cache: n-grams, their followers and counts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["MAX_ORDER", "STATIC_ORDER", "LookupTable", "merge_tables"]
 
 #: n-grams have 1 to 4 tokens (LLAMA_NGRAM_MAX)
 MAX_ORDER: Final = 4
-#: words of a record in a file before its followers: the n-gram and their number
+#: words of a file record before its followers: the n-gram and the number of followers
 HEAD: Final = MAX_ORDER + 1
-#: the only ones that a static cache is asked for (LLAMA_NGRAM_STATIC)
+#: length of the n-grams that llama.cpp queries in a static cache (LLAMA_NGRAM_STATIC)
 STATIC_ORDER: Final = 2
-#: stands in the slots that a shorter n-gram leaves free (LLAMA_TOKEN_NULL)
+#: fills the unused slots of shorter n-grams (LLAMA_TOKEN_NULL)
 FREE: Final = -1
 _MOST: Final = 2**31 - 1
 
@@ -34,10 +34,10 @@ class LookupTable:
     """Records of a lookup cache, in the order of the file.
 
     Attributes:
-        ngrams: int32[m, 4], oldest token first, free slots -1 at the end.
+        ngrams: int32[m, 4], oldest token first, unused slots -1 at the end.
         starts: int64[m + 1]; record i has ``tokens[starts[i]:starts[i + 1]]``.
-        tokens: int32[k], what followed.
-        counts: int32[k], how often, >= 1.
+        tokens: int32[k], followers.
+        counts: int32[k], their counts, >= 1.
     """
 
     ngrams: Int32s
@@ -50,22 +50,21 @@ class LookupTable:
 
     @classmethod
     def of(cls, records: Mapping[Sequence[int], Mapping[int, int]]) -> Self:
-        """From dictionaries, for small tables.
+        """Build a small table from dictionaries.
 
         Raises:
-            InvalidInputError: an n-gram, a token or a count that a file cannot hold.
+            InvalidInputError: an n-gram, a token or a count is out of range.
         """
         ngrams = np.full((len(records), MAX_ORDER), FREE, np.int32)
         sizes, tokens, counts = [0], list[int](), list[int]()
         for i, (ngram, followers) in enumerate(records.items()):
             if not 1 <= len(ngram) <= MAX_ORDER or not followers:
                 raise InvalidInputError(
-                    "that is no record of a lookup cache",
-                    expected=f"1 to {MAX_ORDER} tokens and at least one that followed",
+                    f"a record must have 1 to {MAX_ORDER} tokens and 1 or more followers",
                     got=f"{tuple(ngram)}: {dict(followers)}"[:80],
                 )
             _require(ngram, 0, "a token of an n-gram")
-            _require(followers.keys(), 0, "a token that followed")
+            _require(followers.keys(), 0, "a follower")
             _require(followers.values(), 1, "a count")
             ngrams[i, : len(ngram)] = ngram
             sizes.append(len(followers))
@@ -77,25 +76,27 @@ class LookupTable:
 
     @property
     def largest_token(self) -> int:
-        """The highest id in an n-gram or behind one; -1 where there is none."""
+        """The highest token id of all n-grams and followers; -1 if the table is empty."""
         return max(int(ids.max(initial=FREE)) for ids in (self.ngrams, self.tokens))
 
     def orders(self) -> Int64s:
-        """int64[m]: how many tokens each n-gram has."""
+        """Number of tokens of each n-gram, int64[m]."""
         found: Int64s = (self.ngrams != FREE).sum(axis=1, dtype=np.int64)
         return found
 
     def sizes(self) -> Int64s:
-        """int64[m]: how many different tokens followed each."""
+        """Number of followers of each n-gram, int64[m]."""
         return self.starts[1:] - self.starts[:-1]
 
     def file_bytes(self) -> int:
-        """Size of the file."""
+        """Size of the file in bytes."""
         return 4 * HEAD * len(self) + 8 * len(self.tokens)
 
     def as_dict(self) -> dict[tuple[int, ...], dict[int, int]]:
-        """As dictionaries, as llama.cpp's loader would have them: of equal n-grams, and of equal tokens in
-        one record, the first counts."""
+        """Return {n-gram: {follower: count}} as llama.cpp's loader builds it.
+
+        Of equal n-grams, and of equal tokens in one record, the first counts.
+        """
         found: dict[tuple[int, ...], dict[int, int]] = {}
         for ngram, a, b in zip(
             self.ngrams.tolist(), self.starts[:-1].tolist(), self.starts[1:].tolist(), strict=True
@@ -108,15 +109,18 @@ class LookupTable:
         return found
 
     def selected(self, keep: npt.NDArray[np.bool_]) -> LookupTable:
-        """The records where ``keep``, bool[m], is true, in their order."""
+        """Return the records where ``keep``, bool[m], is true, in their order."""
         sizes = self.sizes()
         pairs = np.repeat(keep, sizes)
         starts = np.concatenate([[0], np.cumsum(sizes[keep])]).astype(np.int64)
         return LookupTable(self.ngrams[keep], starts, self.tokens[pairs], self.counts[pairs])
 
     def as_loaded(self) -> LookupTable:
-        """What llama.cpp has of it in memory: of equal n-grams, and of equal tokens in one record, the first;
-        nothing that is no n-gram or no token."""
+        """Return the records that llama.cpp uses after loading.
+
+        Of equal n-grams, and of equal tokens in one record, the first; malformed n-grams and negative tokens
+        are dropped.
+        """
         _, first = np.unique(self.ngrams, axis=0, return_index=True)
         keep = np.zeros(len(self), bool)
         keep[first] = True
@@ -133,8 +137,10 @@ class LookupTable:
         return LookupTable(kept.ngrams[sizes > 0], starts, kept.tokens[pairs], kept.counts[pairs])
 
     def in_order(self) -> LookupTable:
-        """The same records by order, then by tokens; followers by falling count, then by token. Equal tables
-        are equal byte for byte then, whatever they were made from."""
+        """Return the records sorted by order, then by tokens; followers by falling count, then by token.
+
+        Tables with equal counts are equal byte for byte afterwards.
+        """
         record_of = np.repeat(np.arange(len(self)), self.sizes())
         places = np.empty(len(self), np.int64)
         by_ngram = np.lexsort((*self.ngrams.T[::-1], self.orders()))
@@ -145,10 +151,10 @@ class LookupTable:
 
 
 def merge_tables(tables: Iterable[LookupTable]) -> LookupTable:
-    """One table with the sums of all counts, in order (:meth:`LookupTable.in_order`).
+    """Return the sum of tables, sorted (:meth:`LookupTable.in_order`).
 
-    Equal n-grams within one table are added as well, which llama.cpp's loader would not do. Sums stop at the
-    largest int32.
+    Equal n-grams within one table are added, too, unlike in llama.cpp's loader. Sums saturate at the largest
+    int32.
     """
     given = list(tables)
     if not given:
@@ -173,7 +179,7 @@ def merge_tables(tables: Iterable[LookupTable]) -> LookupTable:
 
 
 def are_ngrams(ngrams: Int32s) -> npt.NDArray[np.bool_]:
-    """bool[m] of int32[m, 4]: whether they are 1 to 4 token ids, with nothing but free slots behind."""
+    """Whether rows, int32[m, 4], are 1 to 4 token ids followed by unused slots only; bool[m]."""
     free = ngrams == FREE
     found: npt.NDArray[np.bool_] = (
         ~free[:, 0] & (ngrams >= FREE).all(axis=1) & ~(free[:, :-1] & ~free[:, 1:]).any(axis=1)
@@ -182,7 +188,7 @@ def are_ngrams(ngrams: Int32s) -> npt.NDArray[np.bool_]:
 
 
 def unique_rows(rows: npt.NDArray[Number]) -> tuple[npt.NDArray[Number], Int64s]:
-    """Different rows of [n, columns] in rising order, and int64[n]: which of them each is."""
+    """Return the distinct rows of [n, columns], sorted, and each row's index among them, int64[n]."""
     order = np.lexsort(rows.T[::-1])
     ordered = rows[order]
     first = np.ones(len(rows), bool)
@@ -193,8 +199,8 @@ def unique_rows(rows: npt.NDArray[Number]) -> tuple[npt.NDArray[Number], Int64s]
 
 
 def repeated_rows(rows: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
-    """bool[n] of [n, columns]: whether an equal row stands further up."""
-    order = np.lexsort(rows.T)  # stable: of equal rows the first stays the first
+    """Whether an earlier row of [n, columns] is equal; bool[n]."""
+    order = np.lexsort(rows.T)  # stable: the first of equal rows stays first
     again = np.zeros(len(rows), bool)
     if len(rows):
         again[order[1:]] = (rows[order[1:]] == rows[order[:-1]]).all(axis=1)
@@ -204,4 +210,4 @@ def repeated_rows(rows: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
 def _require(values: Iterable[int], least: int, what: str) -> None:
     for value in values:
         if isinstance(value, bool) or not least <= value <= MAX_TOKEN_ID:
-            raise InvalidInputError(f"{what} does not fit", expected=f"{least} .. {MAX_TOKEN_ID}", got=value)
+            raise InvalidInputError(f"{what} must be {least} .. {MAX_TOKEN_ID}", got=value)

@@ -1,11 +1,11 @@
-"""Recipes: small caches that are made from logs the same way every time, and come ready-made.
+"""Recipes: reproducible builds of small caches from logs, with ready-made caches for three domains.
 
-    recipes/sql/recipe.toml          which logs, which calls, how large
+    recipes/sql/recipe.toml          logs, filters and size
                 sql.static.bin       for llama.cpp: --lookup-cache-static
                 sql.static.bin.manifest.json
                 sql.corpus.jsonl.gz  for the service: suffixsvc serve --preload sql
 
-``make caches`` makes those of this package again, ``suffixsvc cache make FOLDER`` anybody's own.
+``make caches`` rebuilds those of this package, ``suffixsvc cache make FOLDER`` builds any recipe.
 """
 
 from suffixsvc_caches.recipes.make import make_recipe

@@ -1,4 +1,4 @@
-"""Making what a recipe says."""
+"""Execution of a recipe: writes its corpus and its static lookup cache."""
 
 from __future__ import annotations
 
@@ -10,47 +10,48 @@ from dataclasses import dataclass, replace
 from suffixsvc.config import PROMPT_TAIL_TOKENS
 from suffixsvc.errors import InvalidInputError
 from suffixsvc_caches.atomic import new_file
-from suffixsvc_caches.building import BuildSpec, LookupSpec, Written, build
-from suffixsvc_caches.logs import LogCall, LogTally, find_logs, read_calls
+from suffixsvc_caches.building import BuildSpec, LookupSpec, WrittenFile, build
+from suffixsvc_caches.logs import LogCall, ReadReport, find_logs, read_calls
 from suffixsvc_caches.recipes.recipe import Recipe
 from suffixsvc_caches.tokenizers import require_fingerprint
 
-__all__ = ["Made", "make_recipe"]
+__all__ = ["RecipeResult", "make_recipe"]
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """What was made.
+class RecipeResult:
+    """Result of a recipe.
 
     Attributes:
-        calls, tokens: in the corpus.
-        corpus_bytes: size of its file.
+        calls, tokens: calls and response tokens of the corpus.
+        corpus_bytes: size of the corpus file.
         static: the lookup cache.
     """
 
     calls: int
     tokens: int
     corpus_bytes: int
-    static: Written | None
+    static: WrittenFile | None
 
 
-def make_recipe(recipe: Recipe, *, force: bool = False) -> Made:
-    """Make the static cache and the corpus of a recipe: the same logs give the same bytes.
+def make_recipe(recipe: Recipe, *, force: bool = False) -> RecipeResult:
+    """Write the static cache and the corpus of a recipe; the same logs give the same bytes.
 
     Raises:
-        InvalidInputError: a file exists, and not ``force``; a log is missing, or holds texts.
-        TokenizerMismatchError: ids of another tokenizer than the recipe names. StoreError: the disk.
+        InvalidInputError: a file exists, and not ``force``; a log is missing, or has texts.
+        TokenizerMismatchError: ids of another tokenizer than the recipe's.
+        StoreError: a file cannot be written.
     """
     calls = tokens = 0
     with new_file(recipe.corpus, force=force) as raw:
-        # No name and no time in the header: the same calls are the same bytes.
+        # No name and no time in the header, so that the same calls give the same bytes.
         with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as packed:
             for call in _calls(recipe):
                 require_fingerprint(call.tokenizer, recipe.tokenizer, f"the log of the recipe {recipe.name}")
                 packed.write(_line(call))
                 calls, tokens = calls + 1, tokens + len(call.response)
         size = raw.tell()
-        # Here, so that all ids are checked before a cache is replaced, and no corpus appears without it.
+        # Inside the block: all ids are checked before the cache is replaced, and both files appear or none.
         made = build(
             BuildSpec(
                 logs=recipe.logs,
@@ -61,17 +62,17 @@ def make_recipe(recipe: Recipe, *, force: bool = False) -> Made:
                 force=force,
             )
         )
-    return Made(calls, tokens, size, made.static)
+    return RecipeResult(calls, tokens, size, made.static)
 
 
 def _calls(recipe: Recipe) -> Iterator[LogCall]:
     reading = replace(recipe.reading, want_prompt=True)
     seen = set[bytes]()
     for file in find_logs(recipe.logs, reading):
-        for call in read_calls(file, reading, LogTally()):
+        for call in read_calls(file, reading, ReadReport()):
             if isinstance(call.response, str) or isinstance(call.prompt, str):
                 raise InvalidInputError(
-                    f"{file.path} holds texts", expected="a recording of token ids", remedy="Record it again."
+                    f"{file.path} must be a recording of token ids", got="texts", remedy="Record it again."
                 )
             if (digest := call.response.tobytes()) not in seen:
                 seen.add(digest)

@@ -1,16 +1,16 @@
-"""What a recipe says: a TOML file in the folder of what it makes.
+"""Recipe files: TOML in the folder of the recipe's caches.
 
 about = "SQL queries over many schemas"
 tokenizer = "xxh3:..."            # fingerprint that all ids must have
 
 [logs]
-paths = ["../logs/sql.jsonl.gz"]  # from the folder of the recipe
-kind_field = "meta.split"         # and every other option of reading: docs/logs.md
+paths = ["../logs/sql.jsonl.gz"]  # relative to the folder of the recipe
+kind_field = "meta.split"         # this and all other options of reading: docs/logs.md
 kinds = ["train"]
 
 [static]
 budget = "200K"
-context_tokens = 3                # of prompts, that n-grams may begin in
+context_tokens = 3                # prompt tokens in which n-grams may begin
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Recipe:
     """A recipe.
 
     Attributes:
-        folder: where it is, and where what it makes goes; its name is the recipe's.
-        about: one line for people.
+        folder: folder of the recipe and its caches; its name is the recipe's.
+        about: description, one line.
         tokenizer: fingerprint that all ids must have.
         logs: files and folders.
-        reading: how to read them, and which calls.
-        static_budget_bytes: size of the static cache; None: all of it.
-        context_tokens: tokens of prompts that n-grams may begin in.
+        reading: options of reading, filters included.
+        static_budget_bytes: size limit of the static cache; None = no limit.
+        context_tokens: prompt tokens, from the end, in which n-grams may begin.
     """
 
     folder: Path
@@ -56,16 +56,17 @@ class Recipe:
 
     @property
     def name(self) -> str:
+        """Name of the recipe."""
         return self.folder.name
 
     @property
     def static(self) -> Path:
-        """The lookup cache for llama.cpp."""
+        """Path of the lookup cache for llama.cpp."""
         return self.folder / f"{self.name}.static.bin"
 
     @property
     def corpus(self) -> Path:
-        """The calls for the service: a recording of token ids, with the ends of the prompts."""
+        """Path of the corpus for the service: a recording of token ids, with the ends of the prompts."""
         return self.folder / f"{self.name}.corpus.jsonl.gz"
 
     @classmethod
@@ -73,7 +74,7 @@ class Recipe:
         """Read the recipe of a folder.
 
         Raises:
-            InvalidConfigError: it names the file, and what is wrong with it.
+            InvalidConfigError: the file cannot be read, or is malformed.
         """
         path = folder / _FILE
         try:
@@ -88,7 +89,7 @@ class Recipe:
             ) from None
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidConfigError(
-                f"{path} is no recipe", expected="about, tokenizer, [logs] with paths, [static]", got=error
+                f"{path} must have about, tokenizer and [logs] with paths", got=error
             ) from None
 
     @classmethod
@@ -97,7 +98,7 @@ class Recipe:
         static = dict(tables.get("static", {}))
         unknown |= {f"static.{name}" for name in set(static) - {"budget", "context_tokens"}}
         if unknown:
-            raise InvalidConfigError("a recipe says something unknown", got=", ".join(sorted(unknown)))
+            raise InvalidConfigError("unknown keys", got=", ".join(sorted(unknown)))
         logs = dict(tables["logs"])
         paths = logs.pop("paths")
         if "batch_input" in logs:
@@ -115,16 +116,14 @@ class Recipe:
 
 
 def find_recipe(name: str) -> Recipe:
-    """A recipe of this package by its name, or anybody's by its folder.
+    """Load a recipe of this package by name, or any recipe by folder.
 
     Raises:
-        InvalidConfigError: there is none.
+        InvalidConfigError: there is no such recipe, or it is malformed.
     """
     folder = _FOLDER / name if name in READY_MADE else Path(name)
     if not (folder / _FILE).is_file():
         raise InvalidConfigError(
-            f"there is no recipe {name!r}",
-            expected=f"{', '.join(READY_MADE)}, or a folder with a {_FILE}",
-            got=name,
+            f"a recipe must be {', '.join(READY_MADE)}, or a folder with a {_FILE}", got=name
         )
     return Recipe.load(folder)

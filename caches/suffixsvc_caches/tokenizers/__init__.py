@@ -1,12 +1,12 @@
-"""Tokenizers for building caches: of a GGUF, of a tokenizer.json, each with its fingerprint."""
+"""Tokenizers for building caches: from a GGUF or a tokenizer.json, each with its fingerprint."""
 
 from suffixsvc_caches.tokenizers.base import Tokenizer
+from suffixsvc_caches.tokenizers.caching_encoder import WORD_CACHE_BYTES
 from suffixsvc_caches.tokenizers.load import TokenizerSource, load_tokenizer, require_fingerprint
 from suffixsvc_caches.tokenizers.pieces import encode_texts
-from suffixsvc_caches.tokenizers.remembering import MEMO_BYTES
 
 __all__ = [
-    "MEMO_BYTES",
+    "WORD_CACHE_BYTES",
     "Tokenizer",
     "TokenizerSource",
     "encode_texts",

@@ -1,4 +1,4 @@
-"""What building a cache asks of a tokenizer."""
+"""Tokenizer protocol of cache building."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ class Tokenizer(Protocol):
         """Ids are 0 .. vocab_size - 1."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
-        """Token ids of each text, int32[n], no special tokens added; special tokens spelled out in a text
-        become their ids. Releases the GIL."""
+        """Encode each text to token ids, int32[n].
+
+        No special tokens are added; special tokens spelled out in a text become their ids. Releases the GIL.
+        """
 
     def decode(self, token_ids: TokenIds) -> str:
-        """The text of tokens; bytes that are no whole character become U+FFFD."""
+        """Decode tokens to text; incomplete UTF-8 becomes U+FFFD."""

@@ -1,4 +1,4 @@
-"""The tokenizer of a tokenizer.json: the tokenizers library, with words that are remembered."""
+"""Tokenizer of a tokenizer.json file: the tokenizers library with a word cache."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from suffixsvc_client.text import TextCodec
 
 from suffixsvc.types import TokenArray, TokenIds
-from suffixsvc_caches.tokenizers.remembering import RememberingEncoder
+from suffixsvc_caches.tokenizers.caching_encoder import CachingEncoder
 from suffixsvc_caches.tokenizers.words import SPLIT_EXPRESSIONS, cut_table
+from suffixsvc_client.text import TextCodec
 
 if TYPE_CHECKING:
     import tokenizers
@@ -21,53 +21,57 @@ __all__ = ["JsonTokenizer"]
 
 
 class JsonTokenizer:
-    """See :class:`suffixsvc_caches.tokenizers.Tokenizer`. Arguments and errors as ``TextCodec.load``."""
+    """Implementation of :class:`suffixsvc_caches.tokenizers.Tokenizer`; arguments as ``TextCodec.load``."""
 
     def __init__(self, path: Path, *, bos: str | int | None = None, eos: str | int | None = None) -> None:
         self._codec = TextCodec.load(path, bos=bos, eos=eos)
         self.fingerprint = self._codec.fingerprint
         self.vocab_size = self._codec.vocab_size
-        self._encoder = self._remembering() if _has_known_words(self._codec.library) else None
+        self._encoder = self._caching_encoder() if _has_known_words(self._codec.library) else None
 
     def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
+        """Encode each text to token ids, int32[n]."""
         if self._encoder is None:
             return self._codec.encode_batch(texts)
         return [self._encoder.encode(text) for text in texts]
 
     def decode(self, token_ids: TokenIds) -> str:
+        """Decode tokens to text."""
         return self._codec.decode(token_ids)
 
-    def _remembering(self) -> RememberingEncoder:
+    def _caching_encoder(self) -> CachingEncoder:
         codec = self._codec
         lengths = np.array([len(codec.token_bytes(i)) for i in range(codec.vocab_size)], np.int64)
         spelled = [token.content.encode() for token in codec.library.get_added_tokens_decoder().values()]
 
         def encode(text: str) -> TokenArray:
-            return codec.encode_batch([text])[0]  # the library keeps the GIL while it encodes one
+            return codec.encode_batch([text])[0]  # encode() of the library holds the GIL
 
         normalizes = codec.library.normalizer is not None
-        return RememberingEncoder(encode, cut_table(spelled), lengths, normalizes=normalizes)
+        return CachingEncoder(encode, cut_table(spelled), lengths, normalizes=normalizes)
 
 
 def _has_known_words(library: tokenizers.Tokenizer) -> bool:
-    """Whether it cuts texts into words by an expression that is known, and does nothing else to them."""
+    """Whether the pre-tokenizer splits by a known expression and the normalizer is NFC or absent."""
     added = library.get_added_tokens_decoder().values()
     if any(token.lstrip or token.rstrip or token.single_word for token in added):
         return False
     normalizer, splitter = _state(library.normalizer), _state(library.pre_tokenizer)
     parts = splitter.get("pretokenizers", [splitter])
     return (
-        normalizer.get("type", "NFC") == "NFC" and any(map(_ends_words, parts)) and all(map(_is_known, parts))
+        normalizer.get("type", "NFC") == "NFC"
+        and any(map(_splits_words, parts))
+        and all(map(_is_known, parts))
     )
 
 
 def _state(part: Any) -> dict[str, Any]:
-    """A part of a tokenizer as tokenizer.json has it; {} for none."""
+    """Serialized state of a tokenizer component; {} if absent."""
     found: dict[str, Any] = json.loads(part.__getstate__()) if part else {}
     return found
 
 
-def _ends_words(part: dict[str, Any]) -> bool:
+def _splits_words(part: dict[str, Any]) -> bool:
     return part.get("type") == "Split" or (part.get("type") == "ByteLevel" and part["use_regex"])
 
 

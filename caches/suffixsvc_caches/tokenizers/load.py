@@ -1,4 +1,4 @@
-"""Which tokenizer a file is."""
+"""Loading of tokenizers by file type."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ __all__ = ["TokenizerSource", "load_tokenizer", "require_fingerprint"]
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSource:
-    """Where a tokenizer comes from; see :func:`load_tokenizer`."""
+    """Location of a tokenizer; see :func:`load_tokenizer`."""
 
     path: Path
     bos: str | int | None = None
     eos: str | int | None = None
 
     def load(self, threads: int = 1) -> Tokenizer:
+        """Load the tokenizer; errors as :func:`load_tokenizer`."""
         return load_tokenizer(self.path, bos=self.bos, eos=self.eos, threads=threads)
 
 
@@ -34,20 +35,20 @@ def load_tokenizer(
     expected: str = "",
     threads: int = 1,
 ) -> Tokenizer:
-    """The tokenizer of a GGUF (vocabulary only), or of a tokenizer.json, plain or .gz.
+    """Load the tokenizer of a GGUF (vocabulary only) or of a tokenizer.json, plain or .gz.
 
     Args:
-        path: the file, or the name of a model of the registry that is downloaded.
-        bos, eos: text or id of the special tokens, for a tokenizer.json: it does not say which they are, and
-            both count in the fingerprint.
-        expected: the fingerprint it must have; "" = any.
-        threads: that encode a batch, for a GGUF.
+        path: the file, or the name of a downloaded model of the registry.
+        bos, eos: text or id of the special tokens, for a tokenizer.json, which does not record them; both are
+            part of the fingerprint.
+        expected: required fingerprint; "" = any.
+        threads: threads that encode a batch, for a GGUF.
 
     Raises:
-        InvalidConfigError: no such file, or neither. MissingExtraError: the library for it is missing.
+        InvalidConfigError: no such file, or neither type. MissingExtraError: its library is not installed.
         ModelNotFoundError: a model of the registry that is not downloaded.
-        InvalidInputError: bos and eos of a GGUF, or no tokens of this tokenizer.
-        TokenizerMismatchError: another fingerprint than expected.
+        InvalidInputError: bos or eos with a GGUF, or not tokens of this tokenizer.
+        TokenizerMismatchError: the fingerprint is not the expected one.
     """
     tokenizer = _load(path, bos, eos, threads)
     if expected:
@@ -56,13 +57,22 @@ def load_tokenizer(
 
 
 def require_fingerprint(fingerprint: str, expected: str, whose: str) -> None:
-    """Refuse ids of another tokenizer. TokenizerMismatchError."""
+    """Check that ids belong to the expected tokenizer.
+
+    Args:
+        fingerprint: of the tokenizer that the ids belong to.
+        expected: required fingerprint.
+        whose: subject of the error message, such as a file.
+
+    Raises:
+        TokenizerMismatchError: the fingerprints differ.
+    """
     if fingerprint != expected:
         raise TokenizerMismatchError(
             f"{whose} has another tokenizer",
             expected=expected,
             got=fingerprint,
-            remedy="Take the tokenizer of the model; for a tokenizer.json, --bos and --eos count too.",
+            remedy="Use the model's tokenizer; for a tokenizer.json, --bos and --eos are part of it.",
         )
 
 
@@ -73,9 +83,7 @@ def _load(path: Path, bos: str | int | None, eos: str | int | None, threads: int
 
         if bos is not None or eos is not None:
             raise InvalidInputError(
-                "a GGUF names its special tokens itself",
-                got="bos or eos",
-                remedy="Leave --bos and --eos out.",
+                "bos and eos must be omitted for a GGUF", remedy="Leave --bos and --eos out."
             )
         return GgufTokenizer(path, threads)
     from suffixsvc_caches.tokenizers.json_file import JsonTokenizer  # noqa: PLC0415 - only it needs the library
@@ -86,13 +94,12 @@ def _load(path: Path, bos: str | int | None, eos: str | int | None, threads: int
 def _file(path: Path) -> Path:
     if path.is_file():
         return path
-    from suffixsvc_driver import models  # noqa: PLC0415 - not where a file is given
+    import suffixsvc_models as models  # noqa: PLC0415 - only needed for names of the registry
 
     if str(path) in models.load_registry().models:
         return models.path(str(path))
     raise InvalidConfigError(
-        f"no tokenizer at {path}",
-        expected="a GGUF, a tokenizer.json, or the name of a downloaded model",
+        f"tokenizer {path} must be a GGUF, a tokenizer.json, or the name of a downloaded model",
         got="no such file",
     )
 

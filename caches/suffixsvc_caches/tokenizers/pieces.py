@@ -1,11 +1,11 @@
-"""Long texts in pieces: encoded side by side, in memory that does not grow with the text.
+"""Encoding of long texts in pieces: in parallel, and in memory that does not grow with the text.
 
-A text is cut where its tokens are the same with and without the cut. Tokenizers work on words, so that is
-nearly everywhere, but whether two words are two is each tokenizer's own affair (some put a space before every
-text they are given). So none is assumed to: the text around a cut is encoded whole and in two, and where the
-tokens differ there is no cut. Cuts depend on the text and the tokenizer alone.
+A text is cut only where the cut does not change its tokens. Tokenizers split texts into words, so nearly all
+positions qualify, but the rules differ (some prepend a space to every text). Each cut is therefore verified:
+the text around it is encoded whole and as two parts, and the cut is used only if the tokens are equal. Cuts
+depend on the text and the tokenizer alone.
 
-Tried at: the beginning of a line, a letter, behind a line that ends in something visible.
+Candidates are line starts with a letter, after a line that ends with a visible character.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from suffixsvc_caches.tokenizers.base import Tokenizer
 
 __all__ = ["PIECE_CHARS", "encode_texts"]
 
-#: of a piece, about
+#: approximate length of a piece
 PIECE_CHARS: Final = 1 << 16
-_AROUND: Final = 128  # characters on each side of a cut that are looked at
+_AROUND: Final = 128  # characters on each side of a cut that are compared
 _TRIES: Final = 4
 _PLACE: Final = re.compile(r"(?<=\S\n)(?=[A-Za-z])")
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[TokenArray]:
-    """Token ids of each text, int32[n], the same as ``tokenizer.encode_batch(texts)`` has."""
+    """Encode each text to token ids, int32[n]; the result is that of ``tokenizer.encode_batch(texts)``."""
     if all(len(text) <= 2 * PIECE_CHARS for text in texts):
         return tokenizer.encode_batch(texts)
     bounds = [[0, *_cuts(tokenizer, text), len(text)] for text in texts]
@@ -44,14 +44,14 @@ def _cuts(tokenizer: Tokenizer, text: str) -> Iterator[int]:
     while len(text) - at > 2 * PIECE_CHARS:
         places = _PLACE.finditer(text, at + PIECE_CHARS, at + 2 * PIECE_CHARS)
         tried = (place.start() for place, _ in zip(places, range(_TRIES), strict=False))
-        cut = next((place for place in tried if _holds(tokenizer, text, place)), None)
+        cut = next((place for place in tried if _is_valid_cut(tokenizer, text, place)), None)
         if cut is not None:
             yield cut
-        # Where nothing held the next stretch may: the piece is a longer one.
+        # Without a valid cut in this range the piece grows and the next range is tried.
         at = cut or at + PIECE_CHARS
 
 
-def _holds(tokenizer: Tokenizer, text: str, place: int) -> bool:
-    before, behind = text[max(0, place - _AROUND) : place], text[place : place + _AROUND]
-    whole, *parts = tokenizer.encode_batch([before + behind, before, behind])
+def _is_valid_cut(tokenizer: Tokenizer, text: str, place: int) -> bool:
+    before, after = text[max(0, place - _AROUND) : place], text[place : place + _AROUND]
+    whole, *parts = tokenizer.encode_batch([before + after, before, after])
     return np.array_equal(whole, np.concatenate(parts))

@@ -1,13 +1,13 @@
-"""Where a text may be cut so that its tokens are those of the pieces: what a memory of words rests on.
+"""Word boundaries of byte-pair tokenizers: positions where a cut does not change the tokens of a text.
 
-A byte-pair tokenizer first cuts a text into words, by a regular expression, and merges bytes within words
-only. So a text can be cut wherever two of its words meet for sure, whatever stands around: behind a run of
-letters or of digits, before the space that belongs to the letters behind it, between a sign and the digit
-behind it. That holds for the expressions that :data:`WORD_RULES` names, each of which was read (llama.cpp,
-src/llama-vocab.cpp) and compared with llama.cpp itself; for any other tokenizer there is no table. It holds
-in ASCII; other characters are not cut at.
+A byte-pair tokenizer first splits a text into words by a regular expression, and merges bytes within words
+only. A text can therefore be cut wherever two words meet regardless of the context: after a run of letters or
+digits, before a space that is followed by a letter, between a punctuation character and a digit. This holds
+for the expressions of :data:`WORD_RULES` and :data:`SPLIT_EXPRESSIONS` (source: llama.cpp,
+src/llama-vocab.cpp; compared with llama.cpp's own tokens). There is no table for other tokenizers. Cuts are
+between ASCII characters only.
 
-Special tokens are looked for before words are, so no cut may go through the text of one.
+Special tokens are matched before the text is split, so no cut may fall into the text of one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from suffixsvc.core.word_memo import WordCut
+from suffixsvc_caches.tokenizers.word_cache import WordCut
 
 __all__ = ["SPLIT_EXPRESSIONS", "WORD_RULES", "cut_table"]
 
@@ -36,7 +36,7 @@ WORD_RULES: Final = frozenset((
 
 _CONTRACTIONS: Final = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-#: the same as a tokenizer.json spells them: of Qwen 2, Llama 3, Qwen 3.5, GPT-4o (that of GPT-2 is built in)
+#: the expressions as a tokenizer.json has them: Qwen 2, Llama 3, Qwen 3.5, GPT-4o (GPT-2's is built in)
 SPLIT_EXPRESSIONS: Final = frozenset((
     rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_REST}",
     rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_REST}",
@@ -50,17 +50,19 @@ SPLIT_EXPRESSIONS: Final = frozenset((
 _LETTERS: Final = np.frombuffer(string.ascii_letters.encode(), np.uint8)
 _DIGITS: Final = np.frombuffer(string.digits.encode(), np.uint8)
 _BLANKS: Final = np.frombuffer(b" \t\n\r", np.uint8)
-#: an apostrophe may begin a contraction, which some take to the word before it
+#: without the apostrophe, which may begin a contraction that belongs to the word before it
 _SIGNS: Final = np.frombuffer(string.punctuation.replace("'", "").encode(), np.uint8)
 _SPACE: Final = 0x20
 
 
 def cut_table(special_texts: Iterable[bytes]) -> npt.NDArray[np.uint8]:
-    """The cuts of a tokenizer that :data:`WORD_RULES` names, or with one of the :data:`SPLIT_EXPRESSIONS`,
-    uint8[128, 128] of ``WordCut``.
+    """Return the cuts of a tokenizer of :data:`WORD_RULES` or :data:`SPLIT_EXPRESSIONS`.
 
     Args:
-        special_texts: of the tokens that are looked for in a text as they are spelled.
+        special_texts: texts of the special tokens that are matched in a text.
+
+    Returns:
+        uint8[128, 128] of ``WordCut``.
     """
     table = np.full((128, 128), WordCut.NONE, np.uint8)
     table[np.ix_(_LETTERS, np.concatenate([_DIGITS, _BLANKS, _SIGNS]))] = WordCut.HERE
@@ -69,7 +71,7 @@ def cut_table(special_texts: Iterable[bytes]) -> npt.NDArray[np.uint8]:
     before = np.concatenate([_SIGNS, _BLANKS, [ord("'")]])
     table[before, _SPACE] = WordCut.BEFORE_LETTER
     special_texts = list(special_texts)
-    if any(text[:1].isalpha() for text in special_texts):  # the letter may be no word's
+    if any(text[:1].isalpha() for text in special_texts):  # the letter may begin a special token
         table[table == WordCut.BEFORE_LETTER] = WordCut.NONE
     for text in special_texts:
         for a, b in itertools.pairwise(text):

@@ -1,4 +1,4 @@
-"""Drafting layers: what the loop asks, in the order of their price."""
+"""Drafting layers: sources of drafts, which the loop queries in the order of their cost."""
 
 from __future__ import annotations
 
@@ -8,53 +8,57 @@ from typing import Final, Protocol, runtime_checkable
 import numpy as np
 
 from suffixsvc.types import Draft, VerifyCost
-from suffixsvc_driver.config import LayerSpec
-from suffixsvc_driver.events import Feedback
+from suffixsvc_driver.drafts.events import Feedback
+from suffixsvc_driver.settings.driver_config import LayerSpec
 
-__all__ = ["ContinuingLayer", "Layer", "PricedLayer", "drafting_price"]
+__all__ = ["ContinuingLayer", "CostAwareLayer", "Layer", "drafting_cost"]
 
-#: The share of a drafted token's cost by which a layer cuts its own drafts. The driver cuts by the whole cost
-#: and by probabilities that it has corrected by what came of them: where a prompt is copied, tokens of 0.93
-#: are right in 99 of 100 cases. A token that the layer does not offer is not corrected, and teaches nothing.
-#: (At the costs of two cores 0.35 gained 4 % over 1 on recorded calls of agents and on edits; 0.25 and 0.5
-#: gained as much within 0.6 %, and 0.25 lost 1 % where a token costs 0.2.)
-_SHARE_OF_PRICE: Final = 0.35
+#: Fraction of a drafted token's cost by which a layer cuts its own drafts. The driver cuts by the whole cost
+#: and by calibrated probabilities: where a prompt is copied, tokens of raw probability 0.93 are accepted in
+#: 99 of 100 cases. A token that the layer cuts itself is never calibrated.
+#: (At the costs of two cores, 0.35 gained 4 % over 1 on recorded calls of agents and on edits; 0.25 and 0.5
+#: gained as much within 0.6 %, and 0.25 lost 1 % at a cost of 0.2 per token.)
+_COST_FRACTION: Final = 0.35
 
 
 class Layer(Protocol):
-    """A source of drafts for one generation. Whatever it raises counts as an empty draft."""
+    """A source of drafts for one generation. Any error that it raises counts as an empty draft."""
 
     @property
-    def spec(self) -> LayerSpec: ...
+    def spec(self) -> LayerSpec:
+        """Name, kind, limits and costs of the layer."""
 
     def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
-        """A generation starts behind this prompt. ``cost``: the target's curve, padding taken into
-        account; a float under a policy that does not look at the curve."""
-
-    def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:
-        """At most ``budget`` tokens that follow; 0 asks for nothing.
+        """Start a generation after this prompt.
 
         Args:
-            new_token_ids: written since this layer was last told, possibly none. A call that raised
-                counts as told: the layer itself must remember what it could not pass on.
-            verified: what the target really got in the last step; None before the first.
+            cost: the target's cost curve, with padding; a float under a policy that does not use the curve.
+        """
+
+    def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:
+        """Draft at most ``budget`` tokens; with 0, only send the new tokens.
+
+        Args:
+            new_token_ids: tokens emitted since the last call, possibly none. Tokens of a call that raised
+                are not sent again: the layer itself must store what it could not pass on.
+            verified: feedback on the draft that the target verified in the last step; None before the first.
         """
 
     def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
-        """The generation is over; these tokens were not told yet."""
+        """End the generation; these tokens were not sent yet."""
 
 
 @runtime_checkable
-class PricedLayer(Layer, Protocol):
-    """A layer that goes by what the target's steps cost."""
+class CostAwareLayer(Layer, Protocol):
+    """A layer whose drafts depend on the cost of the target's steps."""
 
-    def reprice(self, cost: VerifyCost) -> None:
-        """They cost this from now on, not what :meth:`Layer.begin` said."""
+    def set_cost(self, cost: VerifyCost) -> None:
+        """Replace the cost that was passed to :meth:`Layer.begin`."""
 
 
 @runtime_checkable
 class ContinuingLayer(Layer, Protocol):
-    """A layer that can also go on behind tokens that another one drafted; ``spec.continues`` says so."""
+    """A layer that can also continue another layer's draft, if ``spec.continues`` is set."""
 
     def draft(
         self,
@@ -65,20 +69,20 @@ class ContinuingLayer(Layer, Protocol):
         after: Sequence[int] = (),
         suggested: Sequence[int] = (),
     ) -> Draft:
-        """As :meth:`Layer.draft`.
+        """Draft a continuation; see :meth:`Layer.draft`.
 
         Args:
             after: a chain drafted for this step. The draft follows the text and this chain, and its
-                probabilities hold given that all of the chain is accepted. It does not become part of the
-                text: what the target accepts of it comes back in ``new_token_ids``, as always.
-            suggested: what other layers believe to follow that. The draft is the layer's own, and the same
-                without; it may come sooner where the two agree (``spec.checks``).
+                probabilities are conditional on the acceptance of the whole chain. The chain does not become
+                part of the text: accepted tokens come back in ``new_token_ids``.
+            suggested: tokens that other layers draft after the chain. They do not change the draft, but it
+                may be faster where the two agree (``spec.checks``).
         """
 
 
-def drafting_price(cost: VerifyCost) -> VerifyCost:
-    """The cost by which a layer cuts its own drafts: a share of the target's curve. A float is the policy's
-    own price and stays as it is."""
+def drafting_cost(cost: VerifyCost) -> VerifyCost:
+    """Return the cost by which a layer cuts its own drafts: a fraction of the target's curve. A float is the
+    policy's own cost and stays unchanged."""
     if np.ndim(cost) == 0:
         return float(cost)  # type: ignore[arg-type]  # a number, as it has no dimension
-    return 1.0 + _SHARE_OF_PRICE * (np.asarray(cost, np.float32) - 1.0)
+    return 1.0 + _COST_FRACTION * (np.asarray(cost, np.float32) - 1.0)

@@ -1,4 +1,4 @@
-"""The dearest layer: a small model on a draft worker."""
+"""Draft model layer: a small model on a draft worker, the most expensive layer."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import replace
 from typing import Unpack
 
 from suffixsvc.types import Draft, VerifyCost
-from suffixsvc_driver.events import Feedback
+from suffixsvc_driver.drafts.events import Feedback
 from suffixsvc_driver.layers.worker_layer import WorkerLayer, WorkerOptions
-from suffixsvc_driver.vocabulary import Vocabulary
-from suffixsvc_driver.workers.interface import DraftWorker
+from suffixsvc_driver.workers.client.interface import DraftWorker
+from suffixsvc_models.vocabulary import Vocabulary
 
 __all__ = ["DraftModelLayer"]
 
 
 class DraftModelLayer(WorkerLayer):
-    """Drafts with a small model. Whatever goes wrong with the worker is an empty draft in time. It can go on
-    behind another layer's draft (:class:`~suffixsvc_driver.layers.ContinuingLayer`).
+    """Drafts with a small model. A failure of the worker is an empty draft, in time. It can continue another
+    layer's draft (:class:`~suffixsvc_driver.layers.ContinuingLayer`).
 
     Args:
-        worker: connected to a worker, or to several (a pool); the caller's to close.
+        worker: connection to a worker, or to several (a pool); the caller closes it.
         target: the target's vocabulary.
         options: see :class:`~suffixsvc_driver.layers.worker_layer.WorkerOptions`.
 
     Raises:
         VocabularyMismatchError: the worker's model cannot draft for this target.
-        ServiceUnavailableError: nobody answers.
+        ServiceUnavailableError: no worker replies.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class DraftModelLayer(WorkerLayer):
         self.spec = replace(self.spec, checks=description.checks)
 
     def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
+        """See the protocol."""
         self._session.set_text(prompt_ids)
 
     def draft(
@@ -52,6 +53,7 @@ class DraftModelLayer(WorkerLayer):
         after: Sequence[int] = (),
         suggested: Sequence[int] = (),
     ) -> Draft:
+        """See the protocol."""
         self._session.append(new_token_ids)
         if budget == 0:
             return Draft.empty()
@@ -59,4 +61,5 @@ class DraftModelLayer(WorkerLayer):
         return self._session.draft(budget, seconds, after, suggested)
 
     def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
+        """See the protocol."""
         self._session.append(new_token_ids)

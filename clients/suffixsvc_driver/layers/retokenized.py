@@ -1,4 +1,4 @@
-"""A draft model of another vocabulary: text goes to it, and its drafts come back as text."""
+"""Layer of a draft model with another vocabulary: context and drafts are converted through text."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from typing import Final, Unpack
 
 from suffixsvc.errors import VocabularyMismatchError
 from suffixsvc.types import Draft, DraftSource, VerifyCost
-from suffixsvc_driver.events import Feedback
+from suffixsvc_driver.drafts.events import Feedback
 from suffixsvc_driver.layers.worker_layer import WorkerLayer, WorkerOptions
 from suffixsvc_driver.retokenizing import Retokenizer, TextFit, TextTokenizer, compare_texts
-from suffixsvc_driver.workers.interface import DraftWorker
+from suffixsvc_driver.workers.client.interface import DraftWorker
 
 __all__ = ["RetokenizedLayer"]
 
-#: how many tokens of text the sample's ratio of tokens counts as
+#: weight of the sample's token ratio, in tokens of text
 _PRIOR_TOKENS: Final = 64
 
 
 class RetokenizedLayer(WorkerLayer):
-    """Drafts with a small model that has not the target's vocabulary. Whatever goes wrong is an empty draft.
+    """Drafts with a small model that has another vocabulary than the target. A failure is an empty draft.
 
-    It costs what :class:`~suffixsvc_driver.layers.draft_model.DraftModelLayer` costs, and a few hundred
-    microseconds for the text; what it drafts is verified like any draft. It can go on behind another layer's
+    It costs as much as :class:`~suffixsvc_driver.layers.draft_model.DraftModelLayer`, and a few hundred
+    microseconds for the conversion; its drafts are verified like all others. It can continue another layer's
     draft. Budgets and ``spec`` count the target's tokens.
 
     Args:
-        worker: connected to a worker, or to several (a pool); the caller's to close.
+        worker: connection to a worker, or to several (a pool); the caller closes it.
         target: the target's tokenizer.
-        draft: that of the worker's model.
-        fit: of the same two tokenizers, where it is known: a quarter of a second.
+        draft: the tokenizer of the worker's model.
+        fit: known fit of the two tokenizers, whose comparison takes a quarter of a second.
         options: see :class:`~suffixsvc_driver.layers.worker_layer.WorkerOptions`.
 
     Attributes:
-        fit: what drafting through text loses with these two.
+        fit: loss of drafting through text with these tokenizers.
 
     Raises:
-        VocabularyMismatchError: the worker's model has not this vocabulary, or texts do not survive in one of
-            the two.
-        ServiceUnavailableError: nobody answers.
+        VocabularyMismatchError: the worker's model has another vocabulary than ``draft``, or texts do not
+            round-trip through one of the two.
+        ServiceUnavailableError: no worker replies.
     """
 
     def __init__(
@@ -56,18 +56,19 @@ class RetokenizedLayer(WorkerLayer):
         self.fit = fit or compare_texts(target, draft)
         if not self.fit.works:
             raise VocabularyMismatchError(
-                "texts do not go from one vocabulary to the other and back (rule 'round-trip')",
+                "texts do not round-trip between the vocabularies (rule 'round-trip')",
                 rule="round-trip",
-                expected="every sample text whole, and at least half of the drafted tokens",
+                expected="every sample text unchanged, and at least half of the drafted tokens",
                 got=f"{self.fit.whole:.0%} of the texts, {self.fit.kept_tokens:.0%} of the tokens",
-                remedy="Use another draft model: suffixsvc compat TARGET DRAFT says which.",
+                remedy="Use another draft model; suffixsvc compat TARGET DRAFT compares them.",
             )
         super().__init__(worker, description, name, self.fit.token_ratio, options)
         self.retokenizer = Retokenizer(target, draft)
         self._text: list[int] = []
-        self._told = 0
+        self._sent = 0
 
     def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
+        """See the protocol."""
         self._text = list(prompt_ids)
 
     def draft(
@@ -79,6 +80,7 @@ class RetokenizedLayer(WorkerLayer):
         after: Sequence[int] = (),
         suggested: Sequence[int] = (),
     ) -> Draft:
+        """See the protocol."""
         self._text.extend(new_token_ids)
         if budget == 0:
             return Draft.empty()
@@ -89,20 +91,21 @@ class RetokenizedLayer(WorkerLayer):
             wanted = min(wanted, self.description.context_size - len(ids))
         if not ids or wanted < 1:
             return Draft.empty()
-        seconds = self._seconds_for(wanted + max(0, len(ids) - self._told))
+        seconds = self._seconds_for(wanted + max(0, len(ids) - self._sent))
         self._session.set_text(ids)
-        self._told = len(ids)
+        self._sent = len(ids)
         return self._translated(self._session.draft(wanted, seconds), budget)
 
     def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
+        """See the protocol."""
         self._text.extend(new_token_ids)
 
     def _ratio(self, ids: int, tokens: int) -> float:
-        """Tokens of the draft model for a token of the target, in this text."""
+        """Tokens of the draft model per token of the target, in this text."""
         return (ids + _PRIOR_TOKENS * self.fit.token_ratio) / (tokens + _PRIOR_TOKENS)
 
     def _translated(self, draft: Draft, budget: int) -> Draft:
         if draft.parents.tolist() != list(range(-1, len(draft) - 1)):
-            return Draft.empty()  # a tree: nobody asked for one
+            return Draft.empty()  # a tree, which was not requested
         ids, probs = self.retokenizer.translate(draft.token_ids.tolist(), draft.probs.tolist())
         return Draft.chain(ids[:budget], probs[:budget], DraftSource.DRAFT_MODEL) if ids else Draft.empty()

@@ -1,30 +1,30 @@
-"""The suffix layer: what everyone in the namespace wrote, through any backend session."""
+"""Suffix layer: drafts from the outputs of a namespace, through a backend session."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from suffixsvc.types import BackendSession, Draft, VerifyCost
-from suffixsvc_driver.config import LayerKind, LayerSpec
-from suffixsvc_driver.events import Feedback
-from suffixsvc_driver.layers import drafting_price
+from suffixsvc_driver.drafts.events import Feedback
+from suffixsvc_driver.layers import drafting_cost
+from suffixsvc_driver.settings.driver_config import LayerKind, LayerSpec
 
 __all__ = ["SuffixLayer"]
 
 
 class SuffixLayer:
-    """Asks a session of the embedded engine or of a client: one message a step that appends, gives
-    feedback and drafts. The session is the caller's: it must hold exactly the prompt of the generation
-    when that begins, and it is the caller's to close.
+    """Queries a session of the embedded engine or of a client: one message per step appends tokens, sends
+    feedback and returns a draft. The caller owns the session, which must hold exactly the prompt when the
+    generation begins.
 
-    A client brings a timer of its own; a session that raises instead leaves its tokens pending. They go
-    out again with the next step, at their absolute position, so a retry cannot append twice.
+    A client has its own timeout; if the session raises instead, its tokens stay pending. They are sent again
+    with the next step, at their absolute position, so that a retry cannot append them twice.
 
     Args:
         session: opened with the prompt's tokens.
-        seconds_per_ask: a first guess of what a step costs; measured afterwards.
-        tree: ask for trees; worth it where the target takes them (``max_branches`` above 1). Of a tree that
-            it cannot take the most probable path is used.
+        seconds_per_query: initial estimate of the time of a query; measured afterwards.
+        tree: request trees, which is useful if the target accepts them (``max_branches`` above 1); otherwise
+            the most probable path of a tree is used.
     """
 
     def __init__(
@@ -32,28 +32,31 @@ class SuffixLayer:
         session: BackendSession,
         name: str = "suffix",
         *,
-        seconds_per_ask: float = 0.0,
+        seconds_per_query: float = 0.0,
         max_draft_tokens: int = 64,
         tree: bool = False,
     ) -> None:
         self._tree = tree
         self.spec = LayerSpec(
-            name, LayerKind.SUFFIX, seconds_per_ask=seconds_per_ask, max_draft_tokens=max_draft_tokens
+            name, LayerKind.SUFFIX, seconds_per_query=seconds_per_query, max_draft_tokens=max_draft_tokens
         )
         self.session = session
         self._cost: VerifyCost | None = None
-        self._told = 0
+        self._sent = 0
         self._pending: list[int] = []
 
     def begin(self, prompt_ids: Sequence[int], cost: VerifyCost) -> None:
-        self.reprice(cost)
-        self._told = len(prompt_ids)
+        """See the protocol."""
+        self.set_cost(cost)
+        self._sent = len(prompt_ids)
         self._pending = []
 
-    def reprice(self, cost: VerifyCost) -> None:
-        self._cost = drafting_price(cost)
+    def set_cost(self, cost: VerifyCost) -> None:
+        """See the protocol."""
+        self._cost = drafting_cost(cost)
 
     def draft(self, new_token_ids: Sequence[int], budget: int, verified: Feedback | None) -> Draft:
+        """See the protocol."""
         if self._cost is None:
             return Draft.empty()
         self._pending.extend(new_token_ids)
@@ -62,13 +65,14 @@ class SuffixLayer:
             max_draft_tokens=budget,
             verify_cost=self._cost,
             tree=self._tree,
-            at=self._told,
+            at=self._sent,
             verified=verified,
         )
-        self._told += len(self._pending)
+        self._sent += len(self._pending)
         self._pending = []
         return draft
 
     def end(self, new_token_ids: Sequence[int], verified: Feedback | None) -> None:
+        """See the protocol."""
         if new_token_ids or self._pending:
             self.draft(new_token_ids, 0, verified)

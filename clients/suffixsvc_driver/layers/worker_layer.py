@@ -1,53 +1,51 @@
-"""What layers have in common that draft with a model on a worker: a session, and how long they wait."""
+"""Base class of layers that draft with a model on a worker: its session and its timeout."""
 
 from __future__ import annotations
 
 from typing import Final, TypedDict
 
-from suffixsvc_driver.config import LayerKind, LayerSpec
-from suffixsvc_driver.curve import CostCurve
-from suffixsvc_driver.workers.interface import DraftingSession, DraftWorker, WorkerDescription
+from suffixsvc_driver.cost.curve import CostCurve
+from suffixsvc_driver.settings.driver_config import LayerKind, LayerSpec
+from suffixsvc_driver.workers.client.interface import DraftSession, DraftWorker, WorkerDescription
 
-__all__ = ["WorkerLayer", "WorkerOptions", "least_probability"]
+__all__ = ["WorkerLayer", "WorkerOptions", "break_even_probability"]
 
-#: an answer may take this many times what the drafted tokens should, and this much beyond
-_PATIENCE: Final = 3.0
+#: timeout of a reply: this multiple of the expected time of its tokens, and this much more
+_TIMEOUT_FACTOR: Final = 3.0
 _GRACE_SECONDS: Final = 0.05
-#: no worker is waited for any longer, however slow it says it is
-_LONGEST_SECONDS: Final = 10.0
-#: where nothing is known of prices; and what no price makes better: below the one drafts are noise, above the
-#: other good ones are cut off
-_USUAL: Final = 0.4
-_BOUNDS: Final = (0.05, 0.4)
+#: limit of the timeout, however slow a worker is
+_MAX_TIMEOUT_SECONDS: Final = 10.0
+#: default of ``p_min`` without a cost curve
+_DEFAULT_P_MIN: Final = 0.4
+#: range of ``p_min``: below it drafts are noise, above it good drafts are cut off
+_P_MIN_RANGE: Final = (0.05, 0.4)
 
 
-def least_probability(curve: CostCurve, seconds_per_token: float) -> float:
-    """The probability below which a drafted token is not worth what it costs.
+def break_even_probability(curve: CostCurve, seconds_per_token: float) -> float:
+    """Return the probability at which the expected gain of a drafted token equals its cost.
 
     Args:
-        curve: of the target: verifying a token is taken to cost what it does at the best width.
-        seconds_per_token: of the draft model, for one of the target's tokens.
+        curve: cost curve of the target; verification is assumed to cost as at the best width.
+        seconds_per_token: time of the draft model per token of the target.
     """
     verify = min((cost - 1.0) / width for width, cost in enumerate(curve.costs[2:], start=1))
     draft = seconds_per_token / curve.seconds_per_step if curve.seconds_per_step > 0 else 0.0
-    low, high = _BOUNDS
+    low, high = _P_MIN_RANGE
     return min(high, max(low, verify + draft))
 
 
 class WorkerOptions(TypedDict, total=False):
-    """What every layer on a worker can be told. Tokens are the worker's.
+    """Options of every layer on a worker. Tokens are the worker's.
 
     Attributes:
-        p_min: the worker stops before a token less likely than this; None, as by default: what tokens cost
-            decides.
-        curve: what the target's steps cost, for that; without it 0.4 is taken.
-        top_k: how many of the most probable tokens it looks at; 10.
-        max_draft_tokens: of the target; 16.
-        wait_seconds: how long a question may wait for its start where other drivers keep the worker busy; 0,
-            as by default: what the worker finds right, which is two of its tokens. A driver whose target
-            takes long over a step does well to say more: about such a step.
-        timeout_seconds: how long to wait for a draft; None, as by default: what the worker's own speed
-            suggests, three times over.
+        p_min: drafts end before a token less likely than this; None (default) = by the cost of tokens.
+        curve: cost curve of the target, for that; without it 0.4 is used.
+        top_k: probabilities are normalised over this many most probable tokens; default 10.
+        max_draft_tokens: limit of a draft, in tokens of the target; default 16.
+        wait_seconds: how long a query may wait for its start while other drivers use the worker; 0 (default)
+            = the worker's own limit, the time of two of its tokens. Use about the time of a target step if
+            that is longer.
+        timeout_seconds: how long to wait for a draft; None (default) = three times the expected time.
     """
 
     p_min: float | None
@@ -59,12 +57,12 @@ class WorkerOptions(TypedDict, total=False):
 
 
 class WorkerLayer:
-    """A session on a worker.
+    """A layer with a session on a worker.
 
     Args:
-        worker: connected to a worker, or to several (a pool); the caller's to close.
-        description: of the worker's model, which can draft for the target.
-        token_ratio: tokens of the worker's model for one of the target.
+        worker: connection to a worker, or to several (a pool); the caller closes it.
+        description: description of the worker, whose model can draft for the target.
+        token_ratio: tokens of the worker's model per token of the target.
         options: see :class:`WorkerOptions`.
     """
 
@@ -88,23 +86,24 @@ class WorkerLayer:
         p_min, curve = options.get("p_min"), options.get("curve")
         if p_min is None:
             seconds = self.spec.seconds_per_token
-            p_min = _USUAL if curve is None else least_probability(curve, seconds)
+            p_min = _DEFAULT_P_MIN if curve is None else break_even_probability(curve, seconds)
         self._session = worker.open_session(
             p_min=p_min, top_k=options.get("top_k", 10), wait_seconds=options.get("wait_seconds", 0.0)
         )
         self._timeout = options.get("timeout_seconds")
 
     @property
-    def session(self) -> DraftingSession:
-        """The context on the worker, for its counters."""
+    def session(self) -> DraftSession:
+        """The session on the worker, for its counters."""
         return self._session
 
     def close(self) -> None:
-        """Free the worker's KV."""
+        """Close the session, which frees the worker's KV."""
         self._session.close()
 
     def _seconds_for(self, tokens: int) -> float:
-        """How long to wait while the worker reads and writes so many tokens of its own."""
+        """Timeout of a reply for which the worker computes ``tokens`` tokens."""
         if self._timeout is not None:
             return self._timeout
-        return min(_LONGEST_SECONDS, _GRACE_SECONDS + _PATIENCE * tokens * self._session.seconds_per_token)
+        expected = tokens * self._session.seconds_per_token
+        return min(_MAX_TIMEOUT_SECONDS, _GRACE_SECONDS + _TIMEOUT_FACTOR * expected)

@@ -1,11 +1,11 @@
-"""Drafting with a model of another vocabulary: through text.
+"""Conversion between vocabularies through text, for draft models of another vocabulary.
 
-tokenizer    what is asked of a tokenizer, and texts cut with it
-following    the ids of another vocabulary for a text that grows and is cut back, token by token
-translating  both ways: the target's text for the draft model, its drafts for the target
-sample       what a pair of vocabularies loses on the way, on a few texts
+tokenizer    interface of a tokenizer, and splitting of texts into tokens
+following    incremental tokenization, in another vocabulary, of a text that grows and is cut back
+translating  both directions: the target's text for the draft model, its drafts for the target
+sample       measured loss of a pair of vocabularies on a few texts
 
-No llama.cpp in here: ``targets.llama_tokenizer`` is the tokenizer of a GGUF.
+This package does not use llama.cpp: ``targets.llama.tokenizer`` is the tokenizer of a GGUF.
 """
 
 from suffixsvc_driver.retokenizing.sample import TextFit, compare_texts

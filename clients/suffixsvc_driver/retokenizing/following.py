@@ -1,13 +1,13 @@
-"""The ids of another vocabulary for a text that grows, and is cut back, token by token.
+"""Incremental tokenization, in another vocabulary, of a text that grows and is cut back token by token.
 
     source ids      S0  S1 S2   S3 M S4   S5          M: a marker, which ends a run of text
     text            ----------------|-----------      bytes, whole characters only
     ids             D0   D1  D2  D3 M D4 D5 D6
 
-Most steps change the last few ids only. The text is cut again from a place some way back at which both
-vocabularies end a token, behind a word if there is one: no tokenizer that cuts texts into words looks further
-back than that. What comes out must begin with the ids that stood there before, or it is cut from further
-back, in the end from where its run begins.
+Most steps change the last few ids only. The text is tokenized again from an earlier position at which both
+vocabularies end a token, preferably the end of a word: tokenizers that split texts into words do not depend
+on earlier text. The new ids must begin with the former ids there; otherwise the text is tokenized from
+further back, at last from the start of its run.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from suffixsvc_driver.chain import common_prefix
-from suffixsvc_driver.retokenizing.tokenizer import Cutter, TextTokenizer, puts_blank_in_front
+from suffixsvc_driver.drafts.chain import common_prefix
+from suffixsvc_driver.retokenizing.tokenizer import Cutter, TextTokenizer, adds_leading_blank
 
 __all__ = ["TextFollower"]
 
-#: bytes behind the place where the text is cut again, and by how much more each time that is not enough
+#: bytes that are tokenized again, and the factor of each further attempt
 _REACH: Final = 64
-_FURTHER: Final = 4
-#: ids that must come out as before
+_REACH_FACTOR: Final = 4
+#: former ids that must be reproduced
 _AGREEING: Final = 6
-#: no word is longer, in source tokens
+#: largest length of a word, in source tokens
 _WORD_TOKENS: Final = 12
-#: how far back the end of a word is looked for, in ids
-_WORDS_BACK: Final = 128
+#: ids that are searched backwards for the end of a word
+_MAX_SEARCHED: Final = 128
 
 
 @dataclass(slots=True)
 class _Run:
-    """Text between markers.
+    """Text between two markers.
 
     Attributes:
-        tokens: source ids in front of it.
-        start: where in the text it begins.
-        kept: ids in front of it, without those of the marker.
-        ids: with them.
+        tokens: number of source ids before it.
+        start: its byte offset in the text.
+        kept: number of ids before it, without those of the marker.
+        ids: number of ids before it, with those of the marker.
     """
 
     tokens: int
@@ -54,21 +54,21 @@ class _Run:
 @dataclass(slots=True)
 class _State:
     tokens: list[int] = field(default_factory=list)
-    bounds: list[int] = field(default_factory=list)  # how long the text is with each source token
-    whole: list[bool] = field(default_factory=list)  # whether that token ends no character in two
+    bounds: list[int] = field(default_factory=list)  # length of the text after each source token
+    whole: list[bool] = field(default_factory=list)  # whether that token ends at a character boundary
     text: bytearray = field(default_factory=bytearray)
     ids: list[int] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)  # where in the text each id ends
+    ends: list[int] = field(default_factory=list)  # byte offset in the text at which each id ends
     runs: list[_Run] = field(default_factory=list)
 
 
 class TextFollower:
-    """Not thread-safe.
+    """Tokenizes a text of source tokens in another vocabulary, incrementally. Not thread-safe.
 
     Args:
-        source: whose tokens the text is written in.
-        dest: whose ids are wanted.
-        cutter: of ``dest``.
+        source: tokenizer of the text's tokens.
+        dest: tokenizer of the wanted ids.
+        cutter: splits texts with ``dest``.
     """
 
     def __init__(self, source: TextTokenizer, dest: TextTokenizer, cutter: Cutter) -> None:
@@ -76,7 +76,7 @@ class TextFollower:
         self._texts = vocabulary.texts
         self._markers = source.markers
         self._bos, self._adds_bos = vocabulary.bos_id, vocabulary.add_bos
-        self._blank = puts_blank_in_front(source)
+        self._blank = adds_leading_blank(source)
         self._cutter = cutter
         self._dest_markers = {text: token for token, text in dest.markers.items()}
         self._first = [dest.vocabulary.bos_id] if dest.vocabulary.add_bos else []
@@ -85,25 +85,25 @@ class TextFollower:
 
     @property
     def ids(self) -> list[int]:
-        """Of the text, in the other vocabulary. Not to be changed."""
+        """Ids of the text in the other vocabulary; the caller must not change the list."""
         return self._state.ids
 
     @property
     def pending(self) -> bytes:
-        """Bytes at the end that are no whole character yet: ``ids`` do not stand for them."""
+        """Bytes at the end that are not a whole character yet; ``ids`` do not include them."""
         return self._decoder.getstate()[0]
 
     @property
     def begins(self) -> bool:
-        """Nothing stands behind the last marker."""
+        """Whether the text ends with a marker, or is empty."""
         return len(self._state.tokens) == self._state.runs[-1].tokens
 
     def follow(self, token_ids: Sequence[int]) -> None:
-        """The text is this one now.
+        """Set the text. After an error the text is empty.
 
         Raises:
-            VocabularyMismatchError: the other tokenizer does not keep it. IndexError: ids outside the
-                vocabulary. Either way there is no text then.
+            VocabularyMismatchError: the text does not round-trip through the other tokenizer.
+            IndexError: ids outside the vocabulary.
         """
         try:
             self._cut_back(common_prefix(self._state.tokens, token_ids))
@@ -115,11 +115,11 @@ class TextFollower:
             raise
 
     def last(self, *, word: bool) -> tuple[list[int], str, bool]:
-        """The last source tokens since the last marker, their text without :attr:`pending`, and whether these
-        are all.
+        """Return the last source tokens after the last marker, their text without :attr:`pending`, and
+        whether these are all tokens after the marker.
 
         Args:
-            word: from where a word began; otherwise one token, or as many as its first character has.
+            word: return the tokens of the last word; otherwise one token, or those of its first character.
         """
         state, run = self._state, self._state.runs[-1]
         last = len(state.tokens)
@@ -132,7 +132,7 @@ class TextFollower:
         return state.tokens[at:], state.text[start:].decode(), at == run.tokens
 
     def _word_begins(self, at: int, first: int) -> int:
-        """The last source token from ``first`` to ``at`` behind a word; ``first`` where there is none."""
+        """The last source token from ``first`` to ``at`` that follows a word; ``first`` if there is none."""
         state = self._state
         while at > first and not (state.whole[at - 1] and self._word_ends_at(state.bounds[at - 1])):
             at -= 1
@@ -143,8 +143,7 @@ class TextFollower:
         self._decoder.reset()
 
     def _open(self, token: int) -> None:
-        """The other vocabulary's own beginning, unless the source's tokenizer writes one and this text is
-        without it."""
+        """Add the other vocabulary's BOS, unless the source's tokenizer adds one and this text lacks it."""
         if token == self._bos or not self._adds_bos:
             state = self._state
             state.ids += self._first
@@ -158,11 +157,11 @@ class TextFollower:
         if token in self._markers:
             self._add_marker(token)
             return
-        written = self._texts[token]
+        piece = self._texts[token]
         if self._blank and self.begins:
-            written = written.removeprefix(b" ")
+            piece = piece.removeprefix(b" ")
         state.tokens.append(token)
-        state.text += self._decoder.decode(written).encode()
+        state.text += self._decoder.decode(piece).encode()
         state.bounds.append(len(state.text))
         state.whole.append(not self.pending)
 
@@ -175,7 +174,7 @@ class TextFollower:
         if spelling in self._dest_markers:
             same = self._dest_markers[spelling]
             state.ids += [] if begins and state.ids == [same] else [same]
-        elif not begins:  # a text's beginning cannot be spelled
+        elif not begins:  # BOS has no spelling
             state.ids += [each for each, _ in self._cutter.cut(spelling.decode("utf-8", "replace"), True)]
         state.tokens.append(token)
         state.bounds.append(len(state.text))
@@ -184,7 +183,7 @@ class TextFollower:
         state.runs.append(_Run(len(state.tokens), len(state.text), kept, len(state.ids)))
 
     def _cut_back(self, keep: int) -> None:
-        """Forget the source tokens behind ``keep``, and as many more as the last whole character wants."""
+        """Remove the source tokens after ``keep``, and earlier ones up to a character boundary."""
         state = self._state
         if keep == len(state.tokens):
             return
@@ -198,7 +197,7 @@ class TextFollower:
         del state.tokens[keep:], state.bounds[keep:], state.whole[keep:]
         self._decoder.reset()
         del state.text[state.bounds[-1] :]
-        # what stands at the new end was cut with other text behind it
+        # the ids at the new end were computed with other text after them
         count, _ = self._restart(len(state.text) - _REACH)
         self._drop_ids(count)
 
@@ -216,7 +215,7 @@ class TextFollower:
             pieces = self._cutter.cut(state.text[at:].decode(), at == run.start)
             if count == run.ids or self._agree(pieces, count):
                 break
-            reach *= _FURTHER
+            reach *= _REACH_FACTOR
         self._drop_ids(count)
         for each, size in pieces:
             at += size
@@ -228,12 +227,12 @@ class TextFollower:
         return len(before) == _AGREEING and [each for each, _ in pieces[:_AGREEING]] == before
 
     def _restart(self, limit: int) -> tuple[int, int]:
-        """A place up to ``limit`` at which an id and a source token end: ids in front of it, and where it is.
-        The last one behind a word, or the last one at all where words are not to be seen."""
+        """The last position up to ``limit`` at which an id and a source token end, after a word if possible:
+        the number of ids before it, and its byte offset."""
         state, run = self._state, self._state.runs[-1]
         last = bisect_right(state.ends, limit, run.ids)
         any_place = None
-        for count in range(last, max(run.ids, last - _WORDS_BACK), -1):
+        for count in range(last, max(run.ids, last - _MAX_SEARCHED), -1):
             at = state.ends[count - 1]
             if self._source_ends_at(at):
                 if self._word_ends_at(at):
@@ -242,9 +241,10 @@ class TextFollower:
         return any_place or (run.ids, run.start)
 
     def _word_ends_at(self, at: int) -> bool:
-        """A letter or digit, then a blank or a sign; an apostrophe may belong to the word before it."""
-        before, behind = self._state.text[at - 1 : at], self._state.text[at : at + 1]
-        return before.isalnum() and behind.isascii() and not behind.isalnum() and behind != b"'"
+        """Whether a word ends at ``at``: a letter or digit, then a blank or punctuation. An apostrophe may
+        belong to the word before it."""
+        before, after = self._state.text[at - 1 : at], self._state.text[at : at + 1]
+        return before.isalnum() and after.isascii() and not after.isalnum() and after != b"'"
 
     def _source_ends_at(self, at: int) -> bool:
         state = self._state

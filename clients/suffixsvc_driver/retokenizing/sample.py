@@ -1,8 +1,8 @@
-"""What drafting through text loses with a pair of vocabularies, on a few texts.
+"""Measured loss of drafting through text with a pair of vocabularies, on a few texts.
 
-A draft model that always drafts right is imagined: behind every token of every text it drafts how the text
-goes on, in its own tokens. What the target would have written of that and does not find in the translated
-draft is what text costs.
+The measurement simulates a perfect draft model: after every token of every text it drafts the continuation,
+in its own tokens. The loss is the part of it that the target would emit but does not find in the translated
+draft.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from suffixsvc_driver.retokenizing.translating import Retokenizer
 
 __all__ = ["SAMPLE_TEXTS", "TextFit", "compare_texts"]
 
-#: drafted each time, in tokens of the draft model
+#: length of each draft, in tokens of the draft model
 _DRAFTED: Final = 8
-#: drafting through text is of use from this share of tokens kept on
+#: fraction of kept tokens from which drafting through text is useful
 _ENOUGH: Final = 0.5
 
 SAMPLE_TEXTS: Final = (
@@ -43,15 +43,15 @@ SAMPLE_TEXTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TextFit:
-    """What came of it.
+    """Result of the measurement.
 
     Attributes:
-        texts: in the sample.
-        whole: share of them that both tokenizers keep as they are.
-        kept_texts: share of them of which every draft came over with the target's token boundaries.
-        kept_tokens: share of the drafted target tokens that did.
-        nothing: share of the places from which nothing can be drafted.
-        token_ratio: tokens of the draft model for a token of the target.
+        texts: number of texts in the sample.
+        whole: fraction of texts that round-trip through both tokenizers.
+        kept_texts: fraction of texts whose drafts were all translated with the target's token boundaries.
+        kept_tokens: fraction of the drafted target tokens that were.
+        nothing: fraction of positions at which no draft is possible.
+        token_ratio: tokens of the draft model per token of the target.
     """
 
     texts: int
@@ -63,14 +63,14 @@ class TextFit:
 
     @property
     def works(self) -> bool:
-        """Whether drafting through text is of any use here."""
+        """Whether drafting through text is useful for this pair."""
         return self.whole == 1.0 and self.kept_tokens >= _ENOUGH
 
 
 def compare_texts(
     target: TextTokenizer, draft: TextTokenizer, texts: Sequence[str] = SAMPLE_TEXTS
 ) -> TextFit:
-    """Try a pair of vocabularies; a tenth of a second."""
+    """Measure a pair of vocabularies; takes a tenth of a second."""
     counts = _Counts()
     retokenizer = Retokenizer(target, draft)
     for text in texts:
@@ -135,7 +135,7 @@ def _try_text(text: str, target: Cutter, draft: Cutter, retokenizer: Retokenizer
 
 
 def _ends(pieces: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """Where each piece ends -> how many there are up to it."""
+    """Offset at which each piece ends -> number of pieces up to it."""
     at, ends = 0, {}
     for count, (_, size) in enumerate(pieces, 1):
         at += size

@@ -1,4 +1,4 @@
-"""What retokenising asks of a tokenizer, and texts cut with it."""
+"""Interface of a tokenizer for conversion between vocabularies, and splitting of texts into tokens."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from suffixsvc.errors import VocabularyMismatchError
-from suffixsvc_driver.vocabulary import Vocabulary
+from suffixsvc_models.vocabulary import Vocabulary
 
-__all__ = ["Cutter", "TextTokenizer", "puts_blank_in_front"]
+__all__ = ["Cutter", "TextTokenizer", "adds_leading_blank"]
 
 
 class TextTokenizer(Protocol):
-    """Texts to token ids. Not asked from several threads at once."""
+    """A tokenizer. Used by one thread at a time."""
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """With the texts of all ids: what stands in ``texts[id]`` is what the id writes."""
+        """The vocabulary, with the texts of all ids."""
 
     @property
     def markers(self) -> Mapping[int, bytes]:
-        """Control tokens (of chat templates, say) and how they are spelled."""
+        """Control tokens (of chat templates, say) and their spellings."""
 
     @property
     def ends(self) -> Sequence[int]:
         """Ids that end a generation, the usual one first."""
 
     def encode(self, text: str, begins: bool) -> list[int]:
-        """Token ids of a text, without any in front or behind; markers that it spells out are plain text.
+        """Return the token ids of a text, without BOS or EOS; markers that it spells out are plain text.
 
         Args:
-            begins: nothing stands in front of it, or a marker; some tokenizers write a blank there, which
-                the ids then stand for as well. Otherwise the text goes on, and the ids stand for it alone.
+            begins: the text is at the start or follows a marker, where some tokenizers add a blank, which is
+                then part of the ids. Otherwise it continues a text, and nothing is added.
         """
 
 
 class Cutter:
-    """Cuts texts with a tokenizer.
+    """Splits texts into tokens.
 
     Args:
-        tokenizer: to cut with.
-        spelled: markers of it that are read as such where a text spells them out: those that the vocabulary
-            the text comes from has not, and cannot say otherwise.
-        leaves_out: characters that no token stands for are left out; their bytes count as the token's in
-            front of them. (Small vocabularies lack some control characters.) Otherwise they are an error.
+        tokenizer: tokenizer of the ids.
+        spelled: markers that are recognised where a text spells them out: those that the source vocabulary
+            lacks and cannot express otherwise.
+        leaves_out: omit characters that no token represents; their bytes count for the token before them.
+            (Small vocabularies lack some control characters.) Otherwise they are an error.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class Cutter:
         self._unknown: dict[str, bool] = {}
 
     def cut(self, text: str, begins: bool) -> list[tuple[int, int]]:
-        """Ids, and how many bytes of the text each stands for.
+        """Return the ids, and the number of bytes of the text that each represents.
 
         Args:
-            begins: as :meth:`TextTokenizer.encode` has it.
+            begins: see :meth:`TextTokenizer.encode`.
 
         Raises:
-            VocabularyMismatchError: the tokenizer does not keep this text as it is.
+            VocabularyMismatchError: the text does not round-trip through the tokenizer.
         """
         if self._marker is None:
             return self._plain(text, begins)
@@ -85,7 +85,7 @@ class Cutter:
             pieces = self._without_unknown(text, begins)
         if pieces is None:
             raise VocabularyMismatchError(
-                "a tokenizer does not keep a text as it is (rule 'round-trip')",
+                "a text does not round-trip through a tokenizer (rule 'round-trip')",
                 rule="round-trip",
                 expected=repr(text[:40]),
                 got=repr(b"".join(self._texts[each] for each in self._tokenizer.encode(text, begins))[:40]),
@@ -94,7 +94,7 @@ class Cutter:
         return pieces
 
     def _kept(self, text: str, begins: bool) -> list[tuple[int, int]] | None:
-        """None where the ids do not stand for the text."""
+        """The pieces of a text; None if it does not round-trip."""
         if not text:
             return []
         ids = self._tokenizer.encode(text, begins)
@@ -140,14 +140,14 @@ def _grow(pieces: list[tuple[int, int]], index: int, size: int) -> None:
     pieces[index] = (token, before + size)
 
 
-def puts_blank_in_front(tokenizer: TextTokenizer) -> bool:
-    """Whether it writes a blank in front of a text that begins."""
+def adds_leading_blank(tokenizer: TextTokenizer) -> bool:
+    """Return whether the tokenizer adds a blank at the start of a text."""
     ids = tokenizer.encode("a", True)
     return bool(ids) and tokenizer.vocabulary.texts[ids[0]].startswith(b" ")
 
 
 def _is_text(spelling: bytes) -> bool:
-    """Whether a marker can be spelled out in a text at all."""
+    """Whether the spelling of a marker is valid text."""
     try:
         return bool(spelling.decode())
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Both ways between a target's vocabulary and a draft model's."""
+"""Translation between a target's vocabulary and a draft model's, in both directions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from suffixsvc.errors import VocabularyMismatchError
 from suffixsvc_driver.retokenizing.following import TextFollower
-from suffixsvc_driver.retokenizing.tokenizer import Cutter, TextTokenizer, puts_blank_in_front
+from suffixsvc_driver.retokenizing.tokenizer import Cutter, TextTokenizer, adds_leading_blank
 
 __all__ = ["Retokenizer"]
 
@@ -16,19 +16,19 @@ _WORD: Final = "a"
 
 
 class Retokenizer:
-    """What a target writes, for a draft model of another vocabulary, and what that drafts, for the target.
+    """Translates a target's text for a draft model of another vocabulary, and its drafts for the target.
 
-    The text goes over as text. So do drafts: they are cut by the target's tokenizer together with the word
-    that the text ends with, or with its last token, and where both come out otherwise than the target wrote
-    them (they would merge with what was drafted), nothing can be drafted. Markers that both vocabularies have
-    go over as they are, others as their spelling; what ends a generation here ends it there. Not thread-safe.
+    Drafts are tokenized by the target's tokenizer together with the last word of the text, or with its last
+    token; if that changes the target's tokens (they would merge with the draft), no draft is possible.
+    Markers that both vocabularies have are translated to each other, others to their spelling; end tokens to
+    end tokens. Not thread-safe.
 
     Args:
         target, draft: their tokenizers.
 
     Attributes:
-        merged: drafts lost because their beginning would have merged with the last written token, or because
-            the target has no tokens for them.
+        merged: number of drafts that were lost because their beginning would have merged with the last token
+            of the text, or because the target has no tokens for them.
     """
 
     def __init__(self, target: TextTokenizer, draft: TextTokenizer) -> None:
@@ -39,35 +39,36 @@ class Retokenizer:
         self._target_ends = target.ends
         self._texts = draft.vocabulary.texts
         self._markers, self._ends = draft.markers, frozenset(draft.ends)
-        self._blank = puts_blank_in_front(draft)
+        self._blank = adds_leading_blank(draft)
         self.merged = 0
 
     def follow(self, token_ids: Sequence[int]) -> list[int]:
-        """The text is this one now, in the target's tokens.
+        """Set the text, in the target's tokens.
 
         Returns:
-            The draft model's ids of it; not to be changed. A character that is not whole yet is left out: a
-            draft has to begin with what there is of it.
+            Its ids in the draft model's vocabulary; the caller must not change the list. An incomplete
+            character at the end is omitted: a draft has to begin with its first bytes.
 
         Raises:
-            VocabularyMismatchError: a tokenizer does not keep the text.
+            VocabularyMismatchError: the text does not round-trip through a tokenizer.
             IndexError: ids outside the vocabulary.
         """
         self._follower.follow(token_ids)
         return self._follower.ids
 
     def translate(self, draft_ids: Sequence[int], probs: Sequence[float]) -> tuple[list[int], list[float]]:
-        """What the draft model drafted behind the text, in the target's tokens.
+        """Translate a draft that follows the text to the target's tokens.
 
         Args:
-            probs: of each drafted token, given the one before it.
+            draft_ids: drafted tokens.
+            probs: conditional probability of each drafted token.
 
         Returns:
-            Target tokens, and the probability of each: those of the drafted tokens whose first byte lies in
-            it, multiplied, so that the product is kept. They end in front of an id that means nothing and of
-            bytes that are no character.
+            Target tokens, and the probability of each: the product of those of the drafted tokens whose first
+            byte lies in it, so that the total is preserved. They end before an unused id and before bytes
+            that are not a character.
         """
-        answer = _Answer()
+        result = _Translation()
         run = _Run(self._follower.pending, bare=self._follower.begins)
         for token, prob in zip(draft_ids, probs, strict=False):
             if not 0 <= token < len(self._texts) or not self._texts[token]:
@@ -75,21 +76,21 @@ class Retokenizer:
             same = self._target_markers.get(self._markers.get(token, b""))
             if token in self._ends:
                 end = same if same is not None else next(iter(self._target_ends), None)
-                if self._put(run, answer) and end is not None:
-                    answer.add(end, prob)
-                return answer.ids, answer.probs
+                if self._put(run, result) and end is not None:
+                    result.add(end, prob)
+                return result.ids, result.probs
             if same is None:
                 run.add(self._texts[token], prob, without_blank=self._blank)
                 continue
-            if not self._put(run, answer):
-                return answer.ids, answer.probs
-            answer.add(same, prob)
+            if not self._put(run, result):
+                return result.ids, result.probs
+            result.add(same, prob)
             run = _Run(b"", bare=True, first=False)
-        self._put(run, answer)
-        return answer.ids, answer.probs
+        self._put(run, result)
+        return result.ids, result.probs
 
-    def _put(self, run: _Run, answer: _Answer) -> bool:
-        """Add a run in the target's tokens. Whether all of it could be added."""
+    def _put(self, run: _Run, result: _Translation) -> bool:
+        """Add a run in the target's tokens; return whether all of it was added."""
         known = len(run.known)
         if not run.written.startswith(run.known):
             return False
@@ -103,41 +104,38 @@ class Retokenizer:
             start, prob = next(starts)
             for token, size in pieces:
                 at += size
-                charged = 1.0
+                product = 1.0
                 while start < at:
-                    charged *= prob
+                    product *= prob
                     start, prob = next(starts, (len(run.written), 1.0))
-                answer.add(token, charged)
+                result.add(token, product)
         return len(text) == len(run.written)
 
     def _cut(self, text: str, run: _Run) -> list[tuple[int, int]] | None:
-        """A run in the target's tokens, with their sizes; None where the text in front of it would change, or
-        the target cannot say it."""
+        """A run in the target's tokens, with their sizes; None if the tokens before it would change, or the
+        target has no tokens for it."""
         try:
-            return self._cut_as_it_stands(text, run)
+            if not run.first:
+                return self._cut_after([], "", text, True, run)
+            for word in (True, False):
+                tokens, before, begins = self._follower.last(word=word)
+                pieces = self._cut_after(tokens, before, text, begins, run)
+                if pieces is not None:
+                    return pieces
         except VocabularyMismatchError:
-            return None
-
-    def _cut_as_it_stands(self, text: str, run: _Run) -> list[tuple[int, int]] | None:
-        if not run.first:
-            return self._cut_behind([], "", text, True, run)
-        for word in (True, False):
-            tokens, before, begins = self._follower.last(word=word)
-            pieces = self._cut_behind(tokens, before, text, begins, run)
-            if pieces is not None:
-                return pieces
+            pass
         return None
 
-    def _cut_behind(
+    def _cut_after(
         self, tokens: list[int], before: str, text: str, begins: bool, run: _Run
     ) -> list[tuple[int, int]] | None:
-        """``text`` behind ``before``, which must come out as ``tokens``."""
+        """Tokenize ``text`` after ``before``, which must result in ``tokens``."""
         whole = before + text
         found = [self._cutter.cut(whole, begins)]
         size = len(whole.encode())
         blanks = text[len(text.rstrip()) :]
         if blanks:
-            # how they are cut depends on what follows them, which the draft model knew when it cut them
+            # their tokens depend on the text that follows, which the draft model has accounted for
             found.append(_up_to(size, self._cutter.cut(whole + _WORD, begins)))
         found = [pieces for pieces in found if [token for token, _ in pieces[: len(tokens)]] == tokens]
         if len(found) > 1:
@@ -148,7 +146,7 @@ class Retokenizer:
 
 
 def _up_to(size: int, pieces: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The pieces of the first so many bytes; nothing where none ends there."""
+    """The pieces of the first ``size`` bytes; none if no piece ends there."""
     for count, end in enumerate(itertools.accumulate(each for _, each in pieces), 1):
         if end >= size:
             return pieces[:count] if end == size else []
@@ -159,14 +157,15 @@ def _ends(pieces: list[tuple[int, int]]) -> set[int]:
     return set(itertools.accumulate(size for _, size in pieces))
 
 
-class _Answer:
-    """Target tokens so far."""
+class _Translation:
+    """Target tokens of a draft, and their probabilities."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
         self.probs: list[float] = []
 
     def add(self, token: int, prob: float) -> None:
+        """Append a token."""
         self.ids.append(token)
         self.probs.append(prob)
 
@@ -175,10 +174,10 @@ class _Run:
     """Drafted text up to a marker.
 
     Attributes:
-        known: what it has to begin with: bytes that the target has written already.
+        known: bytes that it has to begin with, which the target has emitted already.
         written: its bytes.
-        starts: where in them each drafted token begins, and its probability.
-        first: it goes on behind the text.
+        starts: offset and probability of each drafted token.
+        first: it continues the text.
     """
 
     def __init__(self, known: bytes, *, bare: bool, first: bool = True) -> None:
@@ -188,7 +187,7 @@ class _Run:
         self._bare = bare
 
     def add(self, written: bytes, prob: float, *, without_blank: bool) -> None:
-        """``without_blank``: a blank that begins a text is not part of it."""
+        """Append the bytes of a token. ``without_blank``: drop a blank at the start of a text."""
         self.starts.append((len(self.written), prob))
         if self._bare and without_blank and len(self.starts) == 1:
             written = written.removeprefix(b" ")
@@ -196,7 +195,7 @@ class _Run:
 
 
 def _characters(written: bytearray) -> bytes:
-    """As far as it consists of whole characters."""
+    """The longest prefix that consists of whole characters."""
     try:
         written.decode()
     except UnicodeDecodeError as error:

@@ -1,5 +1,7 @@
-"""What the driver's loops need of a target model; ``targets.llama`` and ``targets.parallel`` have
-llama.cpp's."""
+"""Interface of a target model, as the driver's loops use it.
+
+``targets.single`` and ``targets.parallel`` implement it with llama.cpp.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from suffixsvc.types import TokenIds
-from suffixsvc_driver.chooser import Chooser
-from suffixsvc_driver.sampling import Sampling
+from suffixsvc_driver.sampling.sampler import Sampler
+from suffixsvc_driver.sampling.settings import Sampling
 
 __all__ = [
     "Batch",
@@ -22,17 +24,17 @@ __all__ = [
     "Verification",
 ]
 
-#: sees everything written so far, the newest token last; True ends the generation there
+#: called with all emitted tokens, the newest last; True ends the generation there
 StopRule = Callable[[Sequence[int]], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch the target computed: ``token_ids`` at positions ``start``, ``start + 1``, ...
+    """One batch that the target computed: ``token_ids`` at positions ``start``, ``start + 1``, ...
 
     Attributes:
-        parents: of a tree, which the last tokens are: -1 for the token before them, its root.
-        kept: of a tree, which of its tokens stayed.
+        parents: parents of the last tokens if these are a tree; -1 = the token before them, the root.
+        kept: indices of the tree's tokens that were kept.
     """
 
     start: int
@@ -43,13 +45,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """What beginning a prompt took.
+    """Result of the prefill of a prompt.
 
     Attributes:
-        reused: tokens whose KV was there already.
-        computed: tokens that had to be prefilled.
+        reused: tokens whose KV was cached.
+        computed: tokens that were computed.
         history: every batch that the sequence's KV comes from, oldest first; a later one overwrites
-            what an earlier one wrote at the same positions. Replaying them gives the same bits.
+            the positions of an earlier one. Replaying them gives the same bits.
     """
 
     reused: int
@@ -59,7 +61,7 @@ class Prefilled:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a step wrote. See :class:`suffixsvc_driver.events.Verified`."""
+    """Result of a verification step. See :class:`suffixsvc_driver.drafts.events.Verified`."""
 
     emitted: tuple[int, ...]
     accepted: int
@@ -68,18 +70,19 @@ class Verification:
 
 
 class TargetShape(Protocol):
-    """What a target can do."""
+    """Capabilities of a target."""
 
     @property
-    def vocab_size(self) -> int: ...
+    def vocab_size(self) -> int:
+        """Number of token ids."""
 
     @property
     def context_size(self) -> int:
-        """Tokens one sequence can hold."""
+        """Capacity of one sequence in tokens."""
 
     @property
     def max_width(self) -> int:
-        """Tokens one verification step can take, the last real one included."""
+        """Tokens of one verification step, the last real one included."""
 
     @property
     def eog_ids(self) -> frozenset[int]:
@@ -87,82 +90,92 @@ class TargetShape(Protocol):
 
     @property
     def replays(self) -> bool:
-        """Whether accepted tokens have to be computed again, with the next step, where a draft was
-        accepted in part (recurrent states without snapshots)."""
+        """Whether accepted tokens are computed again in the next step if a draft was accepted in part
+        (recurrent states without snapshots)."""
 
     @property
     def max_branches(self) -> int:
-        """Leaves that a drafted tree may have; 1: chains only."""
+        """Largest number of leaves of a drafted tree; 1: chains only."""
 
-    def chooser(self, sampling: Sampling, prompt_ids: TokenIds) -> Chooser:
-        """What chooses the tokens of one generation behind this prompt.
+    def sampler(self, sampling: Sampling, prompt_ids: TokenIds) -> Sampler:
+        """Return the sampler of one generation after this prompt.
 
-        Raises InvalidConfigError for a bias outside the vocabulary, GrammarError for a grammar that is
-        malformed or that this model cannot write."""
+        Raises:
+            InvalidConfigError: a bias for a token outside the vocabulary.
+            GrammarError: a grammar that is malformed or that this vocabulary cannot produce.
+        """
 
 
 class Target(TargetShape, Protocol):
-    """A model that verifies drafts. One generation at a time; not thread-safe."""
+    """A model that verifies drafts of one generation at a time. Not thread-safe."""
 
     def begin(self, prompt_ids: TokenIds) -> Prefilled:
-        """Prefill all but the last prompt token, reusing KV of the longest common prefix.
+        """Prefill all but the last prompt token, reusing the KV of the longest common prefix.
 
-        Raises LimitExceededError for a prompt longer than the context, InvalidTokensError for an
-        empty one or ids outside the vocabulary."""
+        Raises:
+            LimitExceededError: a prompt longer than the context.
+            InvalidTokensError: an empty prompt, or ids outside the vocabulary.
+        """
 
     def verify(
         self,
         drafted: Sequence[int],
-        choices: Sampling | Chooser,
+        choices: Sampling | Sampler,
         max_emit: int,
         stop: StopRule | None = None,
         parents: Sequence[int] = (),
     ) -> Verification:
-        """Compute [last token, *drafted] in one batch, keep the drafted tokens that are the target's
-        own choices and one token more, at most ``max_emit`` in all, nothing behind an end token. Settings
-        in place of a chooser will do where they need no text.
+        """Verify a draft: compute [last token, *drafted] in one batch, emit the drafted tokens that the
+        target samples itself and one token more, at most ``max_emit``, none after an end token.
 
-        ``parents`` makes a tree of the drafted tokens (see :mod:`suffixsvc_driver.tree`): those on one path
-        from the root are kept. Only passed where ``max_branches`` is above 1."""
+        Args:
+            choices: the generation's sampler; sampling settings if they need no text.
+            stop: see :data:`StopRule`.
+            parents: makes a tree of the drafted tokens (:mod:`~suffixsvc_driver.drafts.tree`): those on one
+                path from the root are kept. Passed only if ``max_branches`` is above 1.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class LaneStep:
-    """What one lane has verified in a batch: the arguments of :meth:`Target.verify`."""
+    """Draft of one lane in a shared batch: the arguments of :meth:`Target.verify`."""
 
     lane: int
     drafted: tuple[int, ...]
-    choices: Sampling | Chooser
+    choices: Sampling | Sampler
     max_emit: int
     stop: StopRule | None = None
     parents: tuple[int, ...] = ()
 
 
 class ParallelTarget(TargetShape, Protocol):
-    """A model that verifies the drafts of several generations in one batch, each on a lane of its own. Not
+    """A model that verifies the drafts of several generations in one batch, each on its own lane. Not
     thread-safe. ``max_width`` is that of the whole batch, the other properties are those of one lane."""
 
     @property
     def lanes(self) -> int:
-        """Generations at once; at most ``max_width``."""
+        """Number of concurrent generations; at most ``max_width``."""
 
     def lane_for(self, prompt_ids: TokenIds, free: Sequence[int]) -> int:
-        """Which of the lanes in ``free`` a prompt had best go to. Raises as :meth:`begin`."""
+        """Return the best of the ``free`` lanes for a prompt. Raises the errors of :meth:`begin`."""
 
     def begin(self, lane: int, prompt_ids: TokenIds) -> int:
-        """A generation starts on a lane that none runs on; returns how many tokens' KV was there already.
-        :meth:`prefill` must be called until it says that all is there.
+        """Start a generation on an unused lane; return the number of tokens whose KV was cached. Call
+        :meth:`prefill` until it returns True.
 
-        Raises LimitExceededError for a prompt longer than the context, InvalidTokensError for an empty one or
-        ids outside the vocabulary. No other lane is affected."""
+        Raises:
+            LimitExceededError: a prompt longer than the context. No other lane is affected.
+            InvalidTokensError: an empty prompt, or ids outside the vocabulary. No other lane is affected.
+        """
 
     def prefill(self, lane: int) -> bool:
-        """Compute a batch of what is missing of the lane's prompt; whether all but its last token is
-        there."""
+        """Compute one batch of the lane's missing prompt tokens; return whether only the last is missing."""
 
     def verify_many(self, steps: Sequence[LaneStep]) -> list[Verification | Exception]:
-        """Verify each lane's draft, all in one batch; no lane twice. An exception stands for a lane whose
-        tokens could not be chosen (its stop rule raised, say): it is as before the step, the others go on.
+        """Verify each lane's draft, all in one batch, each lane at most once. If the tokens of a lane cannot
+        be sampled (its stop rule raised, say), its result is the exception, and the lane is unchanged.
 
-        Raises LimitExceededError if the batch is too wide or a lane full, ModelError if llama.cpp failed;
-        then every lane is as before."""
+        Raises:
+            LimitExceededError: the batch is too wide, or a lane is full. Every lane is unchanged.
+            ModelError: llama.cpp failed. Every lane is unchanged.
+        """

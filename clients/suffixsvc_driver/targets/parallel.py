@@ -1,12 +1,12 @@
-"""llama.cpp as the target of several generations at once: one context, one lane each, one batch for all.
+"""Target of several concurrent generations with llama.cpp: one context, one lane each, one batch for all.
 
-All lanes share one KV memory, so that one batch serves tokens of any of them, and a prompt that begins as
-another lane's text shares its cells. What is computed depends on where cells lie, and so on what the other
-lanes did before: the same operations from an empty memory on give the same bits (``exactness_parallel``), one
-of the generations alone gives the same tokens but where rounding decides between two that are nearly tied.
+All lanes share one KV memory, so that one batch has tokens of all lanes, and a prompt shares the cells of
+another lane's equal prefix. Results depend on the order of cells, and so on earlier operations of other
+lanes: the same operations from an empty memory on give the same bits (``exactness_parallel``); one of the
+generations alone gives the same tokens, except where rounding decides a near-tie.
 
-Recurrent states work too: llama.cpp then computes lanes whose drafts differ in length one after the other, so
-that sharing a batch gains where lanes add as many tokens, plain steps above all.
+Recurrent states are supported: llama.cpp computes lanes with drafts of different lengths one after the other,
+so that a shared batch is faster only if lanes add equally many tokens, as in plain steps.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from pathlib import Path
 
 from suffixsvc.errors import InvalidConfigError, InvalidInputError, ModelError
 from suffixsvc.types import FloatArray, TokenIds
-from suffixsvc_driver.chooser import Chooser
+from suffixsvc_driver.sampling.sampler import Sampler
 from suffixsvc_driver.targets import LaneStep, Verification
+from suffixsvc_driver.targets.base import TargetBase
 from suffixsvc_driver.targets.branches import Branches
 from suffixsvc_driver.targets.lane import Lane
-from suffixsvc_driver.targets.llama_context import MAX_SEQUENCES, ContextSettings, Part
-from suffixsvc_driver.targets.llama_model import LlamaModel, check_prompt
-from suffixsvc_driver.targets.opened import OpenedModel
+from suffixsvc_driver.targets.llama.context import MAX_SEQUENCES, ContextSettings, Part
+from suffixsvc_driver.targets.llama.model import LlamaModel, check_prompt
 from suffixsvc_driver.targets.slots import SlotCache
 
 __all__ = ["ParallelLlama"]
 
 
-class ParallelLlama(OpenedModel):
+class ParallelLlama(TargetBase):
     """A GGUF model that verifies the drafts of several generations together. Use it as a context manager. Not
     thread-safe.
 
     Args:
-        model: a path to a GGUF file, or a loaded model (which then stays the caller's to close).
+        model: a path to a GGUF file, or a loaded model (which the caller closes).
         settings: see :class:`ContextSettings`; ``slots`` lanes of ``context_size`` tokens, ``branches`` for
-            each of them, ``max_width`` tokens verified at once of all lanes together.
+            each of them, ``max_width`` verified tokens of all lanes together.
 
     Raises:
-        ModelNotFoundError, ModelCorruptError, ModelError: the file, or not enough memory.
-        InvalidConfigError: not even a token of every lane fits into a batch, or too many sequences.
+        ModelNotFoundError, ModelCorruptError, ModelError: an unusable file, or not enough memory.
+        InvalidConfigError: a batch cannot hold one token of every lane, or there are too many sequences.
     """
 
     def __init__(self, model: str | Path | LlamaModel, settings: ContextSettings | None = None) -> None:
@@ -61,15 +61,17 @@ class ParallelLlama(OpenedModel):
 
     @property
     def lanes(self) -> int:
+        """Number of concurrent generations."""
         return self.settings.slots
 
     @property
     def max_branches(self) -> int:
+        """Largest number of leaves of a drafted tree; 1: chains only."""
         return self._lanes[0].max_branches
 
     @property
     def empty(self) -> bool:
-        """No lane holds anything."""
+        """Whether no lane holds a token."""
         return not any(slot.tokens for slot in self._cache.slots)
 
     def forget(self) -> None:
@@ -79,7 +81,7 @@ class ParallelLlama(OpenedModel):
             lane.release()
             self.context.cut(lane.slot.index, 0)
             lane.slot.truncate(0)
-        self._cache.forget_use()
+        self._cache.reset_recency()
 
     def lane_for(self, prompt_ids: TokenIds, free: Sequence[int]) -> int:
         """See :class:`suffixsvc_driver.targets.ParallelTarget`."""
@@ -95,7 +97,7 @@ class ParallelLlama(OpenedModel):
             place = replace(place, keep=0, copy_from=None)
             source = lane
         self._lanes[lane].release()
-        slot = self._cache.carry_out(place)
+        slot = self._cache.apply(place)
         if source != lane:
             self.context.cut(lane, 0)
             self.context.share(source, lane, 0, place.keep)
@@ -106,12 +108,12 @@ class ParallelLlama(OpenedModel):
         return place.keep
 
     def prefill(self, lane: int) -> bool:
-        """Compute a batch of what is missing of the lane's prompt; whether all but its last token is there.
+        """Compute one batch of the lane's missing prompt tokens; return whether only the last is missing.
 
         Raises:
             ModelError: llama.cpp failed. The lane is empty.
         """
-        # out of the book until it is computed: a lane of which that fails has to begin again
+        # removed until it is computed: after a failure the lane has to begin again
         missing = self._missing.pop(lane)
         size = self.settings.batch_size
         if missing:
@@ -123,46 +125,48 @@ class ParallelLlama(OpenedModel):
         """See :class:`suffixsvc_driver.targets.ParallelTarget`.
 
         Raises:
-            InvalidConfigError: settings without a chooser that need the text. Nothing changes.
-            InvalidInputError: a lane twice, parents that make no tree, or a prompt that is not prefilled.
+            InvalidConfigError: settings without a sampler that need the text. Nothing changes.
+            InvalidInputError: a lane twice, parents that are not a tree, or a prompt that is not prefilled.
                 Nothing changes.
-            LimitExceededError: the batch is too wide, a lane full, or a tree has too many leaves. Nothing
+            LimitExceededError: the batch is too wide, a lane is full, or a tree has too many leaves. Nothing
                 changes.
-            ModelError: llama.cpp failed; every lane is as before the step.
+            ModelError: llama.cpp failed; every lane is unchanged.
         """
-        choosers = [self._choosers.of(step.choices) for step in steps]
+        samplers = [self._samplers.of(step.choices) for step in steps]
         parts, offsets = self._compute([(s.lane, s.drafted, s.parents) for s in steps])
         seen: list[Verification | Exception] = []
-        # undoing a step may compute something, which overwrites the logits: not before every lane has chosen
+        # undoing a step may run a batch, which overwrites the logits: every lane samples first
         try:
-            for step, chooser, part, offset in zip(steps, choosers, parts, offsets, strict=True):
-                seen.append(self._judge(step, chooser, part, offset))
+            for step, sampler, part, offset in zip(steps, samplers, parts, offsets, strict=True):
+                seen.append(self._verify_lane(step, sampler, part, offset))
         except BaseException:
-            for chooser, found in zip(choosers, seen, strict=False):  # of the lanes that have chosen
+            for sampler, found in zip(samplers, seen, strict=False):  # of the lanes that have sampled
                 if isinstance(found, Verification):
-                    chooser.take_back(len(found.emitted))
+                    sampler.rollback(len(found.emitted))
             for part in parts:
                 self._lanes[part.slot].undo(part)
             raise
-        return [self._settle(part, found) for part, found in zip(parts, seen, strict=True)]
+        return [self._commit_lane(part, found) for part, found in zip(parts, seen, strict=True)]
 
-    def _judge(self, step: LaneStep, chooser: Chooser, part: Part, offset: int) -> Verification | Exception:
+    def _verify_lane(
+        self, step: LaneStep, sampler: Sampler, part: Part, offset: int
+    ) -> Verification | Exception:
         def row(i: int) -> FloatArray:
-            return self.context.logits(offset + part.silent + i)
+            return self.context.logits(offset + part.logits_from + i)
 
         lane = self._lanes[step.lane]
         try:
-            return lane.judge(row, step.drafted, chooser, step.max_emit, step.stop, part.parents)
-        except Exception as err:  # whose it is hears of it; the others have nothing to do with it
+            return lane.verify(row, step.drafted, sampler, step.max_emit, step.stop, part.parents)
+        except Exception as err:  # an error of this lane must not affect the others
             return err
 
-    def _settle(self, part: Part, found: Verification | Exception) -> Verification | Exception:
+    def _commit_lane(self, part: Part, found: Verification | Exception) -> Verification | Exception:
         lane = self._lanes[part.slot]
         try:
             if isinstance(found, Exception):
                 lane.undo(part)
                 return found
-            lane.settle(part, found.emitted)
+            lane.commit(part, found.emitted)
         except ModelError as err:
             return err
         return replace(found, replay=lane.replay)
@@ -170,28 +174,28 @@ class ParallelLlama(OpenedModel):
     def propose_many(
         self, steps: Sequence[tuple[int, tuple[int, ...], tuple[int, ...]]]
     ) -> list[list[FloatArray]]:
-        """Compute the batch that :meth:`verify_many` would for (lane, drafted, parents), and leave it to the
-        caller which tokens it gives (exactness checks). Returns copies of the logits behind each lane's
-        newest token and each drafted one; :meth:`settle_many` must follow."""
+        """Compute the batch of :meth:`verify_many` for (lane, drafted, parents) without sampling (for
+        exactness checks). Return copies of the logits after each lane's newest token and each drafted one;
+        :meth:`commit_many` must follow."""
         parts, offsets = self._compute(steps)
         return [
-            [self.context.logits(offset + i).copy() for i in range(part.silent, len(part.tokens))]
+            [self.context.logits(offset + i).copy() for i in range(part.logits_from, len(part.tokens))]
             for part, offset in zip(parts, offsets, strict=True)
         ]
 
-    def settle_many(
+    def commit_many(
         self,
         steps: Sequence[tuple[int, tuple[int, ...], tuple[int, ...]]],
         emitted: Sequence[tuple[int, ...] | None],
     ) -> None:
-        """The proposed batch gave these tokens; None: the lane is to be as before it."""
+        """Commit the tokens that the caller sampled from the proposed batch; None: undo the lane's part."""
         for (index, drafted, parents), tokens in zip(steps, emitted, strict=True):
             lane = self._lanes[index]
             part = lane.plan(drafted, parents)
             if tokens is None:
                 lane.undo(part)
             else:
-                lane.settle(part, tokens)
+                lane.commit(part, tokens)
 
     def _compute(
         self, steps: Sequence[tuple[int, tuple[int, ...], tuple[int, ...]]]
@@ -199,9 +203,7 @@ class ParallelLlama(OpenedModel):
         lanes = [lane for lane, _, _ in steps]
         unready = [lane for lane in lanes if self._missing.get(lane, [0])]
         if len(set(lanes)) < len(lanes) or unready:
-            raise InvalidInputError(
-                "a batch takes each lane once, its prompt prefilled", expected="other lanes", got=lanes
-            )
+            raise InvalidInputError("a batch must have each lane once, with its prompt prefilled", got=lanes)
         parts = [self._lanes[lane].plan(drafted, parents) for lane, drafted, parents in steps]
         if not parts:
             return [], []
@@ -222,18 +224,16 @@ def _check(settings: ContextSettings) -> None:
     slots, width = settings.slots, settings.max_width
     if width < slots:
         raise InvalidConfigError(
-            "a step takes a token of every lane at least", expected=f"max_width >= {slots}", got=width
+            f"max_width must be >= slots = {slots}: a step has a token of every lane", got=width
         )
     if settings.batch_size < width + slots:
         raise InvalidConfigError(
-            "what lanes compute again has to fit into a batch too",
-            expected=f"batch_size >= max_width + slots = {width + slots}",
+            f"batch_size must be >= max_width + slots = {width + slots}, for replayed tokens",
             got=settings.batch_size,
         )
     sequences = slots * (1 + settings.branches)
     if sequences > MAX_SEQUENCES:
         raise InvalidConfigError(
-            "llama.cpp has not so many sequences",
-            expected=f"slots * (1 + branches) <= {MAX_SEQUENCES}",
+            f"slots * (1 + branches) must be <= {MAX_SEQUENCES}, the sequences of llama.cpp",
             got=sequences,
         )

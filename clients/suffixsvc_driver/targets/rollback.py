@@ -1,12 +1,11 @@
-"""How a slot goes back to before the tokens that were not accepted.
+"""Rollback of a slot to the state before rejected tokens.
 
-Attention keeps something for each token and can simply be cut. A recurrent state has swallowed the tokens:
-some architectures keep snapshots of the last ones in llama.cpp, for the others the state is saved before a
-batch with drafts and put back behind it. Then the accepted tokens have to be computed once more; they go
-in front of the next batch, without logits: what was verified is never verified again, for another width
-of batch may round differently and disagree.
+An attention KV cache has entries per token and can be truncated. A recurrent state cannot: for some
+architectures llama.cpp keeps snapshots of the last tokens, for the others the state is saved before a batch
+with drafts and restored after it. The accepted tokens are then replayed at the start of the next batch,
+without logits: they are never verified again, since a batch of another width may round differently.
 
-Whether a state can be cut is found out by trying: llama_memory_can_shift says nothing about it.
+Whether a state can be cut is determined by trying: llama_memory_can_shift does not report it.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ import ctypes
 from typing import Protocol
 
 from suffixsvc.errors import ModelError
-from suffixsvc_driver.targets.llama_context import LlamaContext, Outputs
+from suffixsvc_driver.targets.llama.context import LlamaContext, Outputs
 
-__all__ = ["Checkpoints", "Cut", "Rollback", "Snapshots", "find_rollback"]
+__all__ = ["CheckpointRollback", "Rollback", "SnapshotRollback", "TruncateRollback", "detect_rollback"]
 
 
 class Rollback(Protocol):
-    """Rolls slots of a context back. One batch at a time: ``before``, the batch, then ``after``."""
+    """Rollback method of a context's slots. One batch at a time: ``before``, the batch, then ``after``."""
 
     @property
     def replays(self) -> bool:
@@ -29,22 +28,22 @@ class Rollback(Protocol):
 
     @property
     def cuts_anywhere(self) -> bool:
-        """Whether a slot may be cut at any position of its text, as a shorter prompt wants."""
+        """Whether a slot may be cut at any position of its text, as for a shorter prompt."""
 
     def before(self, slot: int, drafts: bool) -> None:
-        """A batch is about to be computed; ``drafts``: some of its tokens may have to go again."""
+        """Prepare for a batch; ``drafts``: some of its tokens may have to be rolled back."""
 
     def after(self, slot: int, start: int, keep: int) -> int:
-        """A batch was computed at ``start``, of which only the first ``keep`` tokens stay: the position that
-        the slot really holds now, at most ``start + keep``.
+        """Roll a batch at ``start`` back to its first ``keep`` tokens. Return the position up to which the
+        slot holds tokens, at most ``start + keep``.
 
         Raises:
-            ModelError: it cannot go back so far. The slot is as it was.
+            ModelError: the state cannot be rolled back so far. The slot is unchanged.
         """
 
 
-class Cut:
-    """Attention: each token's keys and values can go by themselves."""
+class TruncateRollback:
+    """Rollback of attention KV caches: truncation at any token."""
 
     replays = False
     cuts_anywhere = True
@@ -53,33 +52,31 @@ class Cut:
         self._context = context
 
     def before(self, slot: int, drafts: bool) -> None:
-        pass
+        """Do nothing."""
 
     def after(self, slot: int, start: int, keep: int) -> int:
+        """Truncate the slot."""
         self._context.cut(slot, start + keep)
         return start + keep
 
 
-class Snapshots(Cut):
-    """A recurrent state that llama.cpp keeps a snapshot of behind each token of the last batch, as many as
-    ``context.snapshots``. The batch's first token has to stay: asked to go back before it, llama.cpp says
-    yes and puts back a state of some earlier batch."""
+class SnapshotRollback(TruncateRollback):
+    """Rollback of recurrent states with snapshots after each of the last batch's tokens, up to
+    ``context.snapshots``. The batch's first token has to be kept: llama.cpp reports success for a rollback
+    before it, but restores the state of some earlier batch."""
 
     cuts_anywhere = False
 
     def after(self, slot: int, start: int, keep: int) -> int:
+        """Restore the snapshot after the last kept token."""
         if keep < 1:
-            raise ModelError(
-                "a state with snapshots cannot go back before its last batch",
-                expected="at least one token that stays",
-                got=keep,
-            )
+            raise ModelError("keep must be >= 1: snapshots cover only the last batch", got=keep)
         return super().after(slot, start, keep)
 
 
-class Checkpoints:
-    """A recurrent state without snapshots: saved before a batch with drafts, put back where not all of them
-    were accepted."""
+class CheckpointRollback:
+    """Rollback of recurrent states without snapshots: saved before a batch with drafts, restored if not all
+    of them were accepted."""
 
     replays = True
     cuts_anywhere = False
@@ -89,24 +86,26 @@ class Checkpoints:
         self._saved: dict[int, ctypes.Array[ctypes.c_uint8]] = {}
 
     def before(self, slot: int, drafts: bool) -> None:
+        """Save the state if the batch has drafts."""
         self._saved.pop(slot, None)
         if drafts:
             self._saved[slot] = self._context.save_state(slot)
 
     def after(self, slot: int, start: int, keep: int) -> int:
+        """Restore the state before the batch, without any of its tokens."""
         state = self._saved.pop(slot, None)
-        # a slot that was empty has no state to put back; cutting all of it always works
+        # an empty slot has no state to restore; cutting all of it always works
         if state is not None and start > 0:
             self._context.load_state(slot, state)
         self._context.cut(slot, start)
         return start
 
 
-def find_rollback(context: LlamaContext) -> Rollback:
-    """What works on this model, found out on slot 0, which must be empty and is empty again afterwards."""
+def detect_rollback(context: LlamaContext) -> Rollback:
+    """Detect the rollback method of a model by a trial on slot 0, which must be empty and is left empty."""
     context.decode((0, 0), 0, 0, Outputs.NONE)
     can_be_cut = context.try_cut(0, 1)
     context.cut(0, 0)
     if not can_be_cut:
-        return Checkpoints(context)
-    return Snapshots(context) if context.snapshots else Cut(context)
+        return CheckpointRollback(context)
+    return SnapshotRollback(context) if context.snapshots else TruncateRollback(context)

@@ -1,8 +1,9 @@
-"""Which KV sequence a prompt goes to: a small prefix cache, pure bookkeeping.
+"""Slot cache: a small prefix cache that assigns prompts to KV sequences.
 
-Agents of a pipeline share a system prompt and differ behind it. A new prompt goes to the slot with the
-longest common prefix; where using it would destroy what an agent still needs, its prefix is copied to
-the slot unused for longest, which is far cheaper than prefilling.
+Agents of a pipeline share a system prompt and differ after it. A new prompt gets the slot with the longest
+common prefix; if using that slot would destroy the tail that another agent still needs, the prefix is copied
+to the least recently used slot, which is far cheaper than prefilling. This module records tokens only; the
+caller changes the KV itself.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from suffixsvc_driver.chain import common_prefix
+from suffixsvc_driver.drafts.chain import common_prefix
 from suffixsvc_driver.targets import Batch
 
 __all__ = ["Placement", "Slot", "SlotCache"]
 
-#: a slot whose tail behind the common prefix is at most this long is simply cut: it is cheap to lose
+#: a tail after the common prefix of at most this length is cut, since it is cheap to recompute
 _CHEAP_TAIL = 32
 
 
 @dataclass(slots=True)
 class Slot:
-    """One sequence: the tokens in its KV, and the batches they were computed in."""
+    """One sequence: the tokens in its KV, and the batches that computed them."""
 
     index: int
     tokens: list[int] = field(default_factory=list)
@@ -29,14 +30,14 @@ class Slot:
     last_used: int = 0
 
     def truncate(self, keep: int) -> None:
-        """Forget everything from position ``keep`` on."""
+        """Remove everything from position ``keep`` on."""
         del self.tokens[keep:]
         while self.history and self.history[-1].start >= keep:
             self.history.pop()
 
     def extend(self, batch: Batch, keep: int) -> None:
-        """A batch was computed at the slot's end; its first ``keep`` tokens stay, of a tree those that it
-        says."""
+        """Record a batch computed at the slot's end, of which the first ``keep`` tokens are kept; of a tree,
+        ``batch.kept``."""
         self.history.append(batch)
         if batch.parents:
             head = len(batch.token_ids) - len(batch.parents)
@@ -48,7 +49,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a prompt goes: ``keep`` tokens are there already, once copied from slot ``copy_from``."""
+    """The slot for a prompt; it holds ``keep`` of its tokens, after copying from slot ``copy_from``."""
 
     slot: int
     keep: int
@@ -56,11 +57,11 @@ class Placement:
 
 
 class SlotCache:
-    """A fixed number of slots, the least recently used one being replaced.
+    """A fixed number of slots; the least recently used one is replaced.
 
     Args:
-        whole: a slot serves only a prompt that goes on behind all it holds: its state cannot be cut.
-        copies: what one slot holds can be copied to another.
+        whole: a slot is reused only for prompts that continue all of its tokens, since it cannot be cut.
+        copies: whether the KV of a slot can be copied to another.
     """
 
     def __init__(self, count: int, *, whole: bool = False, copies: bool = True) -> None:
@@ -69,11 +70,11 @@ class SlotCache:
         self._clock = 0
 
     def place(self, prompt: Sequence[int], free: Collection[int] | None = None) -> Placement:
-        """Choose the slot for a prompt. At least its last token is left to be computed. Only decides;
-        the slots change when the caller carries it out.
+        """Choose the slot for a prompt; at least its last token counts as missing. Changes nothing: see
+        :meth:`apply`.
 
         Args:
-            free: slots it may go to; the others are in use, and can only be copied from. None = all.
+            free: slots that may be chosen; the others are in use and can only be copied from. None = all.
         """
         usable = range(len(self.slots)) if free is None else free
         readable = range(len(self.slots)) if self._copies else usable
@@ -91,12 +92,12 @@ class SlotCache:
             return Placement(oldest, keep, copy_from=best)
         return Placement(best, keep)
 
-    def emptied(self) -> Placement:
-        """The slot unused for longest, with nothing in it."""
+    def evict_oldest(self) -> Placement:
+        """Return a placement on the least recently used slot that reuses no tokens."""
         return Placement(min(self.slots, key=lambda slot: (slot.last_used, slot.index)).index, 0)
 
-    def carry_out(self, placement: Placement) -> Slot:
-        """Update the book for a placement; the KV itself is the caller's."""
+    def apply(self, placement: Placement) -> Slot:
+        """Record a placement and return its slot; the caller changes the KV."""
         slot = self.slots[placement.slot]
         if placement.copy_from is not None:
             source = self.slots[placement.copy_from]
@@ -106,8 +107,8 @@ class SlotCache:
         slot.last_used = self._clock
         return slot
 
-    def forget_use(self) -> None:
-        """Which slot was used when does not matter any more: all are empty."""
+    def reset_recency(self) -> None:
+        """Reset the order of use, after all slots were emptied."""
         self._clock = 0
         for slot in self.slots:
             slot.last_used = 0

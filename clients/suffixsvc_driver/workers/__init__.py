@@ -1,15 +1,15 @@
-"""Draft workers: a small model in a process of its own, and the driver's side of the wire.
+"""Draft workers: a small model in a separate process, and its clients.
 
-The worker           engine      contexts in, chains out; no gRPC, no threads
-                     sequences   which KV sequence a context goes to
-                     batching    when one batch for several sessions pays
-                     scheduler   one thread for the model, a short queue, "busy" for the rest
-                     server, run gRPC in front of it, the process around it
-
-The driver's side    interface   what the driver needs of any worker
-                     connecting  an address -> a connection
-                     pool        several workers as one: health checks, sessions that move
-                     single, admission, session, exchange   what all connections share
-                     client, stream                         our worker, over gRPC
-                     llama_server, http_exchange, ...       a llama-server, over HTTP
+server/        the worker process
+    engine     drafts chains for contexts; no gRPC, no threads
+    sequences  placement of contexts on KV sequences
+    batching   measured costs of batches, and the width that pays
+    scheduler  one thread for the model, a short queue, "busy" for further requests
+    servicer   the gRPC server; run: the process around it
+client/        connections to one worker
+    interface  the interface that layers use
+    single, vocabulary_check, session, channel   shared by all connections
+    grpc_client, grpc_stream                     our worker, over gRPC
+llama_server/  an unmodified llama-server, over HTTP
+pool/          several workers as one: health checks, sessions that move; connecting: address -> connection
 """

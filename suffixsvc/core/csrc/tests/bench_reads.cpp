@@ -1,12 +1,13 @@
-// What readers of a shared index pay for its writers: step latencies of sessions that draft from an index
-// while others write into it, beside the same sessions while the same writer fills an index of its own.
+// Benchmark of the cost of writers to readers of a shared index: step latencies of sessions that draft from
+// an index while another thread writes into it, against the same sessions while that thread writes into a
+// separate index.
 //
 //   core_reads [tokens] [seconds]
 //
 // Steps are single tokens of a text that the index mostly knows, each with a draft of up to 16. "alone": no
-// writer. "elsewhere": the writer fills another index, so that it takes a core and cache, but shares nothing.
+// writer. "elsewhere": the writer fills another index, so that it uses a core and cache, but shares nothing.
 // "tokens": it appends token by token as a session does. "texts": it adds whole texts of 500 tokens. "churn":
-// it adds one and removes one. Then sessions that all write into the index that they draft from.
+// it adds one and removes one. Finally sessions that all write into the index that they draft from.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -18,8 +19,8 @@
 #include <thread>
 #include <vector>
 
-#include "index.h"
-#include "session.h"
+#include "draft/session.h"
+#include "index/index.h"
 
 using namespace suffixsvc;
 using Clock = std::chrono::steady_clock;
@@ -30,7 +31,7 @@ using Text = std::vector<Token>;
 
 constexpr std::size_t kTextTokens = 500;
 
-// Phrases that come again, with values filled in: repetition as agents' outputs have it.
+// Recurring phrases with other values filled in, as in agents' outputs.
 class Texts {
   public:
     explicit Texts(std::uint32_t seed) : random_(seed) {
@@ -143,7 +144,7 @@ void measure(std::size_t tokens, double seconds, const Load& load, int readers, 
                 for (const Token token : texts.text(400)) {
                     if (stop.load(std::memory_order_relaxed)) break;
                     const auto t0 = Clock::now();
-                    session.account(1.0, 1);
+                    session.record_step(1.0, 1);
                     session.append({&token, 1}, true);
                     (void)session.draft(16, curve, Shape::chain);
                     mine.push_back(std::chrono::duration<float, std::micro>(Clock::now() - t0).count());

@@ -1,13 +1,13 @@
-// Mutates segment files and does with each everything that can be done with one. A mutant may be refused, be
-// found corrupt later, or answer; it may not crash, hang or trip a sanitizer. Most mutants get right
-// checksums, so that the checks behind them are reached. The mutant at hand is DIR/mutant.seg.
+// Fuzzer of segment files: mutates them and calls every operation. A mutant may be refused, be found corrupt
+// later, or give results; it must not crash, hang or trip a sanitizer. Most mutants get correct checksums, so
+// that the validation after the checksums is reached. The current mutant is DIR/mutant.seg.
 //
 //   fuzz_segment DIR SECONDS [SEED] [SEGMENT FILES ...]
 #include <chrono>
 #include <cstring>
 
-#include "crc32c.h"
-#include "segment.h"
+#include "base/crc32c.h"
+#include "segment/segment.h"
 #include "segment_inputs.h"
 
 using namespace suffixsvc;
@@ -16,8 +16,8 @@ namespace {
 
 constexpr int kOrders[] = {1, 2, 3, 4, 5, 6, 8, 11, 16, 24};
 
-// Checksums that agree with what the file is now, as far as it has room for them.
-void put_right(std::string& bytes) {
+// Repairs the checksums of a modified file, as far as it is long enough.
+void repair_checksums(std::string& bytes) {
     if (bytes.size() < sizeof(SegmentHeader)) return;
     SegmentHeader h;
     std::memcpy(&h, bytes.data(), sizeof h);
@@ -56,7 +56,7 @@ std::uint32_t nasty(std::mt19937& random, std::uint32_t old) {
     }
 }
 
-// One change, mostly of one number of one column.
+// Mutates a file, mostly one number of one column.
 void mutate(std::mt19937& random, std::string& bytes, const std::string& other) {
     SegmentHeader h;
     std::memcpy(&h, bytes.data(), sizeof h);
@@ -79,14 +79,14 @@ void mutate(std::mt19937& random, std::string& bytes, const std::string& other) 
         case 0:
             bytes[begin + random() % size] = static_cast<char>(random());
             break;
-        case 1: {  // a piece of another file, or of another place
+        case 1: {  // a piece of another file, or from another offset
             const std::size_t from = random() % other.size();
             const std::size_t n =
                 std::min<std::size_t>({1 + random() % 64, other.size() - from, bytes.size() - at});
             bytes.replace(at, n, other, from, n);
             break;
         }
-        case 2: {  // two numbers change places
+        case 2: {  // swap two numbers
             const std::uint64_t to = begin + random() % (size - 3) / 4 * 4;
             for (int i = 0; i < 4; ++i)
                 std::swap(bytes[at + static_cast<std::uint64_t>(i)],
@@ -110,9 +110,9 @@ Outcome use(const std::string& folder, std::mt19937& random, const Segment& othe
         if (!fault || fault.message.empty()) fail("open", "refused without a reason");
         return {true, false, false};
     }
-    const auto ask = [&] {
+    const auto query = [&] {
         for (int k = 0; k < 20; ++k) {
-            std::vector<Token> context = hurtful_text(random, 80);
+            std::vector<Token> context = adversarial_text(random, 80);
             if (k % 2 && segment->counts().alphabet > 0)
                 for (Token& t : context)
                     t = segment->alphabet().id(1 +
@@ -123,35 +123,35 @@ Outcome use(const std::string& folder, std::mt19937& random, const Segment& othe
             SegmentEvidence evidence;
             segment->gather(view, 1 + static_cast<std::size_t>(k) % 4, evidence);
             for (std::size_t c = 0; c < evidence.size; ++c)
-                if (evidence.token[c] < 0) fail("gather", "a candidate is no token");
-            std::array<std::uint32_t, kMostRungs> votes;
+                if (evidence.token[c] < 0) fail("gather", "a candidate is not a token id");
+            std::array<std::uint32_t, kMaxLevels> votes;
             segment->votes(view, evidence.size > 0 ? evidence.token[0] : 3, votes);
             std::uint32_t longer = 65;
-            for (const SegmentRung& rung : view.all()) {
-                if (rung.len == 0 || rung.len >= longer) fail("find", "rungs do not get shorter");
-                if (rung.begin >= rung.end || rung.end > segment->counts().entries)
-                    fail("find", "a rung is no interval");
-                longer = rung.len;
-                (void)segment->total(rung);
-                (void)segment->newest(rung);
-                const Token asked = evidence.size > 0 ? evidence.token[0] : 3;
-                if (const std::uint32_t at = segment->newest_of(rung, asked); at != 0) {
-                    segment->note_drafted(at);
+            for (const SegmentLevel& level : view.all()) {
+                if (level.len == 0 || level.len >= longer) fail("find", "levels do not get shorter");
+                if (level.begin >= level.end || level.end > segment->counts().entries)
+                    fail("find", "a level is not an interval");
+                longer = level.len;
+                (void)segment->total(level);
+                (void)segment->newest(level);
+                const Token token = evidence.size > 0 ? evidence.token[0] : 3;
+                if (const std::uint32_t at = segment->newest_of(level, token); at != 0) {
+                    segment->record_use(at);
                     (void)segment->age_at(at);
                     (void)segment->token_at(at + 1);
                 }
             }
         }
     };
-    ask();
-    std::vector<std::uint64_t> gone;
+    query();
+    std::vector<std::uint64_t> lsns;
     for (const SegmentOccurrence& o : segment->occurrences())
-        if (random() % 3 == 0) gone.push_back(o.lsn);
-    segment->forget(gone);
-    ask();
-    (void)segment->take_drafted();
-    segment->settle(100);
-    ask();
+        if (random() % 3 == 0) lsns.push_back(o.lsn);
+    segment->forget(lsns);
+    query();
+    (void)segment->take_recently_used();
+    segment->correct_hubs(100);
+    query();
     SegmentJob job;
     const Segment* sources[] = {segment.get(), &other};
     const FileFault merged = merge_segments(folder + "/merged.seg", sources, {2}, job);
@@ -178,7 +178,7 @@ int main(int argc, char** argv) {
     std::vector<std::string> corpus;
     for (int i = 4; i < argc; ++i) corpus.push_back(read_file(argv[i]));
     for (std::size_t i = 0; i < 12; ++i) {
-        build(folder + "/mutant.seg", hurtful_texts(random, 1, 1 + i % 6, i % 3 == 2 ? 1500 : 100),
+        build(folder + "/mutant.seg", adversarial_texts(random, 1, 1 + i % 6, i % 3 == 2 ? 1500 : 100),
               i % 2 ? 2 : 0);
         corpus.push_back(read_file(folder + "/mutant.seg"));
     }
@@ -192,7 +192,7 @@ int main(int argc, char** argv) {
         for (std::uint32_t k = random() % 8 ? 1 : 1 + random() % 20; k > 0; --k)
             mutate(random, bytes, corpus[random() % corpus.size()]);
         if (random() % 50 == 0) bytes.resize(random() % (bytes.size() + 100));
-        if (random() % 10 != 0) put_right(bytes);
+        if (random() % 10 != 0) repair_checksums(bytes);
         write_file(folder + "/mutant.seg", bytes);
         const Outcome outcome = use(folder, random, *other);
         ++mutants;

@@ -1,5 +1,5 @@
-// Segments whose pages go away under readers, for the segment's stress test: cut short (a fault, see
-// map_guard.h), or turned to zeros without any sign, which is worse.
+// Segments that lose pages while they are read, for the stress test of segments: truncated files (a fault,
+// see base/map_guard.h), and holes that read as zeros without a fault.
 #pragma once
 
 #include <fcntl.h>
@@ -13,29 +13,29 @@
 #include <thread>
 #include <vector>
 
-#include "segment.h"
+#include "segment/segment.h"
 #include "segment_inputs.h"
 
 namespace suffixsvc {
 
-// Does with a segment everything that can be done with one, until it is told to stop. Answers may be wrong.
+// Calls every operation of a segment until `stop` is set. Results may be wrong.
 inline void use_all(Segment& segment, const std::string& folder, std::uint32_t seed,
                     const std::atomic<bool>& stop) {
     constexpr int kAsked[] = {1, 2, 3, 4, 5, 6, 8, 11, 16, 24};
     std::mt19937 random(seed);
     SegmentView view;
     do {
-        const std::vector<Token> context = hurtful_text(random, 70);
+        const std::vector<Token> context = adversarial_text(random, 70);
         segment.find(context, kAsked, view, random() % 2 ? &view : nullptr);
         SegmentEvidence evidence;
-        segment.gather(view, 1 + random() % kMostWidth, evidence);
-        std::array<std::uint32_t, kMostRungs> votes;
+        segment.gather(view, 1 + random() % kMaxWidth, evidence);
+        std::array<std::uint32_t, kMaxLevels> votes;
         for (std::size_t c = 0; c < evidence.size; ++c) segment.votes(view, evidence.token[c], votes);
-        for (const SegmentRung& rung : view.all()) {
-            const std::uint32_t at = segment.newest(rung).position;
+        for (const SegmentLevel& level : view.all()) {
+            const std::uint32_t at = segment.newest(level).position;
             (void)segment.token_at(at);
             (void)segment.age_at(at);
-            segment.note_drafted(segment.newest_of(rung, static_cast<Token>(random() % 50)));
+            segment.record_use(segment.newest_of(level, static_cast<Token>(random() % 50)));
         }
         const std::uint64_t lsn[] = {1 + random() % 60};
         switch (random() % 16) {
@@ -43,10 +43,10 @@ inline void use_all(Segment& segment, const std::string& folder, std::uint32_t s
                 segment.forget(lsn);
                 break;
             case 1:
-                segment.settle(2);
+                segment.correct_hubs(2);
                 break;
             case 2:
-                (void)segment.take_drafted();
+                (void)segment.take_recently_used();
                 (void)segment.occurrences();
                 break;
             case 3:
@@ -57,7 +57,7 @@ inline void use_all(Segment& segment, const std::string& folder, std::uint32_t s
                 const Segment* sources[] = {&segment};
                 const std::string path = folder + "/lost-merge" + std::to_string(seed) + ".seg";
                 if (!merge_segments(path, sources, {4}, job)) {
-                    // What was written is whole, or nothing was.
+                    // The result is complete, or no file was written.
                     FileFault fault;
                     const auto merged = Segment::open(path, fault);
                     if (!merged) fail("merge", fault.message);
@@ -76,7 +76,7 @@ inline void lose_pages(const std::string& folder, std::uint32_t seed, int rounds
     for (int round = 0; round < rounds; ++round) {
         std::mt19937 random(seed * 13 + static_cast<std::uint32_t>(round));
         const std::string path = folder + "/lost.seg";
-        build(path, hurtful_texts(random, 1, 60, 3000), 4);
+        build(path, adversarial_texts(random, 1, 60, 3000), 4);
         FileFault fault;
         const std::unique_ptr<Segment> segment = Segment::open(path, fault);
         if (!segment) fail("open", fault.message);
@@ -102,9 +102,9 @@ inline void lose_pages(const std::string& folder, std::uint32_t seed, int rounds
         std::this_thread::sleep_for(std::chrono::milliseconds(random() % 10));
         stop.store(true);
         for (auto& t : threads) t.join();
-        if (segment->check().empty()) fail("lost pages", "a segment that was cut short passes its check");
-        if (!segment->corrupt()) fail("lost pages", "a segment that was cut short is not called corrupt");
-        // The next one that is mapped here is not taken for this one; an opening that meets a hole refuses.
+        if (segment->check().empty()) fail("lost pages", "a truncated segment passes its check");
+        if (!segment->corrupt()) fail("lost pages", "a truncated segment is not marked corrupt");
+        // A later mapping at the same address must not be affected; opening a file with a hole must fail.
         (void)Segment::open(path, fault);
         ::close(fd);
     }

@@ -1,4 +1,4 @@
-// Texts and files that the segment's stress test and fuzzer share.
+// Texts and files shared by the stress tests and the fuzzer.
 #pragma once
 
 #include <cstdio>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "segment_builder.h"
+#include "segment/segment_builder.h"
 
 namespace suffixsvc {
 
@@ -32,8 +32,8 @@ struct Texts {
     SegmentInput input() const { return {tokens, lengths, contexts, lsns}; }
 };
 
-inline std::vector<Token> hurtful_text(std::mt19937& random, std::size_t most) {
-    const std::size_t n = 1 + random() % most;
+inline std::vector<Token> adversarial_text(std::mt19937& random, std::size_t max_length) {
+    const std::size_t n = 1 + random() % max_length;
     const int kind = static_cast<int>(random() % 6);
     const std::size_t period = 1 + random() % 7;
     std::vector<Token> text;
@@ -61,14 +61,15 @@ inline std::vector<Token> hurtful_text(std::mt19937& random, std::size_t most) {
 }
 
 // Outputs first .. first + n - 1, some with two texts, some texts in two outputs.
-inline Texts hurtful_texts(std::mt19937& random, std::uint64_t first, std::size_t n, std::size_t most) {
+inline Texts adversarial_texts(std::mt19937& random, std::uint64_t first, std::size_t n,
+                               std::size_t max_length) {
     Texts texts;
     std::vector<Token> before;
     for (std::uint64_t lsn = first; lsn < first + n; ++lsn) {
         const std::vector<Token> text =
-            random() % 5 == 0 && !before.empty() ? before : hurtful_text(random, most);
+            random() % 5 == 0 && !before.empty() ? before : adversarial_text(random, max_length);
         texts.add(text, static_cast<std::uint32_t>(random() % 3 ? 0 : random() % text.size()), lsn);
-        if (random() % 4 == 0) texts.add(hurtful_text(random, 20), 0, lsn);
+        if (random() % 4 == 0) texts.add(adversarial_text(random, 20), 0, lsn);
         before = text;
     }
     return texts;

@@ -1,8 +1,8 @@
-// Steps of many sessions side by side, over and over, from several threads at once: for the sanitizers.
+// Stress test of concurrent steps for the sanitizers.
 //
-// Every thread owns a set of sessions in one shared namespace and steps them in batches; one more thread
-// closes and reopens steppers; then through a desk, and through sockets at a desk. At the end the counters
-// must agree with what was asked.
+// Every thread owns a set of sessions in one shared namespace and steps them in batches, with steppers that
+// are closed and reopened; then through a dispatcher, and through sockets connected to a dispatcher. At the
+// end the counters must agree with the requests.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,14 +14,21 @@
 #include <mutex>
 #include <thread>
 
-#include "../desk.h"
-#include "../desk_stream.h"
-#include "../helpers.h"
-#include "../stepper.h"
+#include "base/parallel_for.h"
+#include "draft/session_stepper.h"
+#include "wire/framed_connection.h"
+#include "wire/step_dispatcher.h"
 
 using namespace suffixsvc;
 
 namespace {
+
+// Number of steps of a batch of `n` that were taken.
+std::size_t taken(const DispatchReply& reply, int n) {
+    if (reply.items.empty()) return static_cast<std::size_t>(n);
+    const auto done = [](const StepAnswer& answer) { return std::holds_alternative<std::string>(answer); };
+    return static_cast<std::size_t>(std::count_if(reply.items.begin(), reply.items.end(), done));
+}
 
 constexpr int kThreads = 3;
 constexpr int kSessions = 8;
@@ -33,11 +40,11 @@ void require(bool holds, const char* what) {
     std::exit(1);
 }
 
-void every_turn_is_taken_once() {
+void every_iteration_runs_once() {
     for (std::size_t count : {0, 1, 2, 7, 1000}) {
         std::vector<std::atomic<int>> taken(count);
-        share_out(count, [&](std::size_t i) { ++taken[i]; });
-        for (const auto& times : taken) require(times == 1, "a turn was not taken once");
+        parallel_for(count, [&](std::size_t i) { ++taken[i]; });
+        for (const auto& times : taken) require(times == 1, "an iteration did not run once");
     }
 }
 
@@ -54,25 +61,25 @@ std::string request(int first, int last, char token) {
     return field(3, items);
 }
 
-// Several threads send overlapping batches while another takes sessions away and brings them back.
-void a_desk_serves_many_threads() {
-    constexpr int kSeats = 6;
+// Several threads send overlapping batches while another one detaches a session and attaches it again.
+void dispatcher_serves_many_threads() {
+    constexpr int kSlots = 6;
     const auto index = std::make_shared<Index>(64);
     const auto learner = std::make_shared<Learner>();
     const auto counters = std::make_shared<StepCounters>();
     const auto cost = std::make_shared<const CostCurve>(CostCurve{1.0, 1.02, 1.04, 1.06, 1.08});
-    Desk desk(4, std::string{1, 2});
+    StepDispatcher dispatcher(4, std::string{1, 2});
     std::vector<std::unique_ptr<Session>> sessions;
-    std::vector<std::unique_ptr<Stepper>> steppers;
-    std::vector<std::shared_ptr<Seat>> seats;
-    for (int s = 0; s < kSeats; ++s) {
+    std::vector<std::unique_ptr<SessionStepper>> steppers;
+    std::vector<std::shared_ptr<SessionSlot>> slots;
+    for (int s = 0; s < kSlots; ++s) {
         sessions.push_back(
             std::make_unique<Session>(index, std::vector<std::shared_ptr<Index>>{}, learner, 2 + s, 64));
-        steppers.push_back(std::make_unique<Stepper>(*sessions.back(), counters, 1 << 20));
-        seats.push_back(std::make_shared<Seat>());
-        seats.back()->stepper = steppers.back().get();
-        seats.back()->cost = cost;
-        desk.add(std::string(1, static_cast<char>('a' + s)), seats.back());
+        steppers.push_back(std::make_unique<SessionStepper>(*sessions.back(), counters, 1 << 20));
+        slots.push_back(std::make_shared<SessionSlot>());
+        slots.back()->stepper = steppers.back().get();
+        slots.back()->cost = cost;
+        dispatcher.add(std::string(1, static_cast<char>('a' + s)), slots.back());
     }
     std::atomic<std::size_t> stepped{0};
     std::vector<std::thread> threads;
@@ -80,42 +87,44 @@ void a_desk_serves_many_threads() {
         threads.emplace_back([&, t] {
             const int first = t, last = t + 4;
             for (int round = 0; round < kRounds; ++round)
-                if (desk.answer(request(first, last, static_cast<char>(round % 5)), round))
-                    stepped += last - first;
+                if (const auto reply =
+                        dispatcher.answer(request(first, last, static_cast<char>(round % 5)), round))
+                    stepped += taken(*reply, last - first);
         });
     threads.emplace_back([&] {
         for (int round = 0; round < kRounds; ++round) {
             {
-                const std::scoped_lock turn(seats[0]->turn);
-                seats[0]->stepper = nullptr;
+                const std::scoped_lock lock(slots[0]->mutex);
+                slots[0]->stepper = nullptr;
             }
-            desk.remove("a");
+            dispatcher.remove("a");
             {
-                const std::scoped_lock turn(seats[0]->turn);
-                seats[0]->stepper = steppers[0].get();
+                const std::scoped_lock lock(slots[0]->mutex);
+                slots[0]->stepper = steppers[0].get();
             }
-            desk.add("a", seats[0]);
+            dispatcher.add("a", slots[0]);
         }
     });
     for (auto& thread : threads) thread.join();
     std::size_t tokens = 0;
     for (const auto& session : sessions) tokens += session->length();
-    require(tokens == stepped, "a batch was answered and not taken, or taken and not answered");
-    require(!desk.answer("\x1a\x7f", 0.0), "a torn message was answered");
+    require(tokens == stepped, "the answered batches are not those that were applied");
+    require(!dispatcher.answer("\x1a\x7f", 0.0), "a truncated message was answered");
 }
 
-// Sockets on one desk, each written to in odd pieces; every frame is answered, and what is no step left over.
-void streams_share_a_desk() {
+// Connections to one dispatcher that receive frames in odd pieces; every step is answered, and every other
+// message is returned.
+void connections_share_a_dispatcher() {
     const auto index = std::make_shared<Index>(64);
     const auto learner = std::make_shared<Learner>();
     const auto counters = std::make_shared<StepCounters>();
     Session session(index, std::vector<std::shared_ptr<Index>>{}, learner, 2, 64);
-    Stepper stepper(session, counters, 1 << 20);
-    const auto seat = std::make_shared<Seat>();
-    seat->stepper = &stepper;
-    seat->cost = std::make_shared<const CostCurve>(CostCurve{1.0, 1.02, 1.04, 1.06, 1.08});
-    Desk desk(4, std::string{1, 2});
-    desk.add("a", seat);
+    SessionStepper stepper(session, counters, 1 << 20);
+    const auto slot = std::make_shared<SessionSlot>();
+    slot->stepper = &stepper;
+    slot->cost = std::make_shared<const CostCurve>(CostCurve{1.0, 1.02, 1.04, 1.06, 1.08});
+    StepDispatcher dispatcher(4, std::string{1, 2});
+    dispatcher.add("a", slot);
     const std::string good = request(0, 1, 3), other{0x12, 0x00};
     const auto framed = [](const std::string& m) {
         return std::string{static_cast<char>(m.size()), 0, 0, 0} + m;
@@ -125,40 +134,40 @@ void streams_share_a_desk() {
     for (int t = 0; t < kThreads; ++t)
         threads.emplace_back([&] {
             int ends[2];
-            require(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "no sockets");
+            require(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "socketpair failed");
             std::thread service([&] {
-                DeskStream stream(desk, ends[1], 100);
-                for (Unanswered found = stream.next(); found.kind == Unanswered::Kind::message;
+                FramedConnection stream(dispatcher, ends[1], 100);
+                for (UnhandledMessage found = stream.next(); found.kind == UnhandledMessage::Kind::message;
                      found = stream.next())
                     ++left;
                 ::close(ends[1]);
             });
             std::string sent;
             for (int round = 0; round < kRounds; ++round) sent += framed(good) + framed(other);
-            std::thread reader([&] {  // until the service has hung up
+            std::thread reader([&] {  // until the service closes the connection
                 char piece[64];
                 while (::recv(ends[0], piece, sizeof piece, 0) > 0) {
                 }
             });
             for (std::size_t at = 0; at < sent.size(); at += 7)
                 require(::send(ends[0], sent.data() + at, std::min<std::size_t>(7, sent.size() - at), 0) > 0,
-                        "nobody reads");
+                        "the service does not read");
             ::shutdown(ends[0], SHUT_WR);
             service.join();
             reader.join();
             ::close(ends[0]);
         });
     for (auto& thread : threads) thread.join();
-    require(left == kThreads * kRounds, "what is no step was not left over");
-    require(session.length() == kThreads * kRounds, "a step was lost on its way");
+    require(left == kThreads * kRounds, "a message without steps was not returned");
+    require(session.length() == kThreads * kRounds, "a step was lost");
 }
 
 }  // namespace
 
 int main() {
-    every_turn_is_taken_once();
-    streams_share_a_desk();
-    a_desk_serves_many_threads();
+    every_iteration_runs_once();
+    connections_share_a_dispatcher();
+    dispatcher_serves_many_threads();
     const auto index = std::make_shared<Index>(64);
     const auto learner = std::make_shared<Learner>();
     const auto counters = std::make_shared<StepCounters>();
@@ -168,11 +177,11 @@ int main() {
     for (int t = 0; t < kThreads; ++t)
         threads.emplace_back([&, t] {
             std::vector<std::unique_ptr<Session>> sessions;
-            std::vector<std::unique_ptr<Stepper>> steppers;
+            std::vector<std::unique_ptr<SessionStepper>> steppers;
             for (int s = 0; s < kSessions; ++s) {
                 sessions.push_back(std::make_unique<Session>(index, std::vector<std::shared_ptr<Index>>{},
                                                              learner, 2 + t * kSessions + s, 64));
-                steppers.push_back(std::make_unique<Stepper>(*sessions.back(), counters, 1 << 20));
+                steppers.push_back(std::make_unique<SessionStepper>(*sessions.back(), counters, 1 << 20));
             }
             for (int round = 0; round < kRounds; ++round) {
                 const std::vector<Token> text{round % 7, round % 5, round % 3};

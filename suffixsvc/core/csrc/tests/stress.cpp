@@ -1,7 +1,7 @@
-// What the sanitizers run: the core without Python, first alone under random operations with check()
-// after each, then shared by threads that step, write, retract and read at once, then one namespace under
-// everything: sessions, bulk writers, removals, and readers whose cursors go stale and who know some of the
-// answers. At the end all counts must be exact. And texts that begin alike, removed at once.
+// Stress test of the core for the sanitizers: first single-threaded, random operations with check() after
+// each; then threads that step, write, retract and read concurrently; then one namespace under sessions, bulk
+// writers, removals, and readers with stale cursors that verify known contexts. At the end all counts must be
+// exact. Also concurrent removals of texts with a common prefix.
 //
 //   core_stress [seed] [rounds]
 #include <atomic>
@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "index.h"
-#include "session.h"
+#include "draft/session.h"
+#include "index/index.h"
 
 using namespace suffixsvc;
 
@@ -27,7 +27,7 @@ using Text = std::vector<Token>;
     std::exit(1);
 }
 
-Text hurtful_text(std::mt19937& random) {
+Text adversarial_text(std::mt19937& random) {
     const int kind = static_cast<int>(random() % 5);
     const std::size_t n = 1 + random() % 80;
     Text text;
@@ -53,11 +53,12 @@ Text hurtful_text(std::mt19937& random) {
     return text;
 }
 
-using Kept = std::vector<std::pair<Text, std::size_t>>;  // texts, and how many tokens are context only
+// texts, and the number of leading tokens that are context only
+using Kept = std::vector<std::pair<Text, std::size_t>>;
 
-// All n-grams of up to four tokens against counting by brute force.
+// Compares all n-grams of up to four tokens with a brute-force count.
 void check_counts(Index& index, const Kept& texts) {
-    index.settle();
+    index.propagate_counts();
     std::map<Text, std::uint64_t> truth;
     for (const auto& [text, uncounted] : texts)
         for (std::size_t end = uncounted; end < text.size(); ++end)
@@ -89,7 +90,7 @@ void alone(std::uint32_t seed, int rounds) {
                 if (!index.remove(texts[i].first, texts[i].second)) fail("remove", "a text is not found");
                 texts.erase(texts.begin() + static_cast<std::ptrdiff_t>(i));
             } else {
-                Text text = hurtful_text(random);
+                Text text = adversarial_text(random);
                 const std::size_t uncounted = random() % 3 == 0 ? std::min<std::size_t>(2, text.size()) : 0;
                 index.add(text, uncounted, static_cast<std::uint32_t>(random() % 4));
                 texts.emplace_back(std::move(text), uncounted);
@@ -113,7 +114,7 @@ void together(std::uint32_t seed, int rounds) {
         threads.emplace_back([&, k] {
             std::mt19937 random(seed * 31 + k);
             for (int round = 0; round < rounds; ++round) {
-                const Text prompt = hurtful_text(random);
+                const Text prompt = adversarial_text(random);
                 if (k == 0) {  // bulk writer and remover
                     {
                         std::unique_lock write(other->mutex);
@@ -128,8 +129,8 @@ void together(std::uint32_t seed, int rounds) {
                 CostCurve curve;
                 for (int w = 0; w < 20; ++w) curve.push_back(1.0 + 0.02 * w);
                 for (int step = 0; step < 10; ++step) {
-                    const Text text = hurtful_text(random);
-                    session.account(1.0, text.size());
+                    const Text text = adversarial_text(random);
+                    session.record_step(1.0, text.size());
                     session.append(std::span(text).first(std::min<std::size_t>(text.size(), 6)), true);
                     (void)session.draft(16, curve, step % 2 ? Shape::tree : Shape::chain);
                     if (step == 5) session.append_context(prompt);
@@ -143,19 +144,19 @@ void together(std::uint32_t seed, int rounds) {
     if (shared->stats().nodes != 1) fail("retract", "nodes are left behind");
 }
 
-// Contexts with up to 60 followers, so that edge lists of all kinds grow, shrink and lose edges all the time.
+// Contexts with up to 60 followers, so that edge lists of all forms grow and shrink all the time.
 Text wide_text(std::mt19937& random) {
-    if (random() % 3 == 0) return hurtful_text(random);
+    if (random() % 3 == 0) return adversarial_text(random);
     Text text;
     for (std::size_t i = 0; i < 20 + random() % 60; ++i)
         text.push_back(static_cast<Token>(random() % (random() % 2 ? 60 : 4)));
     return text;
 }
 
-// Texts that are there from the beginning to the end are found by everybody at any time.
+// Texts that are never removed are found at any time.
 void look_up(const Index& index, const std::vector<Text>& lasting, std::mt19937& random) {
     const Text& text = lasting[random() % lasting.size()];
-    const Reading reading;
+    const EpochGuard guard;
     const std::size_t first = random() % text.size();
     Cursor cursor;
     for (std::size_t i = first; i < text.size(); ++i) {
@@ -200,7 +201,7 @@ void one_namespace(std::uint32_t seed, int rounds) {
     const CostCurve curve(20, 1.0);
     const auto step = [&](Session& session, std::mt19937& random) {
         const Text text = wide_text(random);
-        session.account(1.0, 1);
+        session.record_step(1.0, 1);
         session.append(std::span(text).first(std::min<std::size_t>(text.size(), 1 + random() % 4)), true);
         (void)session.draft(16, curve, random() % 2 ? Shape::tree : Shape::chain);
     };
@@ -225,7 +226,7 @@ void one_namespace(std::uint32_t seed, int rounds) {
     const auto write_bulk = [&](std::mt19937& random) {
         Text text = wide_text(random);
         const std::size_t uncounted = std::min<std::size_t>(random() % 4, text.size());
-        shared->add_in_turns(text, uncounted, writers++);
+        shared->add_in_batches(text, uncounted, writers++);
         keep_one(std::move(text), uncounted);
     };
     const auto remove = [&](std::mt19937& random) {
@@ -233,11 +234,11 @@ void one_namespace(std::uint32_t seed, int rounds) {
         if (text.empty()) return;
         if (!shared->remove(text, uncounted)) fail("remove", "a text is not found");
     };
-    // Those that take the mutex in turns while others write.
+    // Long operations, which lock the mutex in batches while other threads write.
     const auto long_job = [&](std::mt19937& random) {
         switch (random() % 16) {
             case 0:
-                shared->settle();
+                shared->propagate_counts();
                 break;
             case 1: {
                 Text tokens;
@@ -250,8 +251,8 @@ void one_namespace(std::uint32_t seed, int rounds) {
                 (void)shared->session_bytes();
                 break;
             case 3: {  // several at once, and longer than a piece
-                const Text text(kMostText + random() % 100, static_cast<Token>(random() % 3));
-                shared->add_in_turns(text, 0, writers++);
+                const Text text(kMaxText + random() % 100, static_cast<Token>(random() % 3));
+                shared->add_in_batches(text, 0, writers++);
                 if (!shared->remove(text, 0)) fail("remove", "a long text is not found");
                 break;
             }
@@ -279,11 +280,11 @@ void one_namespace(std::uint32_t seed, int rounds) {
                 --working;
                 return;
             }
-            // Looks on, over and over, for as long as anybody writes.
+            // Reads repeatedly until the writers have finished.
             while (working > 0) {
-                Session onlooker(nullptr, {shared}, learner, writers++, 16);
+                Session reader(nullptr, {shared}, learner, writers++, 16);
                 for (int i = 0; i < 30 && working > 0; ++i) {
-                    step(onlooker, random);
+                    step(reader, random);
                     look_up(*shared, lasting, random);
                     long_job(random);
                 }
@@ -295,16 +296,16 @@ void one_namespace(std::uint32_t seed, int rounds) {
     Kept all = kept;
     for (const Text& text : lasting) all.emplace_back(text, 0);
     check_counts(*shared, all);
-    if (const std::string what = shared->check(); !what.empty()) fail("check, settled", what);
+    if (const std::string what = shared->check(); !what.empty()) fail("check, propagated", what);
     for (const auto& [text, uncounted] : all)
         if (!shared->remove(text, uncounted)) fail("remove", "a text is not found");
     const IndexStats stats = shared->stats();
     if (stats.nodes != 1 || stats.edges != 0 || stats.tokens != 0) fail("remove", "something is left behind");
-    if (stats.bytes > Index(64).stats().bytes * 11 / 10) fail("remove", "memory is kept");
+    if (stats.bytes > Index(64).stats().bytes * 11 / 10) fail("remove", "memory is not returned");
 }
 
-// A text of one token comes and goes while thousands begin with it: whether it is there is told in turns,
-// while others write. It is found as often as it came.
+// A text of one token is added and removed while thousands of texts begin with it, so that the test for its
+// presence takes several batches, while others write. It must be found as often as it was added.
 void many_followers(std::uint32_t seed, int rounds) {
     constexpr Token kFollowers = 5000;
     const Text first{1};
@@ -321,12 +322,12 @@ void many_followers(std::uint32_t seed, int rounds) {
                 return;
             }
             for (int round = 0; round < rounds; ++round) {
-                index.add_in_turns(first, 0, 1);
+                index.add_in_batches(first, 0, 1);
                 ++came;
                 for (int i = 0; i < 10; ++i) {
                     Text text{1, 10 + static_cast<Token>(random() % (2 * kFollowers))};
                     if (random() % 2) text.insert(text.end(), {1, static_cast<Token>(random() % 3)});
-                    index.add_in_turns(text, 0, 2);
+                    index.add_in_batches(text, 0, 2);
                     if (!index.remove(text, 0))
                         fail("remove", "a text with a frequent beginning is not found");
                 }

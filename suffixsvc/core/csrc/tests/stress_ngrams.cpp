@@ -1,6 +1,6 @@
-// What the sanitizers run of counting n-grams: counters with hardly any memory, runs that are merged and
-// tallied in parts and compared with a map; then runs that were mutated, most with a right checksum, which
-// may be refused or give wrong counts, and may not crash, hang or trip a sanitizer.
+// Stress test of n-gram counting for the sanitizers: counters with minimal memory, runs that are merged and
+// tallied in parts, compared with a map; then mutated runs, most with correct checksums, which may be refused
+// or give wrong counts, but must not crash, hang or trip a sanitizer.
 //
 //   ngram_stress DIR [seed] [rounds]
 #include <algorithm>
@@ -8,10 +8,10 @@
 #include <map>
 #include <thread>
 
-#include "crc32c.h"
-#include "ngram_counter.h"
-#include "ngram_run.h"
-#include "ngram_tally.h"
+#include "base/crc32c.h"
+#include "ngram/ngram_counter.h"
+#include "ngram/ngram_run.h"
+#include "ngram/ngram_tally.h"
 #include "segment_inputs.h"
 
 using namespace suffixsvc;
@@ -28,21 +28,21 @@ void require(const FileFault& fault, const char* where) {
 }
 
 KeyShape random_shape(std::mt19937& random, bool large) {
-    const unsigned highest = 1 + random() % kMostOrder;
+    const unsigned highest = 1 + random() % kMaxOrder;
     return {1 + static_cast<unsigned>(random()) % highest, highest, large ? 32u : 17u};
 }
 
-// Counts texts into several runs and into `follows`, which has n-grams of one order.
+// Counts texts into several runs, and n-grams of one order into `follows`.
 std::vector<std::string> count(std::mt19937& random, const std::string& folder, const KeyShape& shape,
                                std::size_t texts, unsigned order, Follows& follows) {
-    std::unique_ptr<NgramCounter> counter = make_ngram_counter(shape, 5 * (1u << 10) * 8 * kMostKeyWords);
+    std::unique_ptr<NgramCounter> counter = make_ngram_counter(shape, 5 * (1u << 10) * 8 * kMaxKeyWords);
     std::vector<std::string> runs;
     const auto spill = [&] {
         runs.push_back(folder + "/" + std::to_string(runs.size()) + ".run");
         require(counter->spill(runs.back()), "spill");
     };
     for (std::size_t k = 0; k < texts; ++k) {
-        std::vector<Token> text = hurtful_text(random, 400);
+        std::vector<Token> text = adversarial_text(random, 400);
         for (Token& t : text) t = static_cast<Token>(std::min<std::int64_t>(t, shape.largest_token()));
         const std::size_t first = random() % 3 ? 0 : random() % (text.size() + 1);
         if (text.size() > counter->room() || random() % 40 == 0) spill();
@@ -111,7 +111,7 @@ void sound(const std::string& folder, std::uint32_t seed, int rounds) {
     }
 }
 
-// One change of a run, in its header or behind it.
+// Mutates a run, in its header or its entries.
 void mutate(std::mt19937& random, std::string& bytes) {
     RunHeader header;
     const bool in_header = random() % 3 == 0 || bytes.size() < sizeof header + 8;
@@ -124,7 +124,7 @@ void mutate(std::mt19937& random, std::string& bytes) {
         0x7fffffffu, 0x80000000u, 0xfffffffeu, 0xffffffffu, static_cast<std::uint32_t>(random())};
     const std::uint32_t word = nasty[random() % std::size(nasty)];
     std::memcpy(bytes.data() + at, &word, 4);
-    if (random() % 4 == 0 && !in_header) {  // entries in another order
+    if (random() % 4 == 0 && !in_header) {  // reorder entries
         const std::size_t half = size / 2;
         std::swap_ranges(bytes.begin() + static_cast<std::ptrdiff_t>(begin),
                          bytes.begin() + static_cast<std::ptrdiff_t>(begin + half),
@@ -133,14 +133,14 @@ void mutate(std::mt19937& random, std::string& bytes) {
     if (random() % 8 == 0) bytes.resize(random() % (bytes.size() + 100));
 }
 
-void put_right(std::string& bytes) {
+void repair_checksums(std::string& bytes) {
     RunHeader header;
     if (bytes.size() < sizeof header) return;
     std::memcpy(&header, bytes.data(), sizeof header);
     const RunHeader none{};
     header.crc = 0;
     const std::uint64_t entry = std::uint64_t{8} * header.words + 4;
-    if (header.words <= kMostKeyWords) header.entries = (bytes.size() - sizeof header) / entry;
+    if (header.words <= kMaxKeyWords) header.entries = (bytes.size() - sizeof header) / entry;
     std::uint32_t crc = crc32c(&none, sizeof none);
     crc = crc32c(bytes.data() + sizeof header, bytes.size() - sizeof header, crc);
     header.crc = crc32c(&header, sizeof header, crc);
@@ -163,7 +163,7 @@ void hostile(const std::string& folder, std::uint32_t seed, int rounds, Mutants&
         for (int k = 0; k < 20; ++k) {
             std::string bytes = sound_run;
             for (std::uint32_t times = 1 + random() % 3; times > 0; --times) mutate(random, bytes);
-            if (random() % 4 != 0) put_right(bytes);
+            if (random() % 4 != 0) repair_checksums(bytes);
             write_file(path, bytes);
             SegmentJob job;
             FileFault fault;

@@ -1,13 +1,13 @@
-// What the sanitizers run of sealed segments: building, merging, checking under random texts; then eight
-// threads that search one segment while others forget, settle, merge and check; then segments whose files are
-// cut short while they are used.
+// Stress test of sealed segments for the sanitizers: building, merging and checking with random texts; then
+// eight threads that search one segment while others forget, correct, merge and check; then segments whose
+// files are truncated while they are read.
 //
 //   segment_stress DIR [seed] [rounds]
 #include <atomic>
 #include <thread>
 
 #include "lost_pages.h"
-#include "segment.h"
+#include "segment/segment.h"
 #include "segment_inputs.h"
 
 using namespace suffixsvc;
@@ -34,7 +34,7 @@ void alone(const std::string& folder, std::uint32_t seed, int rounds) {
         std::vector<const Segment*> sources;
         Texts all;
         for (std::uint64_t k = 0; k < 1 + random() % 4; ++k) {
-            const Texts texts = hurtful_texts(random, 1 + 100 * k, 1 + random() % 5, 200);
+            const Texts texts = adversarial_texts(random, 1 + 100 * k, 1 + random() % 5, 200);
             build(folder + "/part.seg", texts, 3);
             parts.push_back(open(folder + "/part.seg"));
             sources.push_back(parts.back().get());
@@ -58,7 +58,7 @@ void together(const std::string& folder, std::uint32_t seed, int rounds) {
     for (int round = 0; round < rounds; ++round) {
         std::mt19937 random(seed * 7 + static_cast<std::uint32_t>(round));
         constexpr std::uint64_t kOutputs = 40;
-        build(folder + "/shared.seg", hurtful_texts(random, 1, kOutputs, 800), 4);
+        build(folder + "/shared.seg", adversarial_texts(random, 1, kOutputs, 800), 4);
         const std::unique_ptr<Segment> segment = open(folder + "/shared.seg");
         std::atomic<bool> stop{false};
         std::vector<std::thread> threads;
@@ -66,15 +66,15 @@ void together(const std::string& folder, std::uint32_t seed, int rounds) {
             threads.emplace_back([&, k] {
                 std::mt19937 mine(seed * 31 + k);
                 while (!stop.load()) {
-                    const std::vector<Token> context = hurtful_text(mine, 70);
+                    const std::vector<Token> context = adversarial_text(mine, 70);
                     SegmentView view;
                     segment->find(context, kOrders, view);
                     SegmentEvidence evidence;
                     segment->gather(view, 3, evidence);
-                    std::array<std::uint32_t, kMostRungs> votes;
+                    std::array<std::uint32_t, kMaxLevels> votes;
                     for (std::size_t c = 0; c < evidence.size; ++c)
                         segment->votes(view, evidence.token[c], votes);
-                    if (view.size > 0) (void)segment->newest(view.rungs[0]);
+                    if (view.size > 0) (void)segment->newest(view.levels[0]);
                 }
             });
         threads.emplace_back([&] {
@@ -89,9 +89,9 @@ void together(const std::string& folder, std::uint32_t seed, int rounds) {
         for (std::uint64_t lsn = 1; lsn <= kOutputs; ++lsn) {
             const std::uint64_t one[] = {lsn};
             if (segment->forget(one) != 1) fail("forget", "an output is not found");
-            if (lsn % 3 == 0) segment->settle(lsn % 2 ? 1 : 100);
+            if (lsn % 3 == 0) segment->correct_hubs(lsn % 2 ? 1 : 100);
         }
-        segment->settle(1000);
+        segment->correct_hubs(1000);
         stop.store(true);
         for (auto& t : threads) t.join();
         SegmentView view;
@@ -99,7 +99,7 @@ void together(const std::string& folder, std::uint32_t seed, int rounds) {
             segment->find(std::span(&t, 1), kOrders, view);
             if (view.size != 0) fail("forget", "something is left");
         }
-        if (segment->corrupt()) fail("check", "a sound segment was called corrupt");
+        if (segment->corrupt()) fail("check", "a sound segment was marked corrupt");
     }
 }
 

@@ -1,5 +1,5 @@
-// What the sanitizers run of the memory of words: random tables of cuts and texts, compared with a map; then
-// threads that share one with so little memory that each makes the others forget.
+// Stress test of the word memo for the sanitizers: random cut tables and texts, compared with a map; then
+// threads that share a memo so small that it is emptied all the time.
 //
 //   words_stress [seed] [rounds]
 #include <atomic>
@@ -8,8 +8,8 @@
 #include <string>
 #include <thread>
 
+#include "base/word_memo.h"
 #include "segment_inputs.h"
-#include "word_memo.h"
 
 using namespace suffixsvc;
 
@@ -17,11 +17,11 @@ namespace {
 
 using Words = std::map<std::string, std::vector<std::int32_t>>;
 
-std::string random_text(std::mt19937& random, std::size_t most) {
+std::string random_text(std::mt19937& random, std::size_t max_pieces) {
     static const std::string pieces[] = {"a", "bc",       " ",  "  d", "1",
                                          ".", "\xc3\xa9", "\n", "zz",  std::string(300, 'q')};
     std::string text;
-    for (std::size_t n = random() % most; n > 0; --n) text += pieces[random() % (n % 50 ? 9 : 10)];
+    for (std::size_t n = random() % max_pieces; n > 0; --n) text += pieces[random() % (n % 50 ? 9 : 10)];
     return text;
 }
 
@@ -46,7 +46,7 @@ std::vector<std::string> words_of(const WordCuts& cuts, const std::string& text)
     return words;
 }
 
-// What a tokenizer would make of a word.
+// The tokens of a fake tokenizer.
 std::vector<std::int32_t> tokens_of(std::string_view word) {
     std::vector<std::int32_t> tokens;
     for (std::size_t i = 0; i < word.size(); i += 3)
@@ -65,7 +65,7 @@ void learn(WordMemo& memo, std::span<const std::string_view> words) {
     memo.learn(words, tokens, ends);
 }
 
-// Tokens of a text, holes filled; nothing if others make the memo forget all the time.
+// Encodes a text, skipped spans included; false if other threads empty the memo all the time.
 bool encode(WordMemo& memo, const std::string& text, std::vector<std::int32_t>& tokens) {
     for (int tries = 0; tries < 3; ++tries) {
         const WordTokens found = memo.encode(text);
@@ -75,12 +75,12 @@ bool encode(WordMemo& memo, const std::string& text, std::vector<std::int32_t>& 
         }
         tokens.clear();
         std::size_t done = 0;
-        for (const WordHole& hole : found.holes) {
-            const auto at = static_cast<std::size_t>(hole.at);
+        for (const SkippedSpan& span : found.skipped) {
+            const auto at = static_cast<std::size_t>(span.at);
             tokens.insert(tokens.end(), found.tokens.begin() + static_cast<std::ptrdiff_t>(done),
-                          found.tokens.begin() + hole.at);
+                          found.tokens.begin() + span.at);
             const auto its = tokens_of(std::string_view(text).substr(
-                static_cast<std::size_t>(hole.begin), static_cast<std::size_t>(hole.end - hole.begin)));
+                static_cast<std::size_t>(span.begin), static_cast<std::size_t>(span.end - span.begin)));
             tokens.insert(tokens.end(), its.begin(), its.end());
             done = at;
         }
@@ -100,7 +100,7 @@ std::vector<std::int32_t> expected(const WordCuts& cuts, const std::string& text
     return tokens;
 }
 
-// How many texts were encoded.
+// Returns the number of texts encoded.
 std::size_t work(WordMemo& memo, const WordCuts& cuts, std::uint32_t seed, int texts) {
     std::mt19937 random(seed);
     std::vector<std::int32_t> tokens;

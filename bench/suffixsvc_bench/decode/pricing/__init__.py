@@ -1,0 +1,1 @@
+"""Decoding at costs of other machines: replayed outputs and a supplied cost curve."""

@@ -1,0 +1,1 @@
+"""Calls that `bench decode` makes, and the outcome of each."""

@@ -1,0 +1,1 @@
+"""Results as tables, pages and files, with the machine and commit that produced them."""

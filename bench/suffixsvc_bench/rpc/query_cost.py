@@ -1,0 +1,161 @@
+"""Cost of a driver's queries: the cache in process or over a socket, and a draft worker."""
+
+from __future__ import annotations
+
+import queue
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from suffixsvc import SuffixCache, wire
+from suffixsvc.errors import ProtocolError
+from suffixsvc.v1 import draft_worker_pb2 as pb
+from suffixsvc_bench.rpc.processes import service_process, worker_process
+from suffixsvc_bench.rpc.report import Percentiles
+from suffixsvc_bench.rpc.subjects import NAMESPACE, EngineSteps, StreamSteps
+from suffixsvc_bench.rpc.timing import portions, timed
+from suffixsvc_bench.rpc.workload import Workload
+from suffixsvc_client import SuffixClient
+from suffixsvc_driver.workers.client.grpc_client import DraftWorkerClient
+
+__all__ = ["CacheQueryCost", "WorkerQueryCost", "measure_cache_queries", "measure_worker_queries"]
+
+_ROUNDS: Final = 6
+_WARM_CALLS: Final = 20
+_PAUSE_S: Final = 0.004
+_MAX_DRAFT_TOKENS: Final = 16
+_OUTPUTS: Final = 200
+_OUTPUT_TOKENS: Final = 500
+_PROMPT_TOKENS: Final = 200
+_TEXT_TOKENS: Final = 4_000
+_WORKER_CONTEXT: Final = 64
+_WORKER_TIMEOUT_S: Final = 60.0
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheQueryCost:
+    """Duration of a step of one session: append, learn, draft.
+
+    Attributes:
+        calls: timed calls of either kind.
+        drafted: mean tokens of an answer.
+        engine: in the caller's process.
+        rpc: over a unix socket, from `suffixsvc serve` in a separate process; None = not measured.
+    """
+
+    calls: int
+    drafted: float
+    engine: Percentiles
+    rpc: Percentiles | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerQueryCost:
+    """Duration of a query to a draft worker.
+
+    Attributes:
+        seconds_per_token: of a drafted token, measured by the worker at its start.
+        question: a query for one token over a unix socket.
+        around: the part of it that is not computation.
+    """
+
+    seconds_per_token: float
+    question: Percentiles
+    around: Percentiles
+
+
+def measure_cache_queries(
+    *, rpc: bool, calls: int = 300, seed: int = 0, progress: Progress | None = None
+) -> CacheQueryCost:
+    """Time steps after CPU-bound pauses, as in decoding, with engine and service in alternating rounds.
+
+    Args:
+        rpc: start a service and measure it too.
+        calls: timed calls of either kind.
+        seed: of the texts.
+        progress: called with the number of calls done, and of all calls.
+
+    Raises:
+        ServiceError: the service did not start, or did not answer a step.
+    """
+    workload = Workload(seed)
+    known = workload.outputs(NAMESPACE, _OUTPUTS, _OUTPUT_TOKENS)
+    prompts, texts = [workload.text(_PROMPT_TOKENS)], [workload.text(_TEXT_TOKENS)]
+    with ExitStack() as stack:
+        cache = stack.enter_context(SuffixCache())
+        cache.namespace(NAMESPACE).add_outputs(known)
+        engine = stack.enter_context(closing(EngineSteps(cache, prompts, texts, _MAX_DRAFT_TOKENS)))
+        subjects: list[EngineSteps | StreamSteps] = [engine]
+        if rpc:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sfx-")))
+            address = stack.enter_context(service_process(folder)).unix
+            with SuffixClient(address) as client:
+                client.namespace(NAMESPACE).add_outputs(known)
+            remote = StreamSteps(address, prompts, texts, _MAX_DRAFT_TOKENS)
+            subjects.append(stack.enter_context(closing(remote)))
+        taken = [Percentiles.of(each) for each in _alternating(subjects, calls, progress)]
+    return CacheQueryCost(calls, engine.drafted / engine.steps, taken[0], taken[1] if rpc else None)
+
+
+def _alternating(
+    subjects: Sequence[EngineSteps | StreamSteps], calls: int, progress: Progress | None
+) -> list[list[float]]:
+    seconds: list[list[float]] = [[] for _ in subjects]
+    for subject in subjects:
+        timed(subject, min(_WARM_CALLS, calls), _PAUSE_S)
+    for portion in portions(calls, min(_ROUNDS, calls)):
+        for subject, taken in zip(subjects, seconds, strict=True):
+            taken.extend(timed(subject, portion, _PAUSE_S))
+        if progress is not None:
+            progress(sum(map(len, seconds)), calls * len(subjects))
+    return seconds
+
+
+def measure_worker_queries(model: Path, *, threads: int, calls: int = 30) -> WorkerQueryCost:
+    """Start `suffixsvc draft-worker` and time queries for one token after one new token.
+
+    Raises:
+        ServiceError: it did not start, or answered incorrectly.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="sfx-") as name,
+        worker_process(Path(name), model, threads) as address,
+        DraftWorkerClient(address) as client,
+        client.stub() as stub,
+    ):
+        described = client.describe()
+        tokens = [1 + i % 97 for i in range(_WORKER_CONTEXT + calls)]  # arbitrary
+        requests: queue.SimpleQueue[pb.WorkerDraftRequest | None] = queue.SimpleQueue()
+        answers = stub.Draft(iter(requests.get, None), timeout=_WORKER_TIMEOUT_S)
+        taken: list[float] = []
+        around: list[float] = []
+        for kept in (0, *range(_WORKER_CONTEXT, _WORKER_CONTEXT + calls)):
+            upto = max(kept + 1, _WORKER_CONTEXT)
+            request = pb.WorkerDraftRequest(
+                seq=upto,
+                session_id="probe",
+                keep=kept,
+                new_token_ids=wire.pack_tokens(np.array(tokens[kept:upto], np.int32)),
+                max_draft_tokens=1,
+            )
+            before = time.perf_counter()
+            requests.put(request)
+            answer = next(answers)
+            taken.append(time.perf_counter() - before)
+            around.append(taken[-1] - answer.compute_seconds)
+            if answer.length < upto:
+                raise ProtocolError(
+                    "the draft worker must keep its context", expected=upto, got=answer.length
+                )
+        requests.put(None)
+        return WorkerQueryCost(
+            described.seconds_per_token, Percentiles.of(taken[1:]), Percentiles.of(around[1:])
+        )

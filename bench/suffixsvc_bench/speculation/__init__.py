@@ -1,0 +1,1 @@
+"""Generation on real models for benchmarks: fixtures, speculative generation, recorded calls."""

@@ -1,0 +1,177 @@
+"""Generation for one prompt on a real model: with drafts from a namespace, or plain for comparison."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from suffixsvc.types import BackendNamespace
+from suffixsvc_driver.cost.curve import CostCurve
+from suffixsvc_driver.cost.live_curve import LiveCurve
+from suffixsvc_driver.decode.loop import Result, StepRecord, drain, stream
+from suffixsvc_driver.layers import Layer
+from suffixsvc_driver.layers.prompt_lookup import PromptLookupLayer
+from suffixsvc_driver.layers.suffix import SuffixLayer
+from suffixsvc_driver.policy.calibration import Calibrator
+from suffixsvc_driver.sampling.settings import GREEDY, Sampling
+from suffixsvc_driver.settings.driver_config import DriverConfig
+from suffixsvc_driver.settings.text_kind import ContentType
+from suffixsvc_driver.targets import Target
+
+__all__ = ["LearnedState", "ResultSteps", "Speculator", "TimedResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class TimedResult:
+    """A generation with the time of its session.
+
+    Attributes:
+        extra_seconds: cost of drafting outside the decoding: opening and closing the session, notifying
+            layers of begin and end. 0 for a plain run.
+    """
+
+    result: Result
+    extra_seconds: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Decoding time with all costs of drafting, without the prompt's prefill."""
+        return self.result.decode_seconds + self.extra_seconds
+
+
+#: a generation that yields its steps
+ResultSteps = Generator[StepRecord, None, TimedResult]
+
+
+@dataclass(slots=True)
+class LearnedState:
+    """State that is kept from answer to answer, besides the namespace.
+
+    Attributes:
+        draft_models: draft model layers by agent: each has a context on the draft worker.
+        calibrator: calibrators of the layers' probabilities, by agent and policy.
+    """
+
+    draft_models: dict[str, Layer] = field(default_factory=dict)
+    calibrator: dict[tuple[str, str], Calibrator] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Speculator:
+    """A target model and the namespace that it drafts from.
+
+    Attributes:
+        target: the model.
+        curve: cost of its steps by width.
+        namespace: of an engine or a service; None answers without the suffix layer.
+        draft_model: makes the draft model layer of an agent (each has a context on the draft worker); None
+            without a draft worker.
+        lookup: whether the driver uses prompt lookup.
+        content: see :func:`suffixsvc_driver.decode.loop.generate`.
+        on_step: called after every step of :meth:`drafted` and :meth:`plain`.
+        clock: seconds.
+        learned: state from earlier answers.
+    """
+
+    target: Target
+    curve: CostCurve | LiveCurve
+    namespace: BackendNamespace | None = None
+    draft_model: Callable[[], Layer] | None = None
+    lookup: bool = True
+    content: Callable[[Sequence[int]], ContentType] | None = None
+    on_step: Callable[[StepRecord], None] | None = None
+    clock: Callable[[], float] = time.perf_counter
+    learned: LearnedState = field(default_factory=LearnedState)
+
+    def drafted(
+        self,
+        prompt_ids: Sequence[int],
+        max_tokens: int,
+        config: DriverConfig,
+        labels: Mapping[str, str],
+        *,
+        sampling: Sampling = GREEDY,
+        commit: bool = True,
+    ) -> TimedResult:
+        """Answer with every layer on.
+
+        Args:
+            labels: of the session; learned state is kept by ``labels["agent"]``.
+            commit: store what was written. If False the text is discarded, but learned probabilities remain.
+        """
+        steps = self.iter_drafted(prompt_ids, max_tokens, config, labels, sampling=sampling, commit=commit)
+        return drain(steps, self.on_step)
+
+    def plain(
+        self, prompt_ids: Sequence[int], max_tokens: int, *, sampling: Sampling = GREEDY
+    ) -> TimedResult:
+        """Answer without layers, one token per step."""
+        return drain(self.iter_plain(prompt_ids, max_tokens, sampling=sampling), self.on_step)
+
+    def iter_drafted(
+        self,
+        prompt_ids: Sequence[int],
+        max_tokens: int,
+        config: DriverConfig,
+        labels: Mapping[str, str],
+        *,
+        sampling: Sampling = GREEDY,
+        commit: bool = True,
+    ) -> ResultSteps:
+        """:meth:`drafted`, step by step."""
+        agent = labels.get("agent", "")
+        outside = 0.0
+        layers: list[Layer] = [PromptLookupLayer()] if self.lookup else []
+        session = None
+        if self.namespace is not None:
+            began = self.clock()
+            session = self.namespace.open_session(prompt_ids, labels=labels)
+            outside += self.clock() - began
+            layers.append(SuffixLayer(session))
+        try:
+            if self.draft_model is not None:
+                draft_models = self.learned.draft_models
+                if agent not in draft_models:
+                    draft_models[agent] = self.draft_model()
+                layers.append(draft_models[agent])
+            calibrator = self.learned.calibrator.setdefault((agent, str(config.policy)), Calibrator())
+            result = yield from self._stream(prompt_ids, max_tokens, config, layers, calibrator, sampling)
+        except BaseException:
+            if session is not None:
+                session.close(commit=False)
+            raise
+        if session is not None:
+            began = self.clock()
+            session.close(commit=commit)
+            outside += self.clock() - began
+        return TimedResult(result, outside + result.notify_seconds)
+
+    def iter_plain(
+        self, prompt_ids: Sequence[int], max_tokens: int, *, sampling: Sampling = GREEDY
+    ) -> ResultSteps:
+        """:meth:`plain`, step by step."""
+        result = yield from self._stream(prompt_ids, max_tokens, DriverConfig(), (), None, sampling)
+        return TimedResult(result)
+
+    def _stream(
+        self,
+        prompt_ids: Sequence[int],
+        max_tokens: int,
+        config: DriverConfig,
+        layers: Sequence[Layer],
+        calibrator: Calibrator | None,
+        sampling: Sampling,
+    ) -> Generator[StepRecord, None, Result]:
+        return stream(
+            self.target,
+            prompt_ids,
+            config,
+            layers,
+            max_tokens,
+            sampling=sampling,
+            curve=self.curve,
+            calibrator=calibrator,
+            content=self.content if layers else None,
+            clock=self.clock,
+        )

@@ -1,0 +1,1 @@
+"""Training of the starting weights of new namespaces."""

@@ -1,0 +1,1 @@
+"""Shared base of the log readers: bytes, lines, JSON, times and options."""

@@ -1,0 +1,1 @@
+"""Model calls of logs: prompts, responses and fields."""

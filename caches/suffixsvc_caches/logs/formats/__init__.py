@@ -1,0 +1,1 @@
+"""Readers of text formats: CSV, JSON documents, batch request files."""

@@ -1,0 +1,1 @@
+"""Parquet reader with bounded memory."""

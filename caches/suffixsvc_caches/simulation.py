@@ -1,0 +1,203 @@
+"""Simulation of lookup caches on logs: what llama.cpp would accept with a cache, and without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from suffixsvc.errors import InvalidInputError
+from suffixsvc.plots import Chart, Series
+from suffixsvc_caches.logs import LogCall, LogFile, ReadOptions, ReadReport, find_logs, read_calls
+from suffixsvc_caches.logs.calls.call import Content
+from suffixsvc_caches.lookup import DRAFT_TOKENS, LookupTable
+from suffixsvc_caches.lookup.replay import (
+    LookupReplayer,
+    OnTokens,
+    Program,
+    ReplayStats,
+    TokenCall,
+    replay_sizes,
+)
+from suffixsvc_caches.tokenizers import Tokenizer, require_fingerprint
+
+__all__ = ["CacheSimulation", "TokenLogs", "read_token_logs", "simulate_cache", "size_chart"]
+
+#: calls encoded at a time
+_BATCH: Final = 256
+#: cache sizes in a chart
+_SIZES: Final = 10
+
+#: the calls of each log, by its path
+TokenLogs = Mapping[str, Sequence[TokenCall]]
+#: called with the title of each replay; returns the progress callback for it
+OnReplay = Callable[[str], OnTokens]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSimulation:
+    """Statistics of replays with and without a cache.
+
+    Attributes:
+        logs: with the cache, by log.
+        total: with the cache, all logs.
+        bare: without the cache, all logs.
+        sizes: with the pruned cache, all logs: (bytes, statistics) by rising size, the whole cache last;
+            empty unless requested.
+    """
+
+    logs: dict[str, ReplayStats]
+    total: ReplayStats
+    bare: ReplayStats
+    sizes: list[tuple[int, ReplayStats]] = field(default_factory=list)
+
+
+def simulate_cache(
+    logs: TokenLogs,
+    static: LookupTable | None,
+    dynamic: LookupTable | None = None,
+    *,
+    program: Program = Program.SERVER,
+    ctx: int = 4096,
+    draft_tokens: int = DRAFT_TOKENS,
+    sizes: bool = False,
+    on_replay: OnReplay | None = None,
+) -> CacheSimulation:
+    """Replay logs with caches, and without the static cache; if that is None, without the dynamic one.
+
+    Args:
+        logs: the calls of each log.
+        static, dynamic: the caches.
+        program: the llama.cpp program to simulate.
+        ctx: tokens of a chunk; only for llama-lookup-stats.
+        draft_tokens: length limit of a draft.
+        sizes: also replay with the static cache pruned to ten sizes.
+        on_replay: see :data:`OnReplay`.
+
+    Raises:
+        InvalidInputError: the logs are too short, or a table has malformed n-grams.
+    """
+
+    def replay(
+        title: str, static: LookupTable | None, dynamic: LookupTable | None
+    ) -> tuple[dict[str, ReplayStats], ReplayStats]:
+        replayer = LookupReplayer(static, dynamic, program=program, ctx=ctx, draft_tokens=draft_tokens)
+        on_tokens = on_replay(title) if on_replay is not None else None
+        each = {name: replayer.add_log(calls, on_tokens) for name, calls in logs.items()}
+        return each, sum(each.values(), ReplayStats(draft_tokens))
+
+    each, total = replay("with the cache", static, dynamic)
+    if not total.steps:
+        if program is not Program.STATS:
+            raise InvalidInputError("the logs must have responses", got="none")
+        raise InvalidInputError(
+            f"a log must have more than {ctx} tokens", remedy="Give longer logs, or a smaller --ctx."
+        )
+    _, bare = replay("without it", None, None if static is None else dynamic)
+    found = CacheSimulation(each, total, bare)
+    if sizes and static is not None:
+
+        def with_cut(whole: LookupTable, cut: LookupTable) -> ReplayStats:
+            return total if cut is whole else replay(f"{cut.file_bytes():,} bytes of it", cut, dynamic)[1]
+
+        found.sizes.extend(replay_sizes(static, partial(with_cut, static), _SIZES))
+    return found
+
+
+def size_chart(found: CacheSimulation, cache: str, program: Program) -> Chart:
+    """Chart of hit rate against file size."""
+    sizes = [size for size, _ in found.sizes]
+    return Chart(
+        title=f"{cache}: hit rate against file size",
+        caption="",
+        x_label="bytes of the static cache (cut down: the n-grams whose follower was seen most often)",
+        y_label=f"by the rules of {program}",
+        series=[
+            Series("tokens that were drafted right", [(s, f.hit_rate) for s, f in found.sizes], 0),
+            Series("the same without the cache", [(s, found.bare.hit_rate) for s in sizes], 0, dashed=True),
+            Series("drafts that were right", [(s, f.accept) for s, f in found.sizes], 1),
+        ],
+        log_x=True,
+        percent_y=True,
+    )
+
+
+def read_token_logs(
+    paths: Sequence[Path],
+    options: ReadOptions,
+    tokenizer: Tokenizer | None,
+    report: ReadReport,
+    *,
+    max_tokens: int = 0,
+    on_bytes: Callable[[int], None] | None = None,
+) -> dict[str, list[TokenCall]]:
+    """Read logs as token ids into memory.
+
+    Args:
+        paths: files and folders.
+        options: how to read them.
+        tokenizer: for texts; None for logs of token ids.
+        report: receives counts and faults.
+        max_tokens: stop after this many response tokens of all logs; 0 = no limit.
+        on_bytes: called with the bytes of the current log that are read.
+
+    Raises:
+        InvalidInputError, TokenizerMismatchError: as :func:`token_calls` and ``find_logs``.
+    """
+    logs: dict[str, list[TokenCall]] = {}
+    left = max_tokens or float("inf")
+    for file in find_logs(paths, options):
+        calls = logs.setdefault(str(file.path), [])
+        for call in token_calls(file, options, tokenizer, report, on_bytes):
+            if left <= 0:
+                break
+            calls.append(call)
+            left -= len(call.response)
+    return {name: calls for name, calls in logs.items() if calls}
+
+
+def token_calls(
+    file: LogFile,
+    options: ReadOptions,
+    tokenizer: Tokenizer | None,
+    report: ReadReport,
+    on_bytes: Callable[[int], None] | None = None,
+) -> Iterator[TokenCall]:
+    """Yield the calls of a log as token ids; prompts are empty unless ``options.want_prompt``.
+
+    Raises:
+        InvalidInputError: the log has texts, and there is no tokenizer.
+        TokenizerMismatchError: the log has ids of another tokenizer. Errors of ``read_calls``.
+    """
+    calls = read_calls(file, options, report, on_bytes)
+    while batch := list(islice(calls, _BATCH)):
+        for call in batch:
+            _require_tokenizer(call, file, tokenizer)
+        prompts = _encoded(tokenizer, [call.prompt for call in batch])
+        responses = _encoded(tokenizer, [call.response for call in batch])
+        yield from map(TokenCall, prompts, responses)
+
+
+def _require_tokenizer(call: LogCall, file: LogFile, tokenizer: Tokenizer | None) -> None:
+    if tokenizer is None:
+        if any(isinstance(content, str) and content for content in (call.prompt, call.response)):
+            raise InvalidInputError(
+                f"{file.path} must have token ids if there is no tokenizer",
+                got="texts",
+                remedy="Give a GGUF or a tokenizer.json with --tokenizer.",
+            )
+    elif call.tokenizer:
+        require_fingerprint(call.tokenizer, tokenizer.fingerprint, str(file.path))
+
+
+def _encoded(tokenizer: Tokenizer | None, contents: Sequence[Content]) -> Iterable[list[int]]:
+    texts = [content for content in contents if isinstance(content, str)]
+    encoded = iter(tokenizer.encode_batch(texts) if tokenizer is not None and texts else ())
+    for content in contents:
+        if isinstance(content, str):
+            yield next(encoded).tolist() if tokenizer is not None else []
+        else:
+            yield content.tolist()

@@ -1,0 +1,1 @@
+"""Options, progress bars and log output that several verbs share."""

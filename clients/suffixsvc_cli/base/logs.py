@@ -1,0 +1,21 @@
+"""Log output of a verb: on stderr, because stdout is the verb's result (text, tables, JSON)."""
+
+from __future__ import annotations
+
+import logging
+
+import structlog
+
+from suffixsvc.runtime.log_output import StderrLogger
+
+__all__ = ["log_to_stderr"]
+
+
+def log_to_stderr(level: int = logging.INFO) -> None:
+    """Write one line per event of at least this level. ``serve`` configures its own format afterwards."""
+    structlog.configure(
+        processors=[structlog.processors.add_log_level, structlog.dev.ConsoleRenderer(colors=False)],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=StderrLogger,
+        cache_logger_on_first_use=False,
+    )

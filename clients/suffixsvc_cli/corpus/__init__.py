@@ -1,0 +1,1 @@
+"""Verbs on logs and corpora: build, export, replay."""

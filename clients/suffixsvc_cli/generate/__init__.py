@@ -1,0 +1,1 @@
+"""Verb `generate`: text on a local model with every drafting layer."""

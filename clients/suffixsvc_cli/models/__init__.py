@@ -1,0 +1,1 @@
+"""Verbs on models: models, probe, compat, demo."""

@@ -1,0 +1,1 @@
+"""Verbs on services and data folders: serve, draft-worker, compact, namespaces."""

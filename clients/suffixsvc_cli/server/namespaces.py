@@ -1,0 +1,119 @@
+"""``suffixsvc namespaces``: list and delete the namespaces of a service or a data folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from suffixsvc import SuffixCache
+    from suffixsvc.types import NamespaceRecord
+    from suffixsvc_client import SuffixClient
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="List and delete namespaces.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Server = Annotated[str | None, typer.Option(help="Address of a running service: unix:PATH or HOST:PORT.")]
+Data = Annotated[Path | None, typer.Option(help="Alternatively: a data folder that no process has open.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("list")
+def list_namespaces(
+    prefix: Annotated[str, typer.Argument(help="Path whose subtree is listed.")] = "",
+    server: Server = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """List namespaces: path, tokenizer fingerprint, outputs, tokens, and bytes.
+
+    The bytes are those that count for limits, in log and index (docs/statistics.md).
+    """
+    with _backend(server, data) as backend:
+        found = [
+            each
+            for record in backend.namespaces()
+            if not prefix or record.path == prefix or record.path.startswith(prefix + "/")
+            for each in _described(backend, record)
+        ]
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    if not found:
+        none = f"no namespace {prefix!r}, and none below it" if prefix else "no namespaces"
+        typer.echo(none, err=True)
+    for each in found:
+        counts = f"{each['outputs']:,} outputs\t{each['tokens']:,} tokens\t{each['bytes']:,} bytes"
+        typer.echo(f"{each['path']}\t{each['tokenizer'] or '-'}\t{counts}")
+
+
+@app.command()
+def delete(
+    path: Annotated[str, typer.Argument(help="Path of the namespace.")],
+    server: Server = None,
+    data: Data = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete even with open sessions, whose outputs are discarded.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a namespace with its outputs, segments, n-gram counts and learned tables.
+
+    Namespaces below it are kept. The path can be used again, also for another tokenizer.
+
+        suffixsvc namespaces delete acme/old-model --server unix:./suffixsvc.sock
+    """
+    with _backend(server, data) as backend:
+        outputs = backend.delete_namespace(path, force=force)
+    plain = json.dumps({"namespace": path, "outputs": outputs})
+    typer.echo(plain if as_json else f"{outputs:,} outputs deleted")
+
+
+def _described(backend: SuffixClient | SuffixCache, record: NamespaceRecord) -> Iterator[dict[str, Any]]:
+    """A namespace with its counts; nothing if it was deleted in the meantime."""
+    from suffixsvc.errors import UnknownNamespaceError
+
+    try:
+        stats = backend.namespace(record.path).stats()
+    except UnknownNamespaceError:
+        return
+    yield {
+        "path": record.path,
+        "tokenizer": record.tokenizer,
+        "outputs": stats.outputs,
+        "tokens": stats.tokens,
+        "bytes": stats.held_bytes,
+    }
+
+
+@contextmanager
+def _backend(server: str | None, data: Path | None) -> Iterator[SuffixClient | SuffixCache]:
+    from suffixsvc.errors import InvalidConfigError
+
+    if (server is None) == (data is None):
+        raise InvalidConfigError(
+            "one of --server and --data must be given", got="both" if server is not None else "none"
+        )
+    if server is not None:
+        from suffixsvc_client import SuffixClient
+
+        with SuffixClient(server) as client:
+            yield client
+        return
+    from suffixsvc import SuffixCache
+
+    if data is None or not (data / "data.mdb").is_file():
+        raise InvalidConfigError("--data must be a folder with a data.mdb", got=str(data))
+    with SuffixCache(data, background=False) as cache:
+        yield cache

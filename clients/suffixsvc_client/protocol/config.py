@@ -1,0 +1,54 @@
+"""Configuration of a client, checked when it is created."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from suffixsvc.errors import InvalidConfigError
+
+__all__ = ["ClientConfig"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """Timeouts and circuit breaker of a client.
+
+    A step that is not answered in time delays its caller by ``step_timeout_s``: set it below the duration of
+    a decode step of the target.
+    """
+
+    #: longest time a step waits; after it the draft is empty and a late answer is dropped
+    step_timeout_s: float = 0.05
+    #: longest time the opening of a session waits; after it the session opens in the background
+    open_timeout_s: float = 1.0
+    #: timeout of all other calls: closing, bulk loading, queries
+    call_timeout_s: float = 30.0
+    #: consecutive failures that open the circuit breaker
+    breaker_failures: int = 5
+    #: first pause of the breaker; it doubles after every failed probe, up to ``breaker_max_pause_s``
+    breaker_pause_s: float = 0.25
+    breaker_max_pause_s: float = 8.0
+    #: use the direct socket of a service at ``unix:PATH`` for sessions, if it has one (blocking client only)
+    direct: bool = True
+    #: user id of the service at ``unix:PATH``, if not this user, root or the owner of the socket's folder;
+    #: nothing is sent to a process of any other user
+    service_uid: int | None = None
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.name == "service_uid":
+                if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                    raise InvalidConfigError("service_uid must be a user id or None", got=repr(value))
+                continue
+            if f.name == "direct":
+                if not isinstance(value, bool):
+                    raise InvalidConfigError("direct must be a bool", got=repr(value))
+                continue
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, (int, float))
+                or not (math.isfinite(value) and value > 0)
+            ):
+                raise InvalidConfigError(f"{f.name} must be a positive number", got=repr(value))

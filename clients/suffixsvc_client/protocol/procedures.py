@@ -1,0 +1,385 @@
+"""Procedures of the client, shared by both clients: generators that yield effects and receive the results.
+
+The blocking client performs the effects with blocking calls, the asyncio client awaits them. Nothing here
+waits, connects or reads a clock; the clock is a parameter.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import IO, Any, Final, NamedTuple
+
+from suffixsvc import wire
+from suffixsvc.errors import (
+    LimitExceededError,
+    ProtocolError,
+    ServiceError,
+    ServiceTimeoutError,
+    ServiceUnavailableError,
+    SessionClosedError,
+    SuffixError,
+    UnknownSessionError,
+)
+from suffixsvc.types import Draft, NewOutput, OutputId
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc_client.protocol.breaker import CircuitBreaker
+from suffixsvc_client.protocol.config import ClientConfig
+from suffixsvc_client.protocol.counters import Counters, EmptyReason
+from suffixsvc_client.protocol.effects import (
+    ADD_OUTPUTS,
+    APPEND,
+    CLOSE,
+    EXPORT,
+    OPEN,
+    SERVER_INFO,
+    STEP,
+    Background,
+    Download,
+    Exchange,
+    Pause,
+    Post,
+    Procedure,
+    Unary,
+    Upload,
+)
+from suffixsvc_client.protocol.exporting import ExportSink, ExportSummary
+from suffixsvc_client.protocol.session_state import SessionState
+from suffixsvc_client.protocol.session_values import REFUSALS, CloseOptions, Phase, StepArgs, StepCall
+from suffixsvc_client.protocol.unary_calls import UnaryCall
+from suffixsvc_client.protocol.uploads import UNLIMITED, message_limits, upload_messages
+
+__all__ = ["Procedures"]
+
+log = logging.getLogger(__name__)
+
+#: polling interval of a close that waits for an opening in the background
+OPENING_POLL_S = 0.005
+#: attempts of a close, which reopens a lost session; only a service that restarts constantly needs more
+CLOSE_ATTEMPTS = 4
+_DISCARD_NOT_ANSWERED: Final = (
+    "session %s of namespace %s is discarded, but the service did not answer: an incomplete output of the"
+    " session may stay; forget that output or delete the namespace: %s"
+)
+
+
+class _SentStep(NamedTuple):
+    """A step that is sent, and the position of its draft in the result."""
+
+    position: int
+    state: SessionState
+    call: StepCall
+
+
+class Procedures:
+    """The procedures of one client with their shared circuit breaker, counters and settings.
+
+    Args:
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, config: ClientConfig, clock: Callable[[], float]) -> None:
+        self.config = config
+        self.counters = Counters()
+        self.breaker = CircuitBreaker(
+            config.breaker_failures, config.breaker_pause_s, config.breaker_max_pause_s
+        )
+        #: set when the client is closed
+        self.closed = False
+        self._clock = clock
+        self._outages = threading.Lock()
+        #: whether the current outage has been logged
+        self._outage = False
+
+    # ------------------------------------------------------------------------------------------- opening
+
+    def open(self, state: SessionState) -> Procedure[None]:
+        """Open a session. If the service cannot be reached, the session is opened in the background later.
+
+        Raises:
+            REFUSALS: the service refuses the session.
+            ServiceUnavailableError: the client is closed.
+        """
+        if self.closed:
+            raise ServiceUnavailableError("the client is closed", remedy="Make a new client.")
+        if not self.breaker.allows(self._clock()):
+            return
+        try:
+            yield from self._open(state, self.config.open_timeout_s, again=False)
+        except REFUSALS:
+            raise
+        except SuffixError:
+            return
+
+    def _reopen(self, state: SessionState) -> Procedure[None]:
+        try:
+            yield from self._open(state, self.config.call_timeout_s, again=True)
+        except SuffixError:
+            return  # recorded by breaker and state; a later step opens it again
+
+    def _open(self, state: SessionState, timeout_s: float, *, again: bool) -> Procedure[None]:
+        plan = state.begin_opening()
+        if plan is None:
+            return
+        accepted = False
+        try:
+            reply = yield Unary(OPEN, plan.request, timeout_s)
+            accepted = True
+            for request in state.replay_requests(plan, reply):
+                yield Unary(STEP if isinstance(request, pb.StepRequest) else APPEND, request, timeout_s)
+        except SuffixError as error:
+            # a restarted service may be at its limit of live sessions for a while
+            full = again and not accepted and isinstance(error, LimitExceededError)
+            state.on_open_failure(error, self._clock() + self.config.breaker_pause_s, transient=full)
+            self._record_failure(error)
+            raise
+        except BaseException:  # a cancelled task or an interrupted thread
+            state.on_open_failure(ServiceUnavailableError("opening was interrupted"), self._clock())
+            raise
+        state.on_open(plan)
+        self._record_success()
+        if again:
+            self.counters.reopened()
+
+    # ------------------------------------------------------------------------------------------- stepping
+
+    def steps(self, accepted: Sequence[tuple[SessionState, StepArgs]]) -> Procedure[list[Draft]]:
+        """Take one step of each session, in one message.
+
+        Returns:
+            A draft for each, :meth:`Draft.unanswered` for a step that failed or was not sent.
+        """
+        drafts = [Draft.unanswered()] * len(accepted)
+        sent: list[_SentStep] = []
+        message = pb.StreamRequest()
+        batch = message.steps
+        allowed: bool | None = None
+        for index, (state, args) in enumerate(accepted):
+            live = state.phase is Phase.LIVE
+            if allowed is None and (live or self._may_reopen(state)):
+                allowed = self.breaker.allows(self._clock())
+            if live and allowed:
+                sent.append(_SentStep(index, state, state.step_call(args, batch)))
+                continue
+            state.on_skip()
+            self.counters.empty(self._empty_reason(state, allowed))
+            if allowed and self._may_reopen(state):
+                # one attempt at a time, however many steps there are until it starts
+                state.retry_at = self._clock() + self.config.breaker_pause_s
+                yield Background(self._reopen(state))
+        if sent:
+            yield from self._send_steps(sent, message, drafts)
+        return drafts
+
+    def _may_reopen(self, state: SessionState) -> bool:
+        return state.phase is Phase.UNOPENED and self._clock() >= state.retry_at
+
+    def _empty_reason(self, state: SessionState, allowed: bool | None) -> EmptyReason:
+        if state.phase is Phase.REFUSED:
+            return EmptyReason.REFUSED
+        if allowed is False:
+            return EmptyReason.BREAKER_OPEN
+        return EmptyReason.SESSION_LOST if state.was_live else EmptyReason.UNAVAILABLE
+
+    def _send_steps(
+        self, sent: list[_SentStep], message: pb.StreamRequest, drafts: list[Draft]
+    ) -> Procedure[None]:
+        preceding = [request for step in sent for request in step.call.preceding]
+        try:
+            replies = yield Exchange([*preceding, message], self.config.step_timeout_s)
+            items = _batch_items(replies, len(sent))
+        except SuffixError as error:
+            self._stream_failed(sent, error)
+            return
+        except BaseException:  # a cancelled task or an interrupted thread: delivery is unknown
+            self._stream_failed(sent, ServiceUnavailableError("the step was interrupted"))
+            raise
+        self._record_success()
+        answers = iter(replies)
+        lengths: list[int] = []
+        for step, item in zip(sent, items, strict=True):
+            earlier = _first_error([next(answers) for _ in step.call.preceding]) if preceding else None
+            draft = self._draft_of(step, item, earlier)
+            if draft is not None:
+                drafts[step.position] = draft
+                lengths.append(len(draft))
+        self.counters.on_answers(lengths)
+
+    def _stream_failed(self, sent: list[_SentStep], error: SuffixError) -> None:
+        """No step was answered: the error is the stream's, and says nothing about a session."""
+        if not isinstance(error, ServiceError):
+            error = ServiceUnavailableError("the service refused the message", got=error)
+        self._record_failure(error)
+        for step in sent:
+            self._step_failed(step, error)
+
+    def _draft_of(self, step: _SentStep, item: pb.StepItem, earlier: SuffixError | None) -> Draft | None:
+        """The draft of an answer; None if it is an error.
+
+        Args:
+            earlier: the error of the messages sent before the step, which is the cause of the step's own.
+        """
+        try:
+            if earlier is not None:
+                raise earlier
+            return step.state.on_answer(step.call, item)
+        except SuffixError as error:
+            if isinstance(error, ProtocolError):
+                self._record_failure(error)
+            self._step_failed(step, error)
+            return None
+
+    def _step_failed(self, step: _SentStep, error: SuffixError) -> None:
+        step.state.on_failure(step.call, error)
+        self.counters.empty(_reason(error))
+
+    def append_context(self, state: SessionState) -> Procedure[None]:
+        """Send context that the state has accepted; the next step's answer shows whether it arrived."""
+        if state.phase is not Phase.LIVE or self.breaker.open or not (requests := state.unsent_requests()):
+            return
+        try:
+            yield Post(requests)
+        except SuffixError:
+            state.on_post_failure()
+
+    # ------------------------------------------------------------------------------------------- closing
+
+    def close(self, state: SessionState, options: CloseOptions) -> Procedure[OutputId | None]:
+        """End a session. Raises unless the service has acknowledged it; closing can be repeated."""
+        for _ in range(CLOSE_ATTEMPTS):
+            while state.phase is Phase.OPENING:
+                yield Pause(OPENING_POLL_S)
+            if state.phase is Phase.CLOSED:
+                return state.output_id
+            if state.phase is Phase.REFUSED and options.commit and state.has_output:
+                state.retry_refused()
+            try:
+                if state.phase is Phase.UNOPENED:
+                    yield from self._open_to_close(state, options)
+                if state.phase in (Phase.LIVE, Phase.REFUSED):
+                    return (yield from self._close_known(state, options))
+            except (UnknownSessionError, SessionClosedError) as error:
+                state.mark_lost(error)
+                if not options.commit:
+                    state.on_close(None)
+        raise ServiceUnavailableError("the service lost the session after every attempt to open it")
+
+    def _open_to_close(self, state: SessionState, options: CloseOptions) -> Procedure[None]:
+        """Prepare to close a session that is not live on the service: open it again to commit its output, or
+        discard an incomplete output that it may have left. If the service cannot be reached, a discard
+        succeeds, and logs that it may not have taken effect."""
+        if options.commit and state.has_output:
+            yield from self._open(state, self.config.call_timeout_s, again=True)
+            return
+        if state.known_to_service:
+            try:
+                yield Unary(
+                    CLOSE, state.close_request(CloseOptions(commit=False)), self.config.call_timeout_s
+                )
+            except ServiceError as error:
+                if state.has_output:
+                    log.warning(_DISCARD_NOT_ANSWERED, state.session_id, state.namespace, error)
+        state.on_close(None)
+
+    def _close_known(self, state: SessionState, options: CloseOptions) -> Procedure[OutputId | None]:
+        timeout = self.config.call_timeout_s
+        if not state.known_to_service:
+            state.on_close(None)
+            return None
+        if options.commit:
+            for request in state.flush_requests():
+                flushed = yield Unary(
+                    STEP if isinstance(request, pb.StepRequest) else APPEND, request, timeout
+                )
+                state.on_flush(flushed)
+        reply = yield Unary(CLOSE, state.close_request(options), timeout)
+        output_id = reply.output_id if reply.HasField("output_id") else None
+        state.on_close(output_id)
+        return output_id
+
+    # ---------------------------------------------------------------------------------------------- bulk
+
+    def add_outputs(
+        self, namespace: str, tokenizer: str | None, outputs: Sequence[NewOutput]
+    ) -> Procedure[list[OutputId]]:
+        """Store outputs; returns their ids, in order, once they are durable."""
+        limits = UNLIMITED
+        if len(outputs) > 1:  # a single output is a single message, whatever the limits
+            info = yield Unary(SERVER_INFO, pb.GetServerInfoRequest(), self.config.call_timeout_s)
+            limits = message_limits(info)
+        requests = list(upload_messages(namespace, tokenizer or "", outputs, limits))
+        reply = yield Upload(ADD_OUTPUTS, requests, self.config.call_timeout_s)
+        if len(reply.output_ids) != len(outputs):
+            raise ProtocolError(
+                "a reply does not match its request",
+                expected=f"{len(outputs)} output ids",
+                got=len(reply.output_ids),
+            )
+        return list(reply.output_ids)
+
+    def export(
+        self, request: pb.ExportNgramsRequest, sinks: Sequence[IO[bytes]], timeout_s: float
+    ) -> Procedure[ExportSummary]:
+        """Count n-grams and write them to ``sinks``."""
+        sink = ExportSink(sinks)
+        yield Download(EXPORT, request, sink.take, timeout_s)
+        return sink.summary()
+
+    def call(self, call: UnaryCall) -> Procedure[Any]:
+        """Make a unary call and return its reply; errors are raised."""
+        method, request = call
+        return (yield Unary(method, request, self.config.call_timeout_s))
+
+    def _record_failure(self, error: SuffixError) -> None:
+        """Update the breaker: a ServiceError is a failure; any other error is an answer, and so a success."""
+        if not isinstance(error, ServiceError):
+            self._record_success()
+            return
+        self.breaker.on_failure(self._clock())
+        if self.breaker.open or isinstance(error, ServiceUnavailableError):
+            self._warn_of_outage(error)
+
+    def _record_success(self) -> None:
+        self.breaker.on_success()
+        self._outage = False
+
+    def _warn_of_outage(self, error: ServiceError) -> None:
+        """Log once per outage, not once per step."""
+        with self._outages:
+            known, self._outage = self._outage or self.closed, True
+        if not known:
+            log.warning("no drafts until the service answers: %s", error)
+
+
+def _batch_items(replies: Sequence[pb.StreamReply], count: int) -> Sequence[pb.StepItem]:
+    """The items that answer a batch, which is the last message sent."""
+    answer = replies[-1]
+    if answer.WhichOneof("reply") == "error":
+        raise wire.error_from_detail(answer.error)
+    items: Sequence[pb.StepItem] = answer.steps.items
+    if len(items) != count:
+        raise ProtocolError("a reply does not match its batch", expected=f"{count} items", got=len(items))
+    return items
+
+
+def _first_error(replies: Sequence[pb.StreamReply]) -> SuffixError | None:
+    for reply in replies:
+        if reply.WhichOneof("reply") == "error":
+            return wire.error_from_detail(reply.error)
+        for item in reply.steps.items:
+            if item.WhichOneof("result") == "error":
+                return wire.error_from_detail(item.error.error)
+    return None
+
+
+def _reason(error: SuffixError) -> EmptyReason:
+    if isinstance(error, ServiceTimeoutError):
+        return EmptyReason.TIMEOUT
+    if isinstance(error, ProtocolError):
+        return EmptyReason.PROTOCOL
+    if isinstance(error, ServiceError):
+        return EmptyReason.UNAVAILABLE
+    if isinstance(error, (UnknownSessionError, SessionClosedError)):
+        return EmptyReason.SESSION_LOST
+    return EmptyReason.REFUSED if isinstance(error, REFUSALS) else EmptyReason.ERROR

@@ -1,0 +1,247 @@
+"""Asyncio transport over gRPC: unary calls, and one long-lived stream for all sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from suffixsvc.errors import ProtocolError, ServiceTimeoutError, ServiceUnavailableError, SuffixError
+from suffixsvc.transport.channels import Channels
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc_client.protocol.effects import Method
+from suffixsvc_client.transport.interface import (
+    CHANNEL_OPTIONS,
+    STREAM,
+    error_from_rpc,
+    parse,
+    path_of,
+    service_peer,
+)
+
+__all__ = ["AioGrpcTransport"]
+
+log = logging.getLogger(__name__)
+
+_Answer = asyncio.Future[pb.StreamReply]
+
+
+class AioGrpcTransport:
+    """An :class:`~suffixsvc_client.AsyncTransport` over gRPC, bound to the event loop of its first use."""
+
+    def __init__(self, target: str, service_uid: int | None = None) -> None:
+        self._channels: Channels[grpc.aio.Channel] = Channels(
+            target, service_peer(service_uid), _connect, self._disconnect
+        )
+        self._stream: _Stream | None = None
+        self._ids = itertools.count(1)
+        #: tasks that close channels
+        self._ending: set[asyncio.Task[None]] = set()
+        self.late_replies = 0
+
+    async def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any:
+        """Call a unary method; its reply."""
+        with self._channels.use() as held:
+            return await self._call(held.channel.unary_unary, method, request, timeout_s)
+
+    async def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any:
+        """Call a client-streaming method; its reply."""
+        with self._channels.use() as held:
+            return await self._call(held.channel.stream_unary, method, iter(requests), timeout_s)
+
+    async def download(
+        self, method: Method[Any, Any], request: Message, take: Callable[[Any], None], timeout_s: float
+    ) -> None:
+        """Call a server-streaming method; every reply is passed to ``take``."""
+        with self._channels.use() as held:
+            call: Any = held.channel.unary_stream(
+                path_of(method),
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=None,
+            )
+            with _typed_errors():
+                replies = call(request, timeout=timeout_s)
+                try:
+                    async for data in replies:
+                        take(parse(method.reply, data))
+                finally:
+                    replies.cancel()  # if ``take`` raised; no effect after the end
+
+    @staticmethod
+    async def _call(kind: Any, method: Method[Any, Any], payload: Any, timeout_s: float) -> Any:
+        call = kind(
+            path_of(method),
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=None,
+        )
+        with _typed_errors():
+            return parse(method.reply, await call(payload, timeout=timeout_s))
+
+    async def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
+        """Send messages on the stream and wait for a reply to each."""
+        stream = self._open_stream()
+        answers = stream.send(requests)
+        try:
+            done, late = await asyncio.wait(answers, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
+        finally:  # also after a cancellation
+            stream.abandon(requests)
+        for error in [answer.exception() for answer in done]:
+            if error is not None:
+                raise error
+        if late:
+            raise ServiceTimeoutError(
+                "the service did not answer in time", expected=f"an answer within {timeout_s} s"
+            )
+        return [answer.result() for answer in answers]
+
+    async def post(self, requests: Sequence[pb.StreamRequest]) -> None:
+        """Send messages on the stream; the replies are dropped."""
+        self._open_stream().post(requests)
+
+    async def close(self) -> None:
+        """Close stream and channels. Idempotent."""
+        if self._stream is not None:
+            self._stream.end()
+        self._channels.close()
+        await asyncio.gather(*self._ending)
+
+    def _open_stream(self) -> _Stream:
+        if self._stream is None or self._stream.ended:
+            self._stream = _Stream(self._channels, self, self._ids)
+        return self._stream
+
+    def _disconnect(self, channel: grpc.aio.Channel, done: Callable[[], None]) -> None:
+        async def end() -> None:
+            await channel.close()
+            done()
+
+        task = asyncio.ensure_future(end())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+
+def _connect(address: str) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+
+@contextlib.contextmanager
+def _typed_errors() -> Iterator[None]:
+    """Map gRPC's exceptions. The calls of a closed channel end with CancelledError, in any task."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise error_from_rpc(error) from None
+    except grpc.aio.UsageError as error:  # the channel was closed in the meantime
+        raise ServiceUnavailableError("the client is closed", got=error) from None
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise ServiceUnavailableError("the client is closed", got="a call in flight") from None
+
+
+class _Stream:
+    """One gRPC stream with a writer task and a reader task."""
+
+    def __init__(
+        self, channels: Channels[grpc.aio.Channel], owner: AioGrpcTransport, ids: itertools.count[int]
+    ) -> None:
+        self.ended = False
+        self._owner = owner
+        self._ids = ids
+        self._waiting: dict[int, _Answer] = {}
+        self._abandoned: set[int] = set()
+        self._outbox: asyncio.Queue[pb.StreamRequest] = asyncio.Queue()
+        self._channels = channels
+        self._held = channels.acquire()
+        try:
+            open_stream: Any = self._held.channel.stream_stream(
+                path_of(STREAM),
+                request_serializer=pb.StreamRequest.SerializeToString,
+                response_deserializer=None,
+            )
+            self._call = open_stream()
+        except BaseException:
+            channels.release(self._held)
+            raise
+        self._tasks = [asyncio.ensure_future(self._write()), asyncio.ensure_future(self._read())]
+
+    def send(self, requests: Sequence[pb.StreamRequest]) -> list[_Answer]:
+        """Queue messages; returns a future for the reply to each."""
+        self.post(requests)
+        loop = asyncio.get_running_loop()
+        answers = [loop.create_future() for _ in requests]
+        self._waiting.update((request.id, answer) for request, answer in zip(requests, answers, strict=True))
+        return answers
+
+    def post(self, requests: Sequence[pb.StreamRequest]) -> None:
+        for request in requests:
+            request.id = next(self._ids)
+            self._outbox.put_nowait(request)
+
+    def abandon(self, requests: Sequence[pb.StreamRequest]) -> None:
+        """Stop waiting for replies; those that still come are counted as late."""
+        for request in requests:
+            if self._waiting.pop(request.id, None) is not None:
+                self._abandoned.add(request.id)
+
+    def end(self) -> None:
+        self.ended = True
+        self._call.cancel()
+        for task in self._tasks:
+            task.cancel()
+        self._fail(ServiceUnavailableError("the client is closed"))
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._call.write(await self._outbox.get())
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            return  # the reader receives the error too, and passes it to waiting calls
+        except Exception:  # a message was not written, so that its reply would never come
+            log.exception("the writer of a stream failed")
+            self._call.cancel()
+
+    async def _read(self) -> None:
+        error: SuffixError = ServiceUnavailableError("the service ended the stream")
+        try:
+            while (data := await self._call.read()) is not grpc.aio.EOF:
+                self._deliver(parse(pb.StreamReply, data))
+            if await self._call.code() is not grpc.StatusCode.OK:
+                error = ServiceUnavailableError(
+                    "the service ended the stream", got=await self._call.details()
+                )
+        except grpc.RpcError as failure:
+            error = error_from_rpc(failure)
+        except ProtocolError as failure:
+            error = failure
+            self._call.cancel()
+        except Exception as failure:  # a defect, here or in gRPC: waiting calls must end nevertheless
+            log.exception("the reader of a stream failed")
+            error = ServiceUnavailableError("the stream failed", got=repr(failure)[:200])
+        finally:
+            self.ended = True
+            self._tasks[0].cancel()
+            self._fail(error)
+            self._channels.release(self._held)
+
+    def _deliver(self, reply: pb.StreamReply) -> None:
+        answer = self._waiting.pop(reply.id, None)
+        if answer is not None and not answer.done():
+            answer.set_result(reply)
+        elif reply.id in self._abandoned:
+            self._abandoned.discard(reply.id)
+            self._owner.late_replies += 1
+
+    def _fail(self, error: SuffixError) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            if not answer.done():
+                answer.set_exception(error)
+                answer.exception()  # marks it as retrieved: the waiting task may have been cancelled

@@ -1,0 +1,265 @@
+"""Blocking transport over gRPC: unary calls, and one long-lived stream for all sessions.
+
+    caller ──queue──> gRPC's sender thread ──> service ──> gRPC's receiver thread ──queue──> caller
+
+The caller waits with its own timeout; a reply that comes later is dropped. Replies are delivered where gRPC
+deserialises them, in the thread that received them: iterating over the replies would cost each decode step
+another thread switch. The reader thread only requests the next reply and detects the end of the stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from suffixsvc.errors import ProtocolError, ServiceTimeoutError, ServiceUnavailableError, SuffixError
+from suffixsvc.transport.channels import Channels, SharedChannel, close_channel
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc_client.protocol.effects import Method
+from suffixsvc_client.transport.interface import (
+    CHANNEL_OPTIONS,
+    STREAM,
+    error_from_rpc,
+    parse,
+    path_of,
+    service_peer,
+)
+
+__all__ = ["GrpcTransport"]
+
+log = logging.getLogger(__name__)
+
+_Answers = queue.SimpleQueue[pb.StreamReply | SuffixError]
+
+
+class GrpcTransport:
+    """A :class:`~suffixsvc_client.Transport` over gRPC. Connects on first use and after a service restart."""
+
+    def __init__(self, target: str, service_uid: int | None = None) -> None:
+        self._channels: Channels[grpc.Channel] = Channels(
+            target, service_peer(service_uid), _connect, close_channel
+        )
+        self._lock = threading.RLock()  # a signal's handler may close while its thread holds it
+        self._stream: _Stream | None = None
+        self._ids = itertools.count(1)
+        self._closed = False
+        self.late_replies = 0
+
+    def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any:
+        """Call a unary method; its reply."""
+        with self._channels.use() as held:
+            return self._call(held, held.channel.unary_unary, method, request, timeout_s)
+
+    def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any:
+        """Call a client-streaming method; its reply."""
+        with self._channels.use() as held:
+            return self._call(held, held.channel.stream_unary, method, iter(requests), timeout_s)
+
+    def download(
+        self, method: Method[Any, Any], request: Message, take: Callable[[Any], None], timeout_s: float
+    ) -> None:
+        """Call a server-streaming method; every reply is passed to ``take``."""
+        with self._channels.use() as held:
+            call: Any = held.channel.unary_stream(
+                path_of(method),
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=None,
+            )
+            try:
+                replies = call(request, timeout=timeout_s)
+                try:
+                    for data in replies:
+                        take(parse(method.reply, data))
+                finally:
+                    replies.cancel()  # if ``take`` raised; no effect after the end
+            except grpc.RpcError as error:
+                raise error_from_rpc(error) from None
+            except ValueError as error:  # the channel was closed by another thread
+                raise ServiceUnavailableError("the client is closed", got=error) from None
+
+    @staticmethod
+    def _call(
+        held: SharedChannel[grpc.Channel], kind: Any, method: Method[Any, Any], payload: Any, timeout_s: float
+    ) -> Any:
+        call = held.calls.get(method.name)
+        if call is None:
+            call = held.calls[method.name] = kind(
+                path_of(method),
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=None,
+            )
+        try:
+            return parse(method.reply, call(payload, timeout=timeout_s))
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from None
+        except ValueError as error:  # the channel was closed by another thread
+            raise ServiceUnavailableError("the client is closed", got=error) from None
+
+    def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
+        """Send messages on the stream and wait for a reply to each."""
+        answers: _Answers = queue.SimpleQueue()
+        ids = self._send(requests, answers)
+        deadline = time.monotonic() + timeout_s
+        try:
+            return [self._answer(answers, expected, deadline, timeout_s) for expected in ids]
+        except SuffixError:
+            self._abandon(ids)
+            raise
+
+    def post(self, requests: Sequence[pb.StreamRequest]) -> None:
+        """Send messages on the stream; the replies are dropped."""
+        self._send(requests, None)
+
+    def close(self) -> None:
+        """Close stream and channels. Idempotent."""
+        with self._lock:
+            self._closed = True
+            stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.end()
+        self._channels.close()
+
+    def _send(self, requests: Sequence[pb.StreamRequest], answers: _Answers | None) -> list[int]:
+        with self._lock:
+            stream = self._open_stream()
+            ids = [next(self._ids) for _ in requests]
+            for number, request in zip(ids, requests, strict=True):
+                request.id = number
+                stream.send(number, request.SerializeToString(), answers)
+        return ids
+
+    def _open_stream(self) -> _Stream:
+        self._require_open()
+        stream = self._stream
+        if stream is None or stream.ended:
+            try:
+                stream = _Stream(self._channels, self)
+            except (RuntimeError, ValueError) as error:  # no thread can be started; the channel was closed
+                raise ServiceUnavailableError("no stream to the service can be opened", got=error) from None
+            self._stream = stream
+            if self._closed:  # by a signal handler, before ``_stream`` was set
+                stream.end()
+                self._require_open()
+        return stream
+
+    @staticmethod
+    def _answer(answers: _Answers, expected: int, deadline: float, timeout_s: float) -> pb.StreamReply:
+        try:
+            answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            raise ServiceTimeoutError(
+                "the service did not answer in time", expected=f"an answer within {timeout_s} s"
+            ) from None
+        if isinstance(answer, SuffixError):
+            raise answer
+        if answer.id != expected:
+            raise ProtocolError("replies must come in order", expected=f"id {expected}", got=answer.id)
+        return answer
+
+    def _abandon(self, ids: Sequence[int]) -> None:
+        with self._lock:
+            if self._stream is not None:
+                self._stream.abandon(ids)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ServiceUnavailableError("the client is closed", remedy="Make a new client.")
+
+
+class _Stream:
+    """One gRPC stream with its reader thread. The transport's lock is held for ``send`` and ``abandon``."""
+
+    def __init__(self, channels: Channels[grpc.Channel], owner: GrpcTransport) -> None:
+        self.ended = False
+        self._owner = owner
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._waiting: dict[int, _Answers] = {}
+        self._abandoned: set[int] = set()
+        self._unreadable: ProtocolError | None = None
+        self._channels = channels
+        self._held = channels.acquire()
+        with contextlib.ExitStack() as undo:
+            undo.callback(channels.release, self._held)
+            open_stream: Any = self._held.channel.stream_stream(
+                path_of(STREAM), request_serializer=None, response_deserializer=self._receive
+            )
+            self._call: Any = open_stream(iter(self._outbox.get, None))
+            undo.callback(self.end)  # otherwise gRPC's sender would wait for the outbox without end
+            threading.Thread(target=self._read, name="suffixsvc-stream", daemon=True).start()
+            undo.pop_all()
+
+    def send(self, number: int, request: bytes, answers: _Answers | None) -> None:
+        if answers is not None:
+            self._waiting[number] = answers
+        self._outbox.put(request)
+
+    def abandon(self, ids: Sequence[int]) -> None:
+        for number in ids:
+            if self._waiting.pop(number, None) is not None:
+                self._abandoned.add(number)
+
+    def end(self) -> None:
+        self.ended = True
+        self._outbox.put(None)
+        self._call.cancel()
+
+    def _receive(self, data: bytes) -> bytes:
+        """Deliver a reply to its caller. Called by gRPC as its deserialiser, which must not raise."""
+        try:
+            reply = parse(pb.StreamReply, data)
+        except ProtocolError as error:
+            self._unreadable = error
+            return data
+        # ``pop`` is atomic: either this thread gets the entry, or a caller that abandons the reply does.
+        answers = self._waiting.pop(reply.id, None)
+        if answers is not None:
+            answers.put(reply)
+        elif reply.id in self._abandoned:
+            with self._owner._lock:
+                self._abandoned.discard(reply.id)
+                self._owner.late_replies += 1
+        return data
+
+    def _read(self) -> None:
+        """Request replies until the stream ends, then pass its error to all waiting calls."""
+        error: SuffixError = ServiceUnavailableError("the service ended the stream")
+        try:
+            for _ in self._call:
+                if self._unreadable is not None:
+                    error = self._unreadable
+                    self._call.cancel()
+                    break
+        except Exception as failure:
+            error = _stream_error(failure)
+        finally:
+            with self._owner._lock:
+                self.ended = True
+                waiting, self._waiting = self._waiting, {}
+            self._outbox.put(None)
+            for answers in waiting.values():
+                answers.put(error)
+            self._channels.release(self._held)
+
+
+def _connect(address: str) -> grpc.Channel:
+    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+
+def _stream_error(failure: Exception) -> SuffixError:
+    """The error of a stream that ended. Never raises, not even for a defect: callers wait for the error."""
+    try:
+        if isinstance(failure, grpc.RpcError):
+            return error_from_rpc(failure)
+        log.error("the reader of a stream failed", exc_info=failure)
+    except Exception:
+        log.exception("the error of a stream could not be determined")
+    return ServiceUnavailableError("the stream failed", got=repr(failure)[:200])

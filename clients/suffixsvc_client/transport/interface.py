@@ -1,0 +1,164 @@
+"""Transport interface: five operations. suffixsvc_client.testing has a fake for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from suffixsvc import wire
+from suffixsvc.errors import (
+    LimitExceededError,
+    ProtocolError,
+    ServiceTimeoutError,
+    ServiceUnavailableError,
+    SuffixError,
+)
+from suffixsvc.transport.peer_credentials import ExpectedPeer, resolve_socket_paths
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc.v1 import types_pb2
+from suffixsvc_client.protocol.effects import Method
+
+__all__ = [
+    "CHANNEL_OPTIONS",
+    "STREAM",
+    "AsyncTransport",
+    "Transport",
+    "error_from_rpc",
+    "parse",
+    "path_of",
+    "service_peer",
+]
+
+M = TypeVar("M", bound=Message)
+
+SERVICE: Final = "suffixsvc.v1.SuffixCache"
+STREAM: Final = Method("Stream", pb.StreamRequest, pb.StreamReply)
+
+_START_REMEDY: Final = "Is it running, and is this its address? See: suffixsvc serve --help."
+_TRUST_REMEDY: Final = (
+    "Have the service listen in a folder that only its user can write to, or, if this is its user, set "
+    "ClientConfig.service_uid."
+)
+
+CHANNEL_OPTIONS: Final = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # a restarted service is found within a second or two
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # despite its name, the timeout of one connection attempt: a busy service may answer late
+    ("grpc.min_reconnect_backoff_ms", 20_000),
+    # detects a peer that vanished
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    # clients of the same address would otherwise share a connection and its failures
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+]
+
+
+class Transport(Protocol):
+    """Blocking transport, thread-safe. Methods raise SuffixError only: ServiceError or a service's error."""
+
+    @property
+    def late_replies(self) -> int:
+        """Number of replies that came after their timeout."""
+
+    def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any:
+        """Call a unary method; its reply."""
+
+    def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any:
+        """Call a client-streaming method; its reply."""
+
+    def download(
+        self, method: Method[Any, Any], request: Message, take: Callable[[Any], None], timeout_s: float
+    ) -> None:
+        """Call a server-streaming method; every reply is passed to ``take``."""
+
+    def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
+        """Send on the stream and wait for a reply to each; the transport numbers the messages."""
+
+    def post(self, requests: Sequence[pb.StreamRequest]) -> None:
+        """Send on the stream; the replies are dropped."""
+
+    def close(self) -> None:
+        """Close all connections. Idempotent."""
+
+
+class AsyncTransport(Protocol):
+    """Asyncio transport; see :class:`Transport` for its methods."""
+
+    late_replies: int
+
+    async def unary(self, method: Method[Any, Any], request: Message, timeout_s: float) -> Any:
+        """Call a unary method; its reply."""
+
+    async def upload(self, method: Method[Any, Any], requests: Sequence[Message], timeout_s: float) -> Any:
+        """Call a client-streaming method; its reply."""
+
+    async def download(
+        self, method: Method[Any, Any], request: Message, take: Callable[[Any], None], timeout_s: float
+    ) -> None:
+        """Call a server-streaming method; every reply is passed to ``take``."""
+
+    async def exchange(self, requests: Sequence[pb.StreamRequest], timeout_s: float) -> list[pb.StreamReply]:
+        """Send on the stream and wait for a reply to each."""
+
+    async def post(self, requests: Sequence[pb.StreamRequest]) -> None:
+        """Send on the stream; the replies are dropped."""
+
+    async def close(self) -> None:
+        """Close all connections. Idempotent."""
+
+
+def service_peer(service_uid: int | None) -> ExpectedPeer:
+    """The listener expected at a client's target; ``service_uid`` as in ``ClientConfig``."""
+    return ExpectedPeer("the service", _START_REMEDY, _TRUST_REMEDY, service_uid)
+
+
+def parse(kind: type[M], data: bytes) -> M:
+    """Parse a message. Raises ProtocolError; gRPC itself would hide the failure or its reason."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise ProtocolError(
+            "a reply cannot be parsed",
+            expected=f"a {kind.__name__}",
+            got=f"{len(data)} bytes: {data[:16].hex()}",
+        ) from None
+
+
+def path_of(method: Method[Any, Any]) -> str:
+    """The HTTP/2 path of a method."""
+    return f"/{SERVICE}/{method.name}"
+
+
+def error_from_rpc(error: grpc.RpcError | grpc.Call) -> SuffixError:
+    """The error of a failed call: from the service's ErrorDetail if it sent one, else from the status."""
+    code = error.code() if hasattr(error, "code") else None
+    details = resolve_socket_paths(str(error.details() if hasattr(error, "details") else error))[:300]
+    metadata: Any = error.trailing_metadata() if hasattr(error, "trailing_metadata") else None
+    for key, value in metadata or ():
+        if key == wire.ERROR_METADATA_KEY:
+            try:
+                return wire.error_from_detail(types_pb2.ErrorDetail.FromString(value))
+            except DecodeError:
+                return ProtocolError("an error of the service cannot be parsed", got=details)
+    match code:
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return ServiceTimeoutError("the service did not answer in time", got=details)
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return LimitExceededError("a message exceeds a limit of the service", got=details)
+        case grpc.StatusCode.UNIMPLEMENTED | grpc.StatusCode.INTERNAL | grpc.StatusCode.UNKNOWN:
+            return ProtocolError("the server does not implement the protocol", got=f"{code.name}: {details}")
+    cancelled = code is grpc.StatusCode.CANCELLED
+    return ServiceUnavailableError(
+        "the call was cancelled" if cancelled else "the service cannot be reached",
+        got=f"{code.name if code else 'no status'}: {details}",
+        remedy="Call again. A service cancels calls when it stops, and exports that are not read."
+        if cancelled
+        else _START_REMEDY,
+    )

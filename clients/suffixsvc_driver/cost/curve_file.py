@@ -1,0 +1,184 @@
+"""Cost curve files in ``$SUFFIXSVC_HOME/cost``.
+
+A file holds the curve and its key: model file, thread count, build of llama.cpp and other settings, and the
+machine. A file of another key or machine is refused. Costs are stored in seconds, because a plain step that
+becomes faster changes one value in seconds and every ratio. Files of version 1, which hold ratios and the
+seconds of a plain step, are read as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import socket
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import xxhash
+
+from suffixsvc.config import data_home
+from suffixsvc.errors import InvalidCostError
+from suffixsvc_driver.cost.curve import CostCurve
+
+__all__ = ["MEASURED_CONTEXT", "CurveKey", "cost_folder", "load_curve", "read_curve", "save_curve"]
+
+_FORMAT: Final = "suffixsvc-cost/2"
+_RELATIVE_FORMAT: Final = "suffixsvc-cost/1"
+#: context length at which steps are measured, tokens; about that of an agent's call. The relative cost of
+#: wide steps grows with it
+MEASURED_CONTEXT: Final = 768
+#: decimal places of stored seconds
+_DIGITS: Final = 9
+
+
+@dataclass(frozen=True, slots=True)
+class CurveKey:
+    """Everything that a curve depends on, except the machine.
+
+    Attributes:
+        model: hash of the model file's size, head and tail.
+        behind: largest context length at which steps were measured, tokens.
+
+    The other attributes are the settings of the same names of the target and its model.
+    """
+
+    model: str
+    model_name: str
+    threads: int
+    build: str
+    max_width: int
+    flash_attention: bool | None
+    kv_type: str
+    experts_used: int | None = None
+    snapshots: bool = True
+    full_window: bool = True
+    behind: int = MEASURED_CONTEXT
+
+    def file_name(self) -> str:
+        """Name of the curve's file: model, threads, width and a hash of the key."""
+        digest = xxhash.xxh3_64_hexdigest(json.dumps(asdict(self), sort_keys=True).encode())
+        return f"{Path(self.model_name).stem}-t{self.threads}-w{self.max_width}-{digest}.json"
+
+
+def cost_folder() -> Path:
+    """Folder of the cost curve files."""
+    return Path(data_home()) / "cost"
+
+
+def save_curve(path: Path, key: CurveKey, curve: CostCurve, samples: Mapping[int, Sequence[float]]) -> None:
+    """Write a curve's file atomically.
+
+    Args:
+        curve: with known ``seconds_per_step``.
+        samples: measured seconds by width.
+
+    Raises:
+        OSError: the disk is full or the folder is not writable.
+    """
+    data = {
+        "format": _FORMAT,
+        "machine": _machine(),
+        "key": asdict(key),
+        "seconds": [round(each, _DIGITS) for each in curve.seconds],
+        "samples": {str(w): [round(each, _DIGITS) for each in s] for w, s in samples.items()},
+        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".cost-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(data, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def load_curve(path: Path, key: CurveKey) -> CostCurve:
+    """Read a curve's file.
+
+    Raises:
+        InvalidCostError: the file is malformed, or of another key, width or machine.
+    """
+    curve, file_key, machine = read_curve(path)
+    remedy = _remedy(path)
+    if file_key != asdict(key):
+        raise InvalidCostError(
+            "the cost curve's key must be that of the target",
+            expected=asdict(key),
+            got=file_key,
+            remedy=remedy,
+        )
+    if machine != _machine():
+        raise InvalidCostError(
+            "the cost curve must be of this machine", expected=_machine(), got=machine, remedy=remedy
+        )
+    if curve.max_width != key.max_width:
+        raise InvalidCostError(
+            f"the cost curve must be {key.max_width} tokens wide, the max_width of its key",
+            got=curve.max_width,
+            remedy=remedy,
+        )
+    return curve
+
+
+def read_curve(path: Path) -> tuple[CostCurve, Any, Any]:
+    """Read a file without checking its key: the curve, and the key and the machine as JSON data.
+
+    Raises:
+        InvalidCostError: the file is malformed or unreadable.
+    """
+    remedy = _remedy(path)
+    try:
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as err:
+        raise InvalidCostError(
+            "the cost curve's file must be readable JSON", got=str(err), remedy=remedy
+        ) from err
+    try:
+        curve = _curve(data)
+    except InvalidCostError as err:
+        raise InvalidCostError(err.message, expected=err.expected, got=err.got, remedy=remedy) from err
+    except OverflowError as err:  # a JSON integer that no float holds
+        raise InvalidCostError("costs must be finite numbers", got=str(err), remedy=remedy) from err
+    return curve, data.get("key"), data.get("machine")
+
+
+def _curve(data: Any) -> CostCurve:
+    kind = data.get("format") if isinstance(data, dict) else None
+    if kind == _FORMAT and _numbers(data.get("seconds")):
+        return CostCurve.from_seconds(data["seconds"])
+    if kind == _RELATIVE_FORMAT and isinstance(data.get("curve"), dict):
+        return CostCurve.from_seconds(CostCurve.from_json(data["curve"]).seconds)
+    raise InvalidCostError(
+        f"the format of a cost curve's file must be {_FORMAT} or {_RELATIVE_FORMAT}", got=str(data)[:80]
+    )
+
+
+def _remedy(path: Path) -> str:
+    return f"Delete {path.name} to measure again."
+
+
+def _numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(each, (int, float)) and not isinstance(each, bool) for each in value
+    )
+
+
+def _machine() -> dict[str, Any]:
+    model = platform.processor()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    return {"host": socket.gethostname(), "cpu": model, "cores": os.cpu_count()}

@@ -1,0 +1,1 @@
+"""Decoding loops for one and for several generations, chat sessions, detokenization, exactness checks."""

@@ -1,0 +1,1 @@
+"""Drafts as values: chains, trees, and the events that carry them."""

@@ -1,0 +1,196 @@
+"""Validation of a layer's answer: reduces it to a chain or a tree that can be verified.
+
+Layers may be remote, poisoned or broken. The valid part of an answer is kept and the rest is removed: a
+chain, or a branch of a tree, ends before a token outside the vocabulary, a probability that is not a
+finite number, or a parent that is not an earlier token. Probabilities are clamped to 0 .. 1. No content of
+a draft raises.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from suffixsvc.types import DraftSource
+from suffixsvc_driver.drafts.tree import is_chain
+
+__all__ = ["CleanDraft", "clean_chain", "clean_tree", "common_prefix"]
+
+#: tokens of an answer that are read at most, whatever the budget
+_MAX_READ = 4096
+_KNOWN_SOURCES = frozenset(int(s) for s in DraftSource)
+
+
+@dataclass(frozen=True, slots=True)
+class CleanDraft:
+    """Valid part of a layer's answer.
+
+    Attributes:
+        token_ids: drafted tokens; siblings differ.
+        raw_probs: probabilities given by the layer, clamped to 0 .. 1.
+        sources: DraftSource number of each token.
+        junk: whether a part of the answer was removed or repaired.
+        parents: index of each token's parent, -1 for the root; empty for a chain.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    raw_probs: tuple[float, ...] = ()
+    sources: tuple[int, ...] = ()
+    junk: bool = False
+    parents: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return the length of the longest common prefix, comparing whole slices (fast for lists of any type)."""
+    limit = min(len(a), len(b))
+    if list(a[:limit]) == list(b[:limit]):
+        return limit
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if list(a[:middle]) == list(b[:middle]):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def clean_chain(
+    draft: Any,
+    budget: int,
+    vocab_size: int,
+    default_source: DraftSource,
+    ends: frozenset[int] = frozenset(),
+) -> CleanDraft:
+    """Return the most probable path of ``draft`` as a chain.
+
+    Args:
+        draft: the answer of a layer; any object.
+        budget: largest number of tokens.
+        vocab_size: ids at or above it are invalid.
+        default_source: of tokens with an invalid source.
+        ends: end-of-generation tokens, which end the chain.
+    """
+    columns = _columns(draft)
+    if columns is None:
+        return CleanDraft(junk=True)
+    tokens, parents, probs, sources = columns
+    junk = len(tokens) > _MAX_READ
+    path, repaired = _best_path(parents[:_MAX_READ], probs[:_MAX_READ])
+    junk = junk or repaired
+    out_tokens: list[int] = []
+    out_claims: list[float] = []
+    out_sources: list[int] = []
+    for i in path[:budget]:
+        if not _is_valid(tokens[i], probs[i], vocab_size):
+            junk = True
+            break
+        out_tokens.append(tokens[i])
+        out_claims.append(min(1.0, max(0.0, float(probs[i]))))
+        out_sources.append(_source(sources[i], default_source))
+        if tokens[i] in ends:
+            break
+    return CleanDraft(tuple(out_tokens), tuple(out_claims), tuple(out_sources), junk)
+
+
+def clean_tree(
+    draft: Any,
+    budget: int,
+    vocab_size: int,
+    default_source: DraftSource,
+    ends: frozenset[int] = frozenset(),
+) -> CleanDraft:
+    """Return the first ``budget`` valid tokens of ``draft`` with valid parents, as a tree.
+
+    Of equal siblings the first is kept. See :func:`clean_chain` for the arguments.
+    """
+    columns = _columns(draft)
+    if columns is None:
+        return CleanDraft(junk=True)
+    tokens, parents, probs, sources = columns
+    junk = len(tokens) > _MAX_READ
+    kept: dict[int, int] = {-1: -1}  # index in the draft -> index in ``out``
+    seen: set[tuple[int, int]] = set()
+    out: list[tuple[int, float, int, int]] = []
+    for i in range(min(len(tokens), _MAX_READ)):
+        if len(out) >= budget:
+            break
+        token, parent, raw_prob = tokens[i], parents[i], probs[i]
+        at = kept.get(parent) if isinstance(parent, int) else None
+        if at is None or not _is_valid(token, raw_prob, vocab_size) or (at, token) in seen:
+            junk = True
+            continue
+        seen.add((at, token))
+        if at >= 0 and out[at][0] in ends:
+            continue
+        kept[i] = len(out)
+        out.append((token, min(1.0, max(0.0, float(raw_prob))), _source(sources[i], default_source), at))
+    if not out:
+        return CleanDraft(junk=junk)
+    token_ids, raw_probs, known, at_parents = zip(*out, strict=True)
+    return CleanDraft(token_ids, raw_probs, known, junk, () if is_chain(at_parents) else at_parents)
+
+
+def _columns(draft: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]] | None:
+    """Return tokens, parents, probabilities and sources as lists of the same length, or None.
+
+    An answer with lazy columns may raise any exception when they are accessed.
+    """
+    try:
+        tokens, parents, probs, sources = (
+            getattr(draft, name).tolist() for name in ("token_ids", "parents", "probs", "sources")
+        )
+        shapes_agree = len(tokens) == len(parents) == len(probs) == len(sources)
+    except Exception:
+        return None
+    return (tokens, parents, probs, sources) if shapes_agree else None
+
+
+def _is_valid(token: Any, raw_prob: Any, vocab_size: int) -> bool:
+    return isinstance(token, int) and 0 <= token < vocab_size and _is_number(raw_prob)
+
+
+def _source(source: Any, default: DraftSource) -> int:
+    known = isinstance(source, int) and source in _KNOWN_SOURCES and source != DraftSource.NONE
+    return source if known else int(default)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return isinstance(value, (int, float)) and math.isfinite(value)
+    except OverflowError:  # an int beyond the range of float
+        return False
+
+
+def _rank(prob: Any) -> float:
+    """Return the sort key of siblings; an invalid probability comes last."""
+    return float(prob) if _is_number(prob) else -math.inf
+
+
+def _best_path(parents: Sequence[Any], probs: Sequence[Any]) -> tuple[list[int], bool]:
+    """Return the path of the most probable children from the root, the first one on ties.
+
+    The second value tells whether the parent of some token was not an earlier token.
+    """
+    if all(parent == i - 1 for i, parent in enumerate(parents)):
+        return list(range(len(parents))), False
+    best_child: dict[int, int] = {}
+    repaired = False
+    for i, parent in enumerate(parents):
+        if not isinstance(parent, int) or not -1 <= parent < i:
+            repaired = True
+            continue
+        rival = best_child.get(parent)
+        if rival is None or _rank(probs[i]) > _rank(probs[rival]):
+            best_child[parent] = i
+    path: list[int] = []
+    at = best_child.get(-1)
+    while at is not None:
+        path.append(at)
+        at = best_child.get(at)
+    return path, repaired

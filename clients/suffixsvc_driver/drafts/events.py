@@ -1,0 +1,279 @@
+"""Events and decisions of the driver's state machine.
+
+    event                                   decision
+    Begin                                   QueryLayer(layer, budget)   answered by LayerAnswer or LayerFailed
+    LayerAnswer(layer, draft, seconds)      Verify(token_ids)           answered by Verified
+    LayerFailed(layer, reason)              Finish(reason)              end of the generation
+    Verified(emitted, accepted, width)
+
+In a generation that shares its batches (``Begin.batched``), the loop starts each step and grants a part
+of the batch:
+
+    Begin, Verified                               Wait                     answered by Next
+    Next(other_tokens, room)                      QueryLayer ... Propose   answered by BudgetGrant
+    BudgetGrant(length, padding, other_tokens)    Verify
+
+Every event has exactly one decision, and equal sequences of events have equal decisions.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from suffixsvc.types import Draft
+from suffixsvc.types import Verified as Feedback
+from suffixsvc_driver.settings.text_kind import ContentType
+
+__all__ = [
+    "Begin",
+    "BudgetGrant",
+    "Considered",
+    "Decision",
+    "Event",
+    "Feedback",
+    "Finish",
+    "FinishReason",
+    "LayerAnswer",
+    "LayerFailed",
+    "Next",
+    "Propose",
+    "QueryLayer",
+    "Verified",
+    "Verify",
+    "Wait",
+]
+
+
+class FinishReason(enum.StrEnum):
+    """Why a generation ended."""
+
+    #: the model emitted an end-of-generation token, or the caller's stop rule held
+    STOP = "stop"
+    #: ``max_tokens`` tokens were emitted
+    LENGTH = "length"
+    #: the target's context is full
+    CONTEXT = "context"
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Start of a generation.
+
+    Attributes:
+        prompt_length: tokens of the prompt, >= 1.
+        max_tokens: largest number of tokens to emit.
+        context_size: tokens that the target can hold, prompt included.
+        vocab_size: ids at or above it are invalid.
+        eog_ids: end-of-generation tokens.
+        max_width: tokens that the target can verify in one batch.
+        replays: the target recomputes the accepted tokens of a partially accepted draft.
+        content: kind of the text, for controllers that depend on it.
+        max_branches: leaves that the target accepts in a tree; 1 for chains only.
+        batched: the generation shares its batches: the loop starts each step (:class:`Next`) and limits
+            its draft (:class:`BudgetGrant`).
+    """
+
+    prompt_length: int
+    max_tokens: int
+    context_size: int
+    vocab_size: int
+    eog_ids: frozenset[int] = frozenset()
+    max_width: int = 1 << 20
+    replays: bool = False
+    content: ContentType = ContentType.GENERAL
+    max_branches: int = 1
+    batched: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerAnswer:
+    """Answer of a layer; invalid parts of its draft are removed.
+
+    Attributes:
+        layer: name of the layer.
+        draft: the draft.
+        seconds: of the query.
+    """
+
+    layer: str
+    draft: Draft
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerFailed:
+    """Failure of a query, treated as an empty draft.
+
+    Attributes:
+        layer: name of the layer.
+        reason: for logs.
+        seconds: of the query.
+    """
+
+    layer: str
+    reason: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Result of a target step.
+
+    Attributes:
+        emitted: emitted tokens in order: the accepted ones and the bonus token, truncated at the end of the
+            generation. Never empty.
+        accepted: drafted tokens (padding included) that the target agreed with, before truncation.
+        width: tokens of the batch, the newest emitted token included.
+        stopped: the caller's stop rule held at the last emitted token.
+        replay: tokens that the next batch recomputes before the newest one.
+        seconds: of the step; 0 if not measured. Not used in a batched generation.
+        content: kind of the text; None if unchanged.
+    """
+
+    emitted: tuple[int, ...]
+    accepted: int
+    width: int
+    stopped: bool = False
+    replay: int = 0
+    seconds: float = 0.0
+    content: ContentType | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """Start of the next step of a batched generation.
+
+    Attributes:
+        other_tokens: tokens of other generations in the batch, without drafts.
+        room: largest number of tokens with logits that this generation may have in the batch, its newest one
+            included.
+    """
+
+    other_tokens: int
+    room: int
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetGrant:
+    """Part of the batch that a batched generation may use.
+
+    Attributes:
+        length: number of leading proposed tokens to send.
+        padding: filler tokens after them, to reach a cheaper width.
+        other_tokens: tokens of other generations in the batch.
+    """
+
+    length: int
+    padding: int
+    other_tokens: int
+
+
+Event = Begin | LayerAnswer | LayerFailed | Verified | Next | BudgetGrant
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLayer:
+    """Query of a layer.
+
+    Attributes:
+        layer: name of the layer.
+        budget: largest number of tokens; 0 only passes on the emitted tokens.
+        verified: result of the last step; None before the first.
+        after: drafted tokens that the layer shall continue.
+        suggested: tokens that other layers drafted to follow ``after``.
+    """
+
+    layer: str
+    budget: int
+    verified: Feedback | None = None
+    after: tuple[int, ...] = ()
+    suggested: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """Report on a layer in a step.
+
+    Attributes:
+        layer: name of the layer.
+        budget: queried tokens; 0 if it was not queried for any.
+        why: reason why it contributes nothing, as text.
+        token_ids: drafted tokens.
+        probs: calibrated P(accepted | all tokens before it accepted).
+        length: tokens of the best prefix; of trees, of the best subtree of all answers so far.
+        width: tokens of its batch.
+        gain: its expected gain, tokens.
+        parents: of a tree, index of each token's parent.
+        how: where its answer continues the draft, or what was suggested to it, as text.
+    """
+
+    layer: str
+    budget: int
+    why: str = ""
+    token_ids: tuple[int, ...] = ()
+    probs: tuple[float, ...] = ()
+    length: int = 0
+    width: int = 1
+    gain: float = 0.0
+    parents: tuple[int, ...] = ()
+    how: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Verification of the newest emitted token and a draft by the target.
+
+    Attributes:
+        token_ids: drafted tokens, then ``padding`` filler tokens.
+        sources: DraftSource number of each token; NONE for padding.
+        probs: calibrated P(accepted | parent accepted) of each token; 0 for padding.
+        layer: layer of the first token; empty for a plain step.
+        padding: number of filler tokens, which only reach a cheaper width.
+        continued_by: layer of the tokens from ``continued_at`` on; empty if there is none.
+        continued_at: tokens of the first layer if another one continues them.
+        considered: reports on the layers of this step, for people.
+        rate: lambda of this step, tokens per unit of cost, for people.
+        parents: of a tree, index of each token's parent, -1 for the root; empty for a chain.
+        layers: layer of each token if the draft was merged from several layers.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    sources: tuple[int, ...] = ()
+    probs: tuple[float, ...] = ()
+    layer: str = ""
+    padding: int = 0
+    continued_by: str = ""
+    continued_at: int = 0
+    considered: tuple[Considered, ...] = ()
+    rate: float = 1.0
+    parents: tuple[int, ...] = ()
+    layers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do until the loop starts the next step (batched generations)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Draft that a batched generation would send.
+
+    Attributes:
+        gains: expected gain of each drafted token, tokens; decreasing, except in generations that replay.
+        forced: as many tokens as fit are sent whatever their gain (first-match).
+    """
+
+    gains: tuple[float, ...] = ()
+    forced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """End of the generation."""
+
+    reason: FinishReason
+
+
+Decision = QueryLayer | Verify | Finish | Wait | Propose

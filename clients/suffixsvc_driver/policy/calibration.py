@@ -1,0 +1,91 @@
+"""Calibration of each layer's probabilities, learned online from the tokens the target writes.
+
+A layer gives every drafted token a raw probability of acceptance. The tokens that the target writes label
+these probabilities, whether the draft was sent or not. Three levels of statistics correct them, each
+level being the prior of the next, so that a poisoned cache is demoted after a few tokens and an accurate
+one is not starved:
+
+    layer                              expected / observed acceptances: scales probabilities down, never up
+    layer, raw probability             acceptance in this bucket (of eight), shrunk towards the level above
+    layer, raw probability, depth      the same at this depth of the draft (four buckets)
+
+Counts halve at a cap, so the calibration follows a layer whose accuracy changes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final
+
+from suffixsvc_driver.policy.decaying_mean import DecayingMean
+from suffixsvc_driver.policy.layer_value import LayerValue
+
+__all__ = ["Calibrator"]
+
+#: upper ends of the raw-probability buckets; dense where most drafted tokens lie
+_PROBABILITY_EDGES: Final = (0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99)
+#: first depths of the depth buckets after the first
+_DEPTH_EDGES: Final = (1, 4, 10)
+#: weight of the level above, in labels
+_PRIOR_WEIGHT: Final = 4.0
+#: labels after which counts halve
+_CAP: Final = 128.0
+
+
+class Calibrator:
+    """Calibration tables and query statistics of the layers of one pipeline, by layer name.
+
+    Not thread-safe. Generations of the same agent should share one.
+    """
+
+    def __init__(self) -> None:
+        self._layers: dict[str, DecayingMean] = {}
+        self._buckets: dict[tuple[str, int], DecayingMean] = {}
+        self._depths: dict[tuple[str, int, int], DecayingMean] = {}
+        self._layer_values: dict[str, LayerValue] = {}
+
+    def layer_value(self, layer: str, prior_seconds: float) -> LayerValue:
+        """Cost and expected gain of queries to ``layer``; ``prior_seconds`` counts in the first call only."""
+        if layer not in self._layer_values:
+            self._layer_values[layer] = LayerValue(prior_seconds)
+        return self._layer_values[layer]
+
+    def calibrate(self, layer: str, raw_probability: float, depth: int) -> float:
+        """P(accepted | all tokens before it accepted) of a drafted token.
+
+        Args:
+            raw_probability: as given by the layer, 0 .. 1.
+            depth: position in the draft, 0 for the first token.
+        """
+        overall = self._layers.get(layer)
+        p = raw_probability
+        if overall is not None:
+            p *= min(1.0, overall.mean(1.0, _PRIOR_WEIGHT))
+        bucket = bisect_right(_PROBABILITY_EDGES, raw_probability)
+        cell = self._buckets.get((layer, bucket))
+        if cell is not None:
+            p = cell.mean(p, _PRIOR_WEIGHT)
+        cell = self._depths.get((layer, bucket, bisect_right(_DEPTH_EDGES, depth)))
+        if cell is not None:
+            p = cell.mean(p, _PRIOR_WEIGHT)
+        return p
+
+    def learn(self, layer: str, raw_probability: float, depth: int, hit: bool) -> None:
+        """Record a label: whether the target wrote this token, all tokens before it being accepted."""
+        overall = self._layers.setdefault(layer, DecayingMean(_CAP))
+        overall.add(hit, raw_probability)
+        # Underestimates earn no credit that later overestimates could use up.
+        overall.total = min(overall.total, overall.weight + _PRIOR_WEIGHT)
+        bucket = bisect_right(_PROBABILITY_EDGES, raw_probability)
+        self._buckets.setdefault((layer, bucket), DecayingMean(_CAP)).add(hit)
+        depth_bucket = bisect_right(_DEPTH_EDGES, depth)
+        self._depths.setdefault((layer, bucket, depth_bucket), DecayingMean(_CAP)).add(hit)
+
+    def acceptance(self, layer: str, prior: float) -> float:
+        """Acceptance rate of the layer's labelled tokens; ``prior`` before there are any."""
+        hits = seen = 0.0
+        for bucket in range(len(_PROBABILITY_EDGES) + 1):
+            cell = self._buckets.get((layer, bucket))
+            if cell is not None:
+                hits, seen = hits + cell.total, seen + cell.weight
+        return (hits + _PRIOR_WEIGHT * prior) / (seen + _PRIOR_WEIGHT)

@@ -1,0 +1,1 @@
+"""Measurements of a target or a pair of models, and the settings derived from them."""

@@ -1,0 +1,1 @@
+"""Sampling: settings, sampler, penalties, grammars, rounding tolerance."""

@@ -1,0 +1,1 @@
+"""Settings of the driver: policies, layers, model classes and kinds of text."""

@@ -1,0 +1,35 @@
+"""Classes of target models by their useful draft length, and the draft lengths tried with each."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = ["K_TRIED", "ModelClass", "model_class"]
+
+
+class ModelClass(enum.StrEnum):
+    """Class of a model by its bottleneck: reading all weights, or those of the experts of each token."""
+
+    DENSE_LARGE = "dense-large"
+    DENSE_SMALL = "dense-small"
+    MOE = "moe"
+
+
+#: draft lengths tried: large dense models gain up to the last; mixtures of experts are best at 8, because
+#: each further token reads further experts
+K_TRIED: Final[Mapping[ModelClass, tuple[int, ...]]] = {
+    ModelClass.DENSE_LARGE: (4, 8, 16, 24, 32, 48),
+    ModelClass.DENSE_SMALL: (4, 8, 16),
+    ModelClass.MOE: (4, 8),
+}
+#: number of weights from which on a dense model is large
+_LARGE: Final = 32_000_000_000
+
+
+def model_class(parameters: int, experts: int) -> ModelClass:
+    """Return the class of a model by its number of weights and of experts (0 for a dense model)."""
+    if experts:
+        return ModelClass.MOE
+    return ModelClass.DENSE_LARGE if parameters >= _LARGE else ModelClass.DENSE_SMALL

@@ -1,0 +1,206 @@
+"""Statistics of generations: queries and tokens, per layer and per kind of evidence.
+
+    drafted            tokens sent to the target
+    accepted           drafted tokens that the target agreed with
+    acceptance rate    accepted / drafted
+    MAT                mean accepted tokens per step, the bonus token included
+
+The same tokens are counted per layer (the layer that was queried) and per kind of evidence (the text that
+they come from): "suffix" is the output of another session, "prompt" the session's own prompt and output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from suffixsvc.types import DraftSource
+from suffixsvc_driver.drafts.events import Verify
+
+__all__ = ["EVIDENCE", "HitCounts", "LayerCounts", "Stats"]
+
+#: DraftSource -> kind of evidence
+EVIDENCE: Final[Mapping[int, str]] = {
+    DraftSource.NONE: "target",
+    DraftSource.SESSION: "prompt",
+    DraftSource.PROMPT_LOOKUP: "prompt",
+    DraftSource.NAMESPACE: "suffix",
+    DraftSource.CORPUS: "suffix",
+    DraftSource.DRAFT_MODEL: "draft-model",
+}
+
+
+@dataclass(slots=True)
+class HitCounts:
+    """Drafted and accepted tokens of one origin."""
+
+    drafted: int = 0  #: tokens sent to the target
+    accepted: int = 0  #: drafted tokens that the target agreed with
+    steps_with_draft: int = 0
+    steps_with_hit: int = 0  #: steps with at least one accepted token
+    output_tokens: int = 0  #: tokens of the output from this origin
+
+    @property
+    def acceptance_rate(self) -> float:
+        """``accepted / drafted``; 0 without drafts."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    def count(self, drafted: int, accepted: int, written: int) -> None:
+        """Add the counts of a step."""
+        self.drafted += drafted
+        self.accepted += accepted
+        self.output_tokens += written
+        self.steps_with_draft += drafted > 0
+        self.steps_with_hit += accepted > 0
+
+    def add(self, other: HitCounts) -> None:
+        """Add the counts of ``other``."""
+        self.drafted += other.drafted
+        self.accepted += other.accepted
+        self.output_tokens += other.output_tokens
+        self.steps_with_draft += other.steps_with_draft
+        self.steps_with_hit += other.steps_with_hit
+
+
+@dataclass(slots=True)
+class LayerCounts:
+    """Queries to a layer, its answers, and what was sent of them."""
+
+    asked: int = 0  #: queries
+    answered: int = 0  #: answers with at least one token
+    offered: int = 0  #: tokens of the answers
+    failures: int = 0  #: exceptions and missing answers, treated as empty drafts
+    junk: int = 0  #: answers with invalid parts, which were removed
+    forbidden: int = 0  #: tokens removed because a grammar forbids them or a token before them
+    seconds: float = 0.0  #: of all queries
+    sent: HitCounts = field(default_factory=HitCounts)
+
+    def add(self, other: LayerCounts) -> None:
+        """Add the counts of ``other``."""
+        self.asked += other.asked
+        self.answered += other.answered
+        self.offered += other.offered
+        self.failures += other.failures
+        self.junk += other.junk
+        self.forbidden += other.forbidden
+        self.seconds += other.seconds
+        self.sent.add(other.sent)
+
+
+@dataclass(slots=True)
+class Stats:
+    """Statistics of one generation, or the sum of several."""
+
+    steps: int = 0  #: target steps
+    tokens: int = 0  #: emitted tokens
+    padding: int = 0  #: tokens sent only to reach a cheaper width
+    replayed: int = 0  #: tokens recomputed because a recurrent state could not be truncated
+    cost: float = 0.0  #: of the steps by the cost curve and of the queries, in plain steps
+    layers: dict[str, LayerCounts] = field(default_factory=dict)
+    evidence: dict[str, HitCounts] = field(default_factory=dict)
+
+    def layer(self, name: str) -> LayerCounts:
+        """Return the counts of a layer, created when missing."""
+        return self.layers.setdefault(name, LayerCounts())
+
+    def count_step(
+        self, sent: Verify, accepted: int, written: Iterable[int], path: Sequence[int] = ()
+    ) -> None:
+        """Add the counts of a target step.
+
+        Args:
+            sent: the verified draft.
+            accepted: drafted tokens that the target agreed with, padding excluded.
+            written: DraftSource of each emitted token.
+            path: indices of the accepted tokens; empty for the first ones.
+        """
+        origin = list(written)
+        sources = sent.sources[: len(sent.sources) - sent.padding]
+        self.steps += 1
+        self.tokens += len(origin)
+        self.padding += sent.padding
+        if not sources:  # fast path of plain steps
+            self.evidence.setdefault("target", HitCounts()).output_tokens += len(origin)
+            return
+        own = sum(source != DraftSource.NONE for source in origin)
+        path = path or range(accepted)
+        if sent.layers:
+            drafted_by = sent.layers[: len(sources)]
+            accepted_by = [drafted_by[i] for i in path]
+            for name in dict.fromkeys(drafted_by):
+                counts = self.layer(name).sent
+                counts.count(drafted_by.count(name), accepted_by.count(name), accepted_by[:own].count(name))
+        else:
+            first = sent.continued_at if sent.continued_by else len(sources)
+            self.layer(sent.layer).sent.count(first, min(first, accepted), min(first, own))
+            if sent.continued_by:
+                rest = len(sources) - first
+                self.layer(sent.continued_by).sent.count(rest, max(0, accepted - first), max(0, own - first))
+        kinds = [EVIDENCE[s] for s in sources]
+        accepted_kinds = [kinds[i] for i in path]
+        output = [EVIDENCE[s] for s in origin]
+        for kind in {*kinds, *output}:
+            counts = self.evidence.setdefault(kind, HitCounts())
+            counts.count(kinds.count(kind), accepted_kinds.count(kind), output.count(kind))
+
+    @property
+    def drafted(self) -> int:
+        """Drafted tokens of all kinds of evidence."""
+        return sum(c.drafted for c in self.evidence.values())
+
+    @property
+    def accepted(self) -> int:
+        """Accepted tokens of all kinds of evidence."""
+        return sum(c.accepted for c in self.evidence.values())
+
+    @property
+    def acceptance_rate(self) -> float:
+        """``accepted / drafted``; 0 without drafts."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def mat(self) -> float:
+        """Mean accepted tokens per step, the bonus token included."""
+        return self.tokens / self.steps if self.steps else 0.0
+
+    def hit_rates(self, kind: str) -> tuple[float, float, float]:
+        """Return the hit rates of a kind of evidence.
+
+        Shares of the steps with a draft, of the steps with an accepted token, and of the output tokens.
+        """
+        counts = self.evidence.get(kind, HitCounts())
+        steps, tokens = max(1, self.steps), max(1, self.tokens)
+        return counts.steps_with_draft / steps, counts.steps_with_hit / steps, counts.output_tokens / tokens
+
+    def layer_hit_rates(self, name: str) -> tuple[float, float, float]:
+        """Return the hit rates of a layer.
+
+        Shares of the steps with an answer (sent or not), of the steps with an accepted token, and of
+        the output tokens.
+        """
+        counts = self.layers.get(name, LayerCounts())
+        steps, tokens = max(1, self.steps), max(1, self.tokens)
+        return counts.answered / steps, counts.sent.steps_with_hit / steps, counts.sent.output_tokens / tokens
+
+    def add(self, other: Stats) -> None:
+        """Add another generation's counts."""
+        self.steps += other.steps
+        self.tokens += other.tokens
+        self.padding += other.padding
+        self.replayed += other.replayed
+        self.cost += other.cost
+        for name, layer in other.layers.items():
+            self.layer(name).add(layer)
+        for kind, counts in other.evidence.items():
+            self.evidence.setdefault(kind, HitCounts()).add(counts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON data, rates included."""
+        return {
+            **asdict(self),
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "acceptance_rate": self.acceptance_rate,
+            "mat": self.mat,
+        }

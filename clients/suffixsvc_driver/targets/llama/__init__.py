@@ -1,0 +1,1 @@
+"""Thin wrappers of llama.cpp's C API: model, context, grammar, tokenizer."""

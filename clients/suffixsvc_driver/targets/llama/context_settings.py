@@ -1,0 +1,77 @@
+"""Settings of a llama.cpp context."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Final
+
+from suffixsvc.errors import InvalidConfigError
+from suffixsvc_driver.targets.llama.machine import usable_cores
+
+__all__ = ["KV_TYPES", "MAX_SEQUENCES", "ContextSettings"]
+
+#: name -> ggml type number
+KV_TYPES: Final = {"f32": 0, "f16": 1}
+#: largest number of sequences in a context (LLAMA_MAX_SEQ)
+MAX_SEQUENCES: Final = 256
+_THREADS_PER_CORE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSettings:
+    """Settings of a context.
+
+    Attributes:
+        context_size: capacity of one slot in tokens; rounded up to a multiple of 256.
+        slots: number of sequences.
+        threads: compute threads. The default is one per physical core that this process may use, by its
+            affinity and its control group. Never use more: llama.cpp's threads spin.
+        batch_size: tokens of a prefill batch.
+        max_width: largest number of verified tokens, which sizes the logits buffer.
+        flash_attention: None = by a trial (:mod:`~suffixsvc_driver.targets.llama.attention`); for a bare
+            :class:`LlamaContext`, llama.cpp's own choice.
+        kv_type: "f16" or "f32".
+        snapshots: roll recurrent states back by snapshots if the architecture supports them, otherwise by
+            saving them before a draft and restoring them. Takes ``max_width`` + 1 states per slot.
+        full_window: windowed layers keep the whole text, so that any prefix of it can be reused.
+        branches: sequences for drafted trees, which may then have this many leaves more than one. Needs
+            unified KV, and costs time for long texts (llama.cpp masks every cell for every sequence). Models
+            whose state cannot be cut, or whose windowed layers evict tokens (``full_window`` = False), verify
+            chains only.
+
+    Raises:
+        InvalidConfigError: a value out of range.
+    """
+
+    context_size: int = 2048
+    slots: int = 1
+    threads: int = field(default_factory=usable_cores)
+    batch_size: int = 512
+    max_width: int = 32
+    flash_attention: bool | None = None
+    kv_type: str = "f16"
+    snapshots: bool = True
+    full_window: bool = True
+    branches: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("context_size", "slots", "threads", "batch_size", "max_width"):
+            if getattr(self, name) < 1:
+                raise InvalidConfigError(f"{name} must be >= 1", got=getattr(self, name))
+        max_threads = _THREADS_PER_CORE * (os.cpu_count() or 1)
+        if self.threads > max_threads:  # they spin: hundreds of them would stall the machine
+            raise InvalidConfigError(
+                f"threads must be <= {max_threads}; one per core is best", got=self.threads
+            )
+        if not 0 <= self.branches < MAX_SEQUENCES - self.slots:
+            raise InvalidConfigError(
+                f"branches must be >= 0 and < {MAX_SEQUENCES} - slots, the sequences of llama.cpp",
+                got=self.branches,
+            )
+        if self.kv_type not in KV_TYPES:
+            raise InvalidConfigError(f"kv_type must be {' or '.join(KV_TYPES)}", got=repr(self.kv_type))
+        if self.max_width > self.batch_size:
+            raise InvalidConfigError(
+                f"max_width must be <= batch_size = {self.batch_size}", got=self.max_width
+            )

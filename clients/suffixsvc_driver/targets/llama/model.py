@@ -1,0 +1,296 @@
+"""A GGUF model through llama.cpp's C API: weights, vocabulary, tokenizer, chat template."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import xxhash
+
+from suffixsvc.errors import InvalidTokensError, LimitExceededError, ModelCorruptError, ModelError
+from suffixsvc.fingerprint import tokenizer_fingerprint
+from suffixsvc.types import TokenArray, TokenIds
+from suffixsvc_driver.targets.llama.binding import clear_log, llama, recent_log
+from suffixsvc_driver.targets.llama.experts import override_experts
+from suffixsvc_models.gguf_check import check_gguf
+from suffixsvc_models.vocabulary import Vocabulary
+
+__all__ = ["LlamaModel", "SpecialToken", "check_ids", "check_prompt", "file_digest"]
+
+#: bytes of the head and of the tail of a file that are hashed
+_HASHED_BYTES: Final = 1 << 20
+_VOCAB_KINDS: Final = ("NONE", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLAMO2")
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialToken:
+    """A special token, which a text may spell out.
+
+    Attributes:
+        strips: whether the tokenizer drops blanks next to it.
+    """
+
+    id: int
+    text: bytes
+    strips: bool
+
+
+class LlamaModel:
+    """A loaded model. Close it, or use it as a context manager; close its contexts first.
+
+    Args:
+        path: a GGUF file.
+        vocab_only: load the tokenizer without the weights.
+        experts_used: experts per token of a mixture-of-experts model, instead of the file's number. Another
+            number makes another model: drafts stay exact, outputs differ.
+
+    Attributes:
+        header: the file's header.
+
+    Raises:
+        ModelNotFoundError, ModelCorruptError: detected before llama.cpp opens the file.
+        ModelError: llama.cpp refuses it (an unknown architecture, say).
+        InvalidConfigError: ``experts_used`` is not between 1 and the number of experts, there are none, or
+            llama.cpp would silently ignore it, because the file has a number for each layer.
+    """
+
+    def __init__(
+        self, path: str | Path, *, vocab_only: bool = False, experts_used: int | None = None
+    ) -> None:
+        self.path = Path(path)
+        self.header = check_gguf(path)
+        self.experts_used = experts_used
+        self._lib = llama()
+        params = self._lib.llama_model_default_params()
+        params.n_gpu_layers = 0
+        params.vocab_only = vocab_only
+        if experts_used is not None:
+            overrides = override_experts(self.header, self.path.name, experts_used)
+            params.kv_overrides = overrides
+        clear_log()
+        self._handle = self._lib.llama_model_load_from_file(str(self.path).encode(), params)
+        if not self._handle:
+            raise ModelCorruptError(
+                f"llama.cpp cannot load {self.path.name}",
+                got=recent_log("error loading model") or "no reason given",
+                remedy="Is it a text model that this version of llama.cpp knows?",
+            )
+        self._vocab = self._lib.llama_model_get_vocab(self._handle)
+        self.vocab_size: int = self._lib.llama_vocab_n_tokens(self._vocab)
+
+    def __enter__(self) -> LlamaModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the weights. Idempotent."""
+        if self._handle:
+            self._lib.llama_model_free(self._handle)
+            self._handle = None
+
+    @property
+    def handle(self) -> Any:
+        """The C pointer, for contexts. Raises ModelError after the model was closed."""
+        if not self._handle:
+            raise ModelError(f"{self.path.name} was closed", remedy="Load it again.")
+        return self._handle
+
+    @property
+    def vocab(self) -> Any:
+        """The C pointer of the vocabulary, for grammars. Raises ModelError after the model was closed."""
+        _ = self.handle
+        return self._vocab
+
+    @cached_property
+    def digest(self) -> str:
+        """:func:`file_digest` of its file, which identifies the model."""
+        return file_digest(self.path)
+
+    @cached_property
+    def parameters(self) -> int:
+        """Number of weights."""
+        return int(self._lib.llama_model_n_params(self.handle))
+
+    @cached_property
+    def window(self) -> int:
+        """Width of the sliding window of windowed layers in tokens; 0 if there are none."""
+        return int(self._lib.llama_model_n_swa(self.handle))
+
+    @cached_property
+    def recurrent(self) -> bool:
+        """Whether some of its layers have a recurrent state, according to llama.cpp."""
+        lib = self._lib
+        return bool(lib.llama_model_is_recurrent(self.handle) or lib.llama_model_is_hybrid(self.handle))
+
+    @cached_property
+    def eog_ids(self) -> frozenset[int]:
+        """Ids that end a generation."""
+        is_eog = self._lib.llama_vocab_is_eog
+        return frozenset(i for i in range(self.vocab_size) if is_eog(self._vocab, i))
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """Texts, special ids and fingerprint; takes a moment for a large vocabulary."""
+        lib, vocab = self._lib, self._vocab
+        kind = lib.llama_vocab_type(vocab)
+        bos, eos = lib.llama_vocab_bos(vocab), lib.llama_vocab_eos(vocab)
+        texts = self._all_token_bytes()
+        return Vocabulary(
+            kind=_VOCAB_KINDS[kind] if kind < len(_VOCAB_KINDS) else f"type {kind}",
+            size=self.vocab_size,
+            bos_id=bos,
+            eos_id=eos,
+            add_bos=bool(lib.llama_vocab_get_add_bos(vocab)),
+            add_eos=bool(lib.llama_vocab_get_add_eos(vocab)),
+            fingerprint=tokenizer_fingerprint(enumerate(texts), {"bos": bos, "eos": eos}),
+            texts=texts,
+        )
+
+    def _all_token_bytes(self) -> tuple[bytes, ...]:
+        """:meth:`token_bytes` of every id, through one buffer, since there may be 150,000."""
+        piece, vocab, size = self._lib.llama_token_to_piece, self._vocab, 64
+        buffer = ctypes.create_string_buffer(size)
+        lengths = ((i, piece(vocab, i, buffer, size, 0, True)) for i in range(self.vocab_size))
+        return tuple(buffer.raw[:n] if n >= 0 else self.token_bytes(i) for i, n in lengths)
+
+    @cached_property
+    def special_tokens(self) -> tuple[SpecialToken, ...]:
+        """Tokens that the tokenizer matches as spelled, before it splits a text into words."""
+        attr, vocab, module = self._lib.llama_vocab_get_attr, self._vocab, self._lib
+        special = (
+            module.LLAMA_TOKEN_ATTR_CONTROL
+            | module.LLAMA_TOKEN_ATTR_USER_DEFINED
+            | module.LLAMA_TOKEN_ATTR_UNKNOWN
+        )
+        strips = module.LLAMA_TOKEN_ATTR_LSTRIP | module.LLAMA_TOKEN_ATTR_RSTRIP
+        found = ((i, attr(vocab, i)) for i in range(self.vocab_size))
+        return tuple(
+            SpecialToken(i, self.token_bytes(i), bool(its & strips)) for i, its in found if its & special
+        )
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes of a token, special tokens spelled out; empty for an unused id."""
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            n = self._lib.llama_token_to_piece(self._vocab, token, buffer, size, 0, True)
+            if n >= 0:
+                return buffer.raw[:n]
+            size = -n
+
+    def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
+        """Tokenize a text. ``parse_special`` recognises spelled-out special tokens (chat templates)."""
+        ids = self.token_array(text, add_special=add_special, parse_special=parse_special)
+        return [int(i) for i in ids.tolist()]
+
+    def token_array(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> TokenArray:
+        """Tokenize a text like :meth:`tokenize`, to int32[n]. Releases the GIL."""
+        data = text.encode()
+        room = len(data) + 8
+        while True:
+            ids = (ctypes.c_int32 * room)()
+            args = (self._vocab, data, len(data), ids, room, add_special, parse_special)
+            n = self._lib.llama_tokenize(*args)
+            if n >= 0:
+                return np.ctypeslib.as_array(ids)[:n].copy()  # the buffer is much larger
+            room = -n
+
+    def detokenize(self, token_ids: TokenIds, *, special: bool = False) -> str:
+        """Return the text of tokens; bytes that are not valid UTF-8 become U+FFFD."""
+        ids = check_ids(token_ids, self.vocab_size)
+        array = (ctypes.c_int32 * max(1, len(ids)))(*ids)
+        room = 16 * len(ids) + 64
+        while True:
+            buffer = ctypes.create_string_buffer(room)
+            n = self._lib.llama_detokenize(self._vocab, array, len(ids), buffer, room, False, special)
+            if n >= 0:
+                return buffer.raw[:n].decode("utf-8", "replace")
+            room = -n
+
+    def chat(self, messages: Sequence[Mapping[str, str]], *, add_assistant: bool = True) -> str:
+        """Apply the model's chat template to messages ({"role": .., "content": ..}); ChatML if the file has
+        none. Tokenize the result with ``parse_special``.
+
+        Raises:
+            ModelError: a template that llama.cpp does not support.
+        """
+        template = self._lib.llama_model_chat_template(self.handle, None) or b"chatml"
+        pairs = [(m["role"].encode(), m["content"].encode()) for m in messages]
+        struct = self._lib.llama_chat_message
+        array = (struct * max(1, len(pairs)))(*(struct(role=r, content=c) for r, c in pairs))
+        room = 2 * sum(len(r) + len(c) for r, c in pairs) + 256
+        while True:
+            buffer = ctypes.create_string_buffer(room)
+            args = (template, array, len(pairs), add_assistant, buffer, room)
+            n = self._lib.llama_chat_apply_template(*args)
+            if n < 0:
+                raise ModelError(
+                    f"llama.cpp does not support the chat template of {self.path.name}",
+                    got=template[:60].decode("utf-8", "replace"),
+                    remedy="Build the prompt yourself and tokenize it.",
+                )
+            if n <= room:
+                return buffer.raw[:n].decode("utf-8", "replace")
+            room = n
+
+
+def file_digest(path: Path) -> str:
+    """Return a hash of a model file's size, head and tail. Reads 2 MiB."""
+    size = path.stat().st_size
+    digest = xxhash.xxh3_64(size.to_bytes(8, "little"))
+    with path.open("rb") as file:
+        digest.update(file.read(_HASHED_BYTES))
+        file.seek(max(0, size - _HASHED_BYTES))
+        digest.update(file.read(_HASHED_BYTES))
+    return digest.hexdigest()
+
+
+def check_ids(token_ids: TokenIds, vocab_size: int) -> list[int]:
+    """Validate token ids and return them as a list of ints.
+
+    Raises:
+        InvalidTokensError: not a 1-D sequence of integers, or an id outside the vocabulary.
+    """
+    array = np.asarray(token_ids)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InvalidTokensError(
+            "token ids must be a 1-D sequence of integers",
+            expected="integers, rank 1",
+            got=f"{array.dtype}, rank {array.ndim}",
+        )
+    if array.size:
+        low, high = int(array.min()), int(array.max())
+        if low < 0 or high >= vocab_size:
+            raise InvalidTokensError(
+                "token ids must be inside the model's vocabulary",
+                expected=f"0 .. {vocab_size - 1}",
+                got=low if low < 0 else high,
+            )
+    return [int(i) for i in array.tolist()]
+
+
+def check_prompt(prompt_ids: TokenIds, vocab_size: int, context_size: int) -> list[int]:
+    """Validate a prompt and return it as a list of ints.
+
+    Raises:
+        InvalidTokensError: empty, or ids outside the vocabulary.
+        LimitExceededError: longer than the context.
+    """
+    prompt = check_ids(prompt_ids, vocab_size)
+    if not prompt:
+        raise InvalidTokensError("the prompt must have at least one token", got=0)
+    if len(prompt) > context_size:
+        raise LimitExceededError(
+            "the prompt is longer than the target's context",
+            expected=f"at most {context_size} tokens",
+            got=len(prompt),
+            remedy="Shorten the prompt or give the target a larger context.",
+        )
+    return prompt

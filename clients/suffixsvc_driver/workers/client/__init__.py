@@ -1,0 +1,1 @@
+"""Client of one draft worker: connections, channels and sessions."""

@@ -1,0 +1,186 @@
+"""Client of a draft worker (``suffixsvc draft-worker``), over gRPC.
+
+A worker receives the texts of generations. The listener of a ``unix:PATH`` address is therefore checked
+before every call (:mod:`suffixsvc.transport.peer_credentials`); every checked socket file has its own channel
+(:mod:`suffixsvc.transport.channels`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+import grpc
+
+from suffixsvc.errors import ProtocolError, ServiceUnavailableError
+from suffixsvc.transport.channels import Channels, close_channel
+from suffixsvc.transport.peer_credentials import AbsentPeerError, CheckedSocket, ExpectedPeer
+from suffixsvc.v1 import draft_worker_pb2 as pb
+from suffixsvc.v1 import draft_worker_pb2_grpc as rpc
+from suffixsvc_driver.workers.client.grpc_stream import DraftStream
+from suffixsvc_driver.workers.client.interface import WorkerDescription
+from suffixsvc_driver.workers.client.single import CONNECT_SECONDS, SingleWorker, require_speed
+from suffixsvc_models.vocabulary import MAX_SIZE_DIFFERENCE, Vocabulary
+
+__all__ = ["DraftWorkerClient"]
+
+#: sessions and pools have their own backoff: gRPC's must not outlast a restart
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_http_proxy", 0),
+    # the path of a closed socket file may be used again by another one: do not reuse its connection
+    ("grpc.use_local_subchannel_pool", 1),
+)
+_START_REMEDY: Final = "Start one: suffixsvc draft-worker --model X.gguf --listen ADDRESS"
+_PEER: Final = ExpectedPeer(
+    "a draft worker",
+    _START_REMEDY,
+    "Have the draft worker listen in a folder that only its user can write to, and own that folder.",
+)
+#: pause between attempts to reach a worker
+_RETRY_SECONDS: Final = 0.05
+
+
+class DraftWorkerClient(SingleWorker):
+    """A connection to one of our workers. Use it as a context manager; closing it closes its sessions.
+
+    Args:
+        address: ``unix:PATH`` or ``HOST:PORT``.
+
+    Raises:
+        InvalidConfigError: a malformed address.
+    """
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self._channels: Channels[grpc.Channel] = Channels(address, _PEER, _connect, close_channel)
+
+    @contextlib.contextmanager
+    def stub(self) -> Iterator[rpc.DraftWorkerStub]:
+        """Return a stub to the process that listens now; calls must end with the block.
+
+        Raises:
+            ServiceUnavailableError: no process listens, another user owns it, or the client is closed.
+        """
+        with self._channels.use() as held:
+            yield rpc.DraftWorkerStub(held.channel)
+
+    def _disconnect(self) -> None:
+        self._channels.close()
+
+    def describe(self, timeout_seconds: float = CONNECT_SECONDS) -> WorkerDescription:
+        """Return the worker's description; waits for a worker that does not listen yet.
+
+        Raises:
+            ServiceUnavailableError: no reply in time; or, at once, the listener belongs to another user.
+        """
+        return self._describe(timeout_seconds, patient=True)
+
+    def _describe(self, timeout_seconds: float, *, patient: bool) -> WorkerDescription:
+        """``patient``: wait for a worker that does not listen yet."""
+        reply = self._call_describe(timeout_seconds, patient=patient)
+        vocabulary = Vocabulary(
+            kind=reply.vocab_type,
+            size=reply.vocab_size,
+            bos_id=reply.bos_id,
+            eos_id=reply.eos_id,
+            add_bos=reply.add_bos,
+            add_eos=reply.add_eos,
+            fingerprint=reply.fingerprint,
+        )
+        require_speed(reply.seconds_per_token, self.address)
+        require_speed(reply.seconds_per_read_token, self.address)
+        return WorkerDescription(
+            reply.model,
+            reply.context_size,
+            reply.seconds_per_token,
+            reply.parameters,
+            reply.instance_id,
+            vocabulary,
+            seconds_per_read_token=reply.seconds_per_read_token,
+            checks=max(0, reply.checks),
+        )
+
+    def _call_describe(self, timeout_seconds: float, *, patient: bool) -> pb.DescribeReply:
+        # gRPC can wait for an address, but the channel to a checked socket file never reaches a worker that
+        # listens at the path later: every attempt has to check the file again.
+        checked = CheckedSocket.is_possible(self.address)
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            try:
+                with self.stub() as stub:
+                    reply: pb.DescribeReply = stub.Describe(
+                        pb.DescribeRequest(),
+                        timeout=max(0.0, deadline - time.monotonic()),
+                        wait_for_ready=patient and not checked,
+                    )
+                    return reply
+            except AbsentPeerError:
+                if not patient or time.monotonic() + _RETRY_SECONDS >= deadline:
+                    raise
+            except (grpc.RpcError, ValueError) as err:
+                lost = isinstance(err, grpc.Call) and err.code() is grpc.StatusCode.UNAVAILABLE
+                if not (patient and checked and lost) or time.monotonic() + _RETRY_SECONDS >= deadline:
+                    raise self._unreachable(err) from None
+            time.sleep(_RETRY_SECONDS)
+
+    def vocabulary(
+        self, description: WorkerDescription, timeout_seconds: float = CONNECT_SECONDS
+    ) -> Vocabulary:
+        """Fetch the worker's vocabulary with its texts (some megabytes).
+
+        Raises:
+            ProtocolError: more texts than ids.
+            ServiceUnavailableError: no reply in time.
+        """
+        known = description.vocabulary
+        texts: list[bytes] = []
+        try:
+            request = pb.GetVocabRequest(fingerprint=known.fingerprint)
+            with self.stub() as stub:
+                for chunk in stub.GetVocab(request, timeout=timeout_seconds):
+                    texts.extend(chunk.texts)
+                    if len(texts) > known.size:
+                        raise ProtocolError(
+                            "a draft worker has more token texts than ids",
+                            expected=known.size,
+                            got=len(texts),
+                        )
+        except (grpc.RpcError, ValueError) as err:
+            raise self._unreachable(err) from None
+        return replace(known, texts=tuple(texts))
+
+    def _verify(self, timeout_seconds: float, *, patient: bool) -> WorkerDescription:
+        description = self._describe(timeout_seconds, patient=patient)
+        found = self.vocabulary_check.known(description.instance_id)
+        if found is not None:
+            return found
+        vocabulary, target = description.vocabulary, self.vocabulary_check.target
+        same = target is not None and vocabulary.fingerprint == target.fingerprint
+        near = target is not None and abs(vocabulary.size - target.size) <= MAX_SIZE_DIFFERENCE
+        if same or not near:  # equal or refused by the size alone: the texts are not needed
+            return self.vocabulary_check.compare(description, vocabulary, "by its fingerprint")
+        vocabulary = self.vocabulary(description, timeout_seconds)
+        return self.vocabulary_check.compare(
+            description, vocabulary, f"the texts of {len(vocabulary.texts)} ids"
+        )
+
+    def _new_channel(self) -> DraftStream:
+        return DraftStream(self.stub, self._verified_instance)
+
+    def _unreachable(self, err: grpc.RpcError | ValueError) -> ServiceUnavailableError:
+        """``err``: gRPC raises ValueError on a closed channel."""
+        code = err.code().name if isinstance(err, grpc.Call) else "no status"
+        return ServiceUnavailableError(
+            f"no draft worker answers at {self.address}",
+            got=code,
+            remedy=_START_REMEDY,
+        )
+
+
+def _connect(address: str) -> grpc.Channel:
+    return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)

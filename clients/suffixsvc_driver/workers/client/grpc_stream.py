@@ -1,0 +1,109 @@
+"""A channel to our own worker: one long-lived Draft stream over gRPC."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import grpc
+import numpy as np
+
+from suffixsvc import wire
+from suffixsvc.errors import ServiceUnavailableError, SuffixError
+from suffixsvc.types import Draft
+from suffixsvc.v1 import draft_worker_pb2 as pb
+from suffixsvc.v1 import draft_worker_pb2_grpc as rpc
+from suffixsvc_driver.workers.client.channel import WorkerChannel, WorkerReply, WorkerRequest
+
+__all__ = ["DraftStream"]
+
+
+class DraftStream(WorkerChannel):
+    """One stream.
+
+    Args:
+        open_stub: context manager of a stub to the worker that listens now. Raises ServiceUnavailableError.
+        verify: checks the worker's vocabulary and returns its instance id; "" if no check is required.
+            Called on the stream's own thread.
+    """
+
+    def __init__(
+        self,
+        open_stub: Callable[[], AbstractContextManager[rpc.DraftWorkerStub]],
+        verify: Callable[[], str],
+    ) -> None:
+        super().__init__("draft-stream")
+        self._open_stub = open_stub
+        self._verify = verify
+        self._lock = threading.Lock()
+        self._call: Any = None  # the public type of gRPC's calls lacks their methods
+        self._ended = False
+
+    def abandon(self) -> None:
+        """Do nothing: our worker got the timeout with the request and has stopped drafting by itself."""
+
+    def _serve(self) -> None:
+        instance_id = self._verify()
+        with self._open_stub() as stub:
+            self._read_replies(stub, instance_id)
+
+    def _read_replies(self, stub: rpc.DraftWorkerStub, instance_id: str) -> None:
+        try:
+            with self._lock:
+                if self._ended:
+                    return
+                self._call = stub.Draft(self._outgoing())
+            for reply in self._call:
+                if instance_id and reply.instance_id not in ("", instance_id):
+                    raise ServiceUnavailableError(
+                        "the draft worker restarted", expected=instance_id, got=reply.instance_id
+                    )
+                self._deliver(reply.seq, _reply_from_proto(reply))
+        except grpc.RpcError as err:
+            code = err.code().name if isinstance(err, grpc.Call) else "no status"
+            raise ServiceUnavailableError("the stream to the draft worker broke", got=code) from None
+        except ValueError as err:  # the gRPC channel was closed
+            raise ServiceUnavailableError("the connection was closed", got=err) from None
+        finally:
+            self._requests.put(None)  # ends the iterator that gRPC reads requests from
+            self._abort()
+
+    def _outgoing(self) -> Iterator[pb.WorkerDraftRequest]:
+        while (request := self._next_request()) is not None:
+            yield _request_to_proto(request)
+
+    def _abort(self) -> None:
+        with self._lock:
+            self._ended = True
+            if self._call is not None:
+                self._call.cancel()
+
+
+def _request_to_proto(request: WorkerRequest) -> pb.WorkerDraftRequest:
+    if request.forget:
+        return pb.WorkerDraftRequest(seq=request.number, session_id=request.session_id, forget=True)
+    return pb.WorkerDraftRequest(
+        seq=request.number,
+        session_id=request.session_id,
+        keep=request.keep,
+        new_token_ids=wire.pack_tokens(np.array(request.context[request.keep :], np.int32)),
+        max_draft_tokens=request.max_draft_tokens,
+        p_min=request.p_min,
+        top_k=request.top_k,
+        wait_seconds=request.wait_seconds,
+        timeout_seconds=request.timeout_seconds,
+        suggested_token_ids=wire.pack_tokens(np.array(request.suggested, np.int32)),
+    )
+
+
+def _reply_from_proto(reply: pb.WorkerDraftReply) -> WorkerReply:
+    """Convert a reply; malformed drafts become errors."""
+    if reply.HasField("error"):
+        return WorkerReply(Draft.empty(), error=wire.error_from_detail(reply.error))
+    try:
+        draft = wire.draft_from_proto(reply.draft)
+    except SuffixError as err:
+        return WorkerReply(Draft.empty(), reply.length, error=err)
+    return WorkerReply(draft, reply.length, reply.busy)

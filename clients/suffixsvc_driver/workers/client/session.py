@@ -1,0 +1,321 @@
+"""A session on one worker: mirrors which tokens the worker holds, sends the missing ones, bounds every wait.
+
+The worker holds a prefix of the text, perhaps followed by drafted tokens that an earlier query continued:
+
+    text     t0 t1 t2 t3 t4 t5 t6            held = 5
+    worker   t0 t1 t2 t3 t4 | d0 d1          tail = d0 d1
+
+Only the difference is sent. Tokens of the tail that the target accepts count as held once they are appended;
+the rest is cut by the next request. A long missing piece (a new prompt) is sent ahead, without waiting for a
+reply.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from suffixsvc.errors import (
+    AppendGap,
+    InvalidInputError,
+    LimitExceededError,
+    ProtocolError,
+    ServiceTimeoutError,
+    SuffixError,
+    UnknownSessionError,
+)
+from suffixsvc.types import Draft
+from suffixsvc_driver.drafts.chain import common_prefix
+from suffixsvc_driver.workers.client.channel import WorkerChannel, WorkerReply, WorkerRequest
+
+__all__ = ["WorkerSession"]
+
+#: pause after a failure, doubling up to the second value
+_BACKOFF_SECONDS: Final = (0.1, 30.0)
+#: consecutive malformed replies after which the channel is closed
+_MAX_MALFORMED: Final = 3
+#: a larger number of missing tokens is sent ahead of the first query
+_SEND_AHEAD_TOKENS: Final = 48
+_FORGET_SECONDS: Final = 1.0
+#: a request without a reply for this long, and for this multiple of the time that drafting its tokens one by
+#: one would take, is lost
+_LOST_SECONDS: Final = 10.0
+_LOST_FACTOR: Final = 2.0
+
+
+class WorkerSession:
+    """See :class:`~suffixsvc_driver.workers.client.interface.DraftSession`.
+
+    Args:
+        open_channel: starts a channel to the worker; never blocks.
+        speed: returns the worker's seconds per drafted token.
+        on_failure: called with every error that counts as a failure.
+
+    Attributes:
+        late, busy, failures, last_error: see the protocol.
+        failed_queries: consecutive queries without a valid reply: late, busy or failed.
+    """
+
+    def __init__(
+        self,
+        open_channel: Callable[[], WorkerChannel],
+        speed: Callable[[], float],
+        on_failure: Callable[[SuffixError], None],
+        *,
+        p_min: float = 0.4,
+        top_k: int = 10,
+        wait_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._new_channel, self._speed, self._on_failure = open_channel, speed, on_failure
+        self._p_min, self._top_k, self._wait_seconds = p_min, top_k, wait_seconds
+        self._clock = clock
+        self._id = uuid.uuid4().hex
+        self._numbers = itertools.count(1)
+        self._channel: WorkerChannel | None = None
+        self._text: list[int] = []
+        self._held = 0
+        self._tail: list[int] = []
+        # of the outstanding request: the text length and the tail that the worker will hold
+        self._sent = 0
+        self._sent_tail: list[int] = []
+        self._sent_at = 0.0
+        self._lost_after = 0.0
+        self._ahead = False
+        self._refused = False
+        self._retry_at = 0.0
+        self._backoff = _BACKOFF_SECONDS[0]
+        self.late = 0
+        self.busy = 0
+        self.failures = 0
+        self.failed_queries = 0
+        self.last_error: SuffixError | None = None
+
+    @property
+    def seconds_per_token(self) -> float:
+        """See the protocol."""
+        return self._speed()
+
+    @property
+    def broken(self) -> bool:
+        """Whether the channel failed and the pause before the next attempt is not over."""
+        return self._channel is None and self._retry_at > 0.0
+
+    @property
+    def reading(self) -> bool:
+        """See the protocol."""
+        return self._ahead and self._channel is not None and not self._refused
+
+    @property
+    def refused(self) -> bool:
+        """Whether the worker refused this text (too long, or invalid)."""
+        return self._refused
+
+    def set_text(self, token_ids: Sequence[int]) -> None:
+        """See the protocol."""
+        text = list(token_ids)
+        self._take_reply()
+        agreed = common_prefix(self._text, text)
+        if agreed < self._held:
+            self._held, self._tail = agreed, []
+        if agreed < self._sent:
+            self._sent, self._sent_tail = agreed, []
+        self._held, self._tail = _extend_held(self._held, self._tail, text)
+        self._text = text
+        self._refused = False
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        """See the protocol."""
+        self._text.extend(token_ids)
+        self._held, self._tail = _extend_held(self._held, self._tail, self._text)
+
+    def draft(
+        self,
+        max_draft_tokens: int,
+        timeout_seconds: float,
+        after: Sequence[int] = (),
+        suggested: Sequence[int] = (),
+    ) -> Draft:
+        """See the protocol."""
+        if self._refused or not self._ready():
+            return Draft.empty()
+        if len(self._text) - self._held > _SEND_AHEAD_TOKENS:
+            self._send(0, 0.0)
+            return Draft.empty()
+        channel = self._send(max_draft_tokens, timeout_seconds, after, suggested)
+        if not channel.wait(timeout_seconds):
+            if channel.failed:
+                self._drop(channel)
+            else:
+                self._record_late()
+            return Draft.empty()
+        return _truncate(self._take_reply(), max_draft_tokens)
+
+    def close(self) -> None:
+        """Free the worker's KV and end the channel."""
+        channel, self._channel = self._channel, None
+        if channel is None:
+            return
+        channel.take_reply()
+        if not channel.failed and not channel.outstanding:
+            channel.send(self._request([], 0, 0, _FORGET_SECONDS, forget=True))
+            channel.wait(_FORGET_SECONDS)
+        channel.close()
+
+    def _ready(self) -> bool:
+        """Return whether a request can be sent now; opens a channel if there is none."""
+        self._take_reply()
+        if self._channel is not None and self._channel.failed:
+            self._drop(self._channel)
+        if self._channel is None:
+            if self._clock() < self._retry_at:
+                return False
+            self._channel = self._new_channel()
+            self._held, self._tail = 0, []
+            self._retry_at = 0.0
+        if self._channel.outstanding:
+            self._on_outstanding(self._channel)
+            return False
+        return True
+
+    def _on_outstanding(self, channel: WorkerChannel) -> None:
+        if self._clock() - self._sent_at > self._lost_after:
+            self._record_failure(ServiceTimeoutError("a draft worker does not reply", got=self._lost_after))
+            self._drop(channel)
+        elif not self._ahead:  # text that is sent ahead has no reply to wait for
+            self._record_late()
+            channel.abandon()
+            if channel.failed:
+                self._drop(channel)
+
+    def _drop(self, channel: WorkerChannel) -> None:
+        """Close a failed channel and pause before the next one."""
+        error = channel.error  # before end(), which makes a working channel fail too
+        channel.end()
+        self._channel = None
+        self._held, self._tail = 0, []
+        self._retry_at = self._clock() + self._backoff
+        self._backoff = min(2 * self._backoff, _BACKOFF_SECONDS[1])
+        if error is not None and not isinstance(error, ServiceTimeoutError):  # counted as late already
+            self._record_failure(error)
+
+    def _send(
+        self,
+        max_draft_tokens: int,
+        timeout_seconds: float,
+        after: Sequence[int] = (),
+        suggested: Sequence[int] = (),
+    ) -> WorkerChannel:
+        channel = self._channel
+        if channel is None:
+            raise SuffixError("no channel is open")  # pragma: no cover - _ready() has opened one
+        tail = list(after)
+        keep = self._held
+        if keep == len(self._text):
+            keep += common_prefix(self._tail, tail)
+        self._sent, self._sent_tail = len(self._text), tail
+        context = [*self._text, *tail] if tail else list(self._text)
+        self._sent_at = self._clock()
+        self._lost_after = max(_LOST_SECONDS, _LOST_FACTOR * (len(context) - keep) * self._speed())
+        self._ahead = timeout_seconds == 0.0
+        tokens = tuple(suggested)
+        channel.send(self._request(context, keep, max_draft_tokens, timeout_seconds, suggested=tokens))
+        return channel
+
+    def _request(
+        self,
+        context: list[int],
+        keep: int,
+        max_draft_tokens: int,
+        seconds: float,
+        *,
+        forget: bool = False,
+        suggested: tuple[int, ...] = (),
+    ) -> WorkerRequest:
+        return WorkerRequest(
+            next(self._numbers),
+            self._id,
+            context,
+            keep,
+            max_draft_tokens,
+            self._p_min,
+            self._top_k,
+            self._wait_seconds,
+            seconds,
+            forget,
+            suggested,
+        )
+
+    def _take_reply(self) -> Draft:
+        """Apply a reply that has arrived: update the mirror and return the draft."""
+        reply = self._channel.take_reply() if self._channel is not None else None
+        if reply is None:
+            return Draft.empty()
+        if reply.busy:
+            self.busy += 1
+            self.failed_queries += 1
+            self._backoff = _BACKOFF_SECONDS[0]
+            return Draft.empty()
+        if reply.error is not None:
+            self._record_failure(reply.error)
+            if not isinstance(reply.error, ProtocolError):
+                self._on_refusal(reply.error)
+            elif self._channel is not None and self.failed_queries >= _MAX_MALFORMED:
+                self._drop(self._channel)
+            return Draft.empty()
+        self.failed_queries = 0
+        self._backoff = _BACKOFF_SECONDS[0]
+        self._update_held(reply)
+        return reply.draft
+
+    def _update_held(self, reply: WorkerReply) -> None:
+        """Update the mirror; a length beyond the tokens that were sent is ignored."""
+        length = max(0, reply.length)
+        self._held = min(length, self._sent)
+        self._tail = self._sent_tail[: max(0, length - self._sent)]
+        self._held, self._tail = _extend_held(self._held, self._tail, self._text)
+
+    def _on_refusal(self, error: SuffixError) -> None:
+        self._held, self._tail = 0, []
+        if isinstance(error, (UnknownSessionError, AppendGap)):
+            return  # it lost the session; the next request sends the text again
+        if isinstance(error, (InvalidInputError, LimitExceededError)):
+            # a refused text is refused again, but a drafted tail is another one the next time
+            self._refused = not self._sent_tail
+        elif self._channel is not None:
+            self._drop(self._channel)
+
+    def _record_late(self) -> None:
+        self.late += 1
+        self.failed_queries += 1
+
+    def _record_failure(self, error: SuffixError) -> None:
+        self.failures += 1
+        self.failed_queries += 1
+        self.last_error = error
+        self._on_failure(error)
+
+
+def _extend_held(held: int, tail: list[int], text: Sequence[int]) -> tuple[int, list[int]]:
+    """Return held length and tail after the text grew: tail tokens that agree with the text count as held."""
+    if not tail or held == len(text):
+        return held, tail
+    agreed = common_prefix(tail, text[held : held + len(tail)])
+    held += agreed
+    return held, tail[agreed:] if held == len(text) else []
+
+
+def _truncate(draft: Draft, count: int) -> Draft:
+    """Return the first tokens of a draft: parents come before their children, so any prefix is a draft."""
+    if len(draft) <= count:
+        return draft
+    return Draft(
+        draft.token_ids[:count],
+        draft.parents[:count],
+        draft.probs[:count],
+        draft.sources[:count],
+        draft.match_lens[:count],
+    )

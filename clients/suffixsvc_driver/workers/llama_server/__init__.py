@@ -1,0 +1,1 @@
+"""llama-server as a draft worker, over HTTP."""

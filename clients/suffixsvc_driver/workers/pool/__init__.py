@@ -1,0 +1,1 @@
+"""Pool of draft workers: several workers behind the interface of one."""

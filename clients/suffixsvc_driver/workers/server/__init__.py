@@ -1,0 +1,1 @@
+"""Server of a draft worker: one small model that drafts for many sessions."""

@@ -1,0 +1,207 @@
+"""gRPC server of a :class:`DraftEngine`: converts messages to requests for the scheduler."""
+
+from __future__ import annotations
+
+import math
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Final
+
+import grpc
+import structlog
+
+from suffixsvc import wire
+from suffixsvc.errors import ListenError, SuffixError, UnknownSessionError
+from suffixsvc.runtime.server_lifecycle import SERVER_OPTIONS, owner_only_umask
+from suffixsvc.v1 import draft_worker_pb2 as pb
+from suffixsvc.v1 import draft_worker_pb2_grpc as rpc
+from suffixsvc_driver.workers.server.engine import DraftEngine, DraftRequest
+from suffixsvc_driver.workers.server.scheduler import Scheduler
+from suffixsvc_driver.workers.server.ticket import Ticket
+
+__all__ = ["DraftWorkerServer"]
+
+_log = structlog.get_logger(__name__)
+_VOCAB_CHUNK: Final = 8192
+#: threads beside those of the streams: for Describe and GetVocab
+_SPARE_THREADS: Final = 8
+#: limit of a request's wait_seconds, for which it occupies a thread
+_MAX_WAIT_SECONDS: Final = 10.0
+_STOP_GRACE_SECONDS: Final = 0.5
+#: time for the last replies to be sent; idle streams would stay open otherwise
+_FINAL_REPLIES_SECONDS: Final = 0.1
+
+
+class _Servicer(rpc.DraftWorkerServicer):
+    """The methods of the gRPC service."""
+
+    def __init__(self, engine: DraftEngine, scheduler: Scheduler, streams: int) -> None:
+        self._engine = engine
+        self._scheduler = scheduler
+        self._vocabulary = engine.model.vocabulary
+        self._instance_id = uuid.uuid4().hex
+        self._streams = threading.BoundedSemaphore(streams)
+
+    def Describe(  # noqa: N802  # the generated base class names it
+        self, request: pb.DescribeRequest, context: grpc.ServicerContext
+    ) -> pb.DescribeReply:
+        """Describe the model, its vocabulary and its speed."""
+        self._require_running(context)
+        engine, vocabulary = self._engine, self._vocabulary
+        return pb.DescribeReply(
+            model=engine.model.path.name,
+            vocab_type=vocabulary.kind,
+            vocab_size=vocabulary.size,
+            bos_id=vocabulary.bos_id,
+            eos_id=vocabulary.eos_id,
+            add_bos=vocabulary.add_bos,
+            add_eos=vocabulary.add_eos,
+            fingerprint=vocabulary.fingerprint,
+            context_size=engine.context_size,
+            seconds_per_token=engine.seconds_per_token,
+            parameters=engine.model.parameters,
+            instance_id=self._instance_id,
+            batch_width=min(engine.costs.lanes, engine.slots),
+            seconds_per_read_token=engine.costs.prefill_seconds(1),
+            checks=engine.checks,
+        )
+
+    def GetVocab(  # noqa: N802  # the generated base class names it
+        self, request: pb.GetVocabRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.GetVocabReply]:
+        """Stream the texts of all tokens."""
+        vocabulary = self._vocabulary
+        if request.fingerprint and request.fingerprint != vocabulary.fingerprint:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"this worker's vocabulary is {vocabulary.fingerprint}")
+        for first in range(0, vocabulary.size, _VOCAB_CHUNK):
+            yield pb.GetVocabReply(first_id=first, texts=vocabulary.texts[first : first + _VOCAB_CHUNK])
+
+    def Draft(  # noqa: N802  # the generated base class names it
+        self, request_iterator: Iterator[pb.WorkerDraftRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.WorkerDraftReply]:
+        """Reply to the requests of one client's session."""
+        if not self._streams.acquire(blocking=False):
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "this worker serves its maximum of clients")
+        try:
+            current: list[Ticket] = []
+            # the request of a client that disconnected must not keep the model busy
+            context.add_callback(lambda: self._cancel(current))
+            for request in request_iterator:
+                self._require_running(context)
+                yield self._reply(request, current)
+        finally:
+            self._streams.release()
+
+    def _cancel(self, tickets: list[Ticket]) -> None:
+        for ticket in tickets:
+            self._scheduler.cancel(ticket)
+
+    def _require_running(self, context: grpc.ServicerContext) -> None:
+        if self._scheduler.stopped:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "this worker is stopping")
+
+    def _reply(self, request: pb.WorkerDraftRequest, current: list[Ticket]) -> pb.WorkerDraftReply:
+        reply = pb.WorkerDraftReply(
+            seq=request.seq, session_id=request.session_id, instance_id=self._instance_id
+        )
+        try:
+            if not request.session_id:
+                raise UnknownSessionError("session_id must be set", got="''")
+            if request.forget:
+                self._scheduler.forget(request.session_id)
+                return reply
+            ticket = self._scheduler.submit(
+                _request_from_proto(request),
+                _seconds(request.timeout_seconds),
+                min(_seconds(request.wait_seconds), _MAX_WAIT_SECONDS),
+            )
+            current[:] = [ticket]
+            self._scheduler.wait(ticket)
+            current.clear()
+            reply.busy = ticket.busy
+            reply.length = ticket.length
+            reply.compute_seconds = ticket.seconds
+            if ticket.error is not None:
+                raise ticket.error
+            reply.draft.CopyFrom(wire.draft_to_proto(ticket.draft))
+        except SuffixError as err:
+            reply.error.CopyFrom(wire.detail_from_error(err))
+        return reply
+
+
+def _seconds(value: float) -> float:
+    """A duration of a message; 0 if it is negative or not finite."""
+    return value if 0.0 < value < math.inf else 0.0
+
+
+def _request_from_proto(request: pb.WorkerDraftRequest) -> DraftRequest:
+    """Convert a request. Raises InvalidTokensError for a byte length that is not a multiple of an id's."""
+    return DraftRequest(
+        request.session_id,
+        request.keep,
+        wire.unpack_tokens(request.new_token_ids),
+        max(0, request.max_draft_tokens),
+        request.p_min,
+        max(0, request.top_k),
+        wire.unpack_tokens(request.suggested_token_ids, "suggested_token_ids"),
+    )
+
+
+class DraftWorkerServer:
+    """A worker on one address. The caller closes the engine, after :meth:`stop`.
+
+    Args:
+        address: ``unix:PATH`` or ``HOST:PORT``, checked by the caller; port 0 takes a free one.
+        queue, busy_after_seconds: see :class:`~suffixsvc_driver.workers.server.scheduler.Scheduler`.
+        drivers: concurrent streams, one per session; further ones are refused.
+
+    Raises:
+        ListenError: the address is in use.
+    """
+
+    def __init__(
+        self,
+        engine: DraftEngine,
+        address: str,
+        *,
+        queue: int = 8,
+        busy_after_seconds: float | None = None,
+        drivers: int = 64,
+    ) -> None:
+        self._scheduler = Scheduler(engine, queue=queue, busy_after_seconds=busy_after_seconds)
+        threads = drivers + _SPARE_THREADS
+        self._server = grpc.server(
+            ThreadPoolExecutor(threads, thread_name_prefix="worker"),
+            maximum_concurrent_rpcs=threads,
+            options=SERVER_OPTIONS,
+        )
+        rpc.add_DraftWorkerServicer_to_server(_Servicer(engine, self._scheduler, drivers), self._server)
+        try:
+            with owner_only_umask():  # for a socket file: requests contain the text of generations
+                port = self._server.add_insecure_port(address)
+        except RuntimeError as err:
+            raise ListenError(f"cannot listen on {address}", expected="a free address", got=err) from None
+        host = address.rpartition(":")[0]
+        #: address for clients
+        self.address = address if address.startswith("unix:") else f"{host}:{port}"
+
+    @property
+    def busy_after_seconds(self) -> float:
+        """How long a request waits for its start before it is refused as busy."""
+        return self._scheduler.busy_after_seconds
+
+    def start(self) -> None:
+        """Start serving."""
+        self._scheduler.start()
+        self._server.start()
+        _log.info("draft worker ready", address=self.address)
+
+    def stop(self) -> None:
+        """Finish running requests and refuse further ones."""
+        self._scheduler.stop(_STOP_GRACE_SECONDS)
+        self._server.stop(_FINAL_REPLIES_SECONDS).wait()
+        with suppress(Exception):  # standard error may be a pipe that is closed
+            _log.info("draft worker stopped", address=self.address, failures=self._scheduler.failures)

@@ -1,0 +1,54 @@
+// Builds segments: from texts in memory, or from other segments. Both give the same bytes for the
+// same occurrences.
+//
+// A text is what the index calls one: tokens that are context only (the end of a prompt), then the tokens
+// that a model wrote, which count. Equal texts (context included) are stored once, with all their outputs,
+// and have the age of the newest of them.
+//
+// Nothing appears under the final name before all of it is on the disk (segment/segment_writer.h); an
+// existing file of that name is replaced. Threads: any; the job may be cancelled and observed from other
+// threads. Not to be called while a lock is held that drafting needs.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "segment/segment_format.h"
+#include "segment/segment_texts.h"
+
+namespace suffixsvc {
+
+class Segment;
+
+// Concatenated texts. All spans but `tokens` have one element per text.
+struct SegmentInput {
+    std::span<const Token> tokens;
+    std::span<const std::uint64_t> lengths;   // length of each text, context included
+    std::span<const std::uint32_t> contexts;  // leading tokens that are context only; less than the length
+    std::span<const std::uint64_t> lsns;      // the output that it belongs to
+};
+
+struct SegmentOptions {
+    std::uint32_t hub_min = 0;  // 0: chosen to keep hubs small (segment/segment_hubs.h)
+};
+
+// Memory: 8 to 12 bytes per token for all but inputs of very few distinct ids, at most 40. Fault kinds:
+// invalid, full, io, cancelled.
+FileFault build_segment(const std::string& path, const SegmentInput& input, const SegmentOptions& options,
+                        SegmentJob& job);
+
+// Streams its sources: memory of a few dozen bytes per text and four bytes per distinct id and source; the
+// sources' pages are read once in order, their texts at random. Forgotten outputs are left out; outputs that
+// are forgotten while it runs may or may not be (the caller must forget them again in the result). Fault
+// kinds: as above, and corrupt if a source is.
+FileFault merge_segments(const std::string& path, std::span<const Segment* const> sources,
+                         const SegmentOptions& options, SegmentJob& job);
+
+// The last steps of both: hubs from the sorted columns already written, tables, checksums, the final name.
+// `header.counts` is complete but for texts and hubs. `ids` are the alphabet.
+bool finish_segment(SegmentWriter& writer, SegmentHeader header, const std::vector<Token>& ids,
+                    const std::vector<std::uint32_t>& buckets, const TextTable& texts,
+                    const SegmentOptions& options, SegmentJob& job);
+
+}  // namespace suffixsvc

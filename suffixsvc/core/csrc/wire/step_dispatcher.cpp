@@ -1,0 +1,195 @@
+#include "wire/step_dispatcher.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "wire/wire_codec.h"
+
+namespace suffixsvc {
+
+namespace {
+
+// Mean cost of a drafted token, in plain steps, up to which TreeMode::automatic drafts trees.
+constexpr double kMaxTreeCost = 0.1;
+
+struct Item {
+    const StepRequest* request = nullptr;
+    std::size_t index = 0;
+    std::shared_ptr<SessionSlot> slot;
+};
+
+StepOutcome refusal(StepStatus status) {
+    StepOutcome refused;
+    refused.status = status;
+    return refused;
+}
+
+// False if the length of the bytes is not that of an array; a stepper checks the ids.
+bool unpack(std::string_view data, std::vector<Token>& tokens) {
+    if (data.size() % sizeof(Token) != 0) return false;
+    tokens.resize(data.size() / sizeof(Token));
+    if (!tokens.empty()) std::memcpy(tokens.data(), data.data(), data.size());
+    if constexpr (std::endian::native == std::endian::big)
+        for (Token& t : tokens) t = static_cast<Token>(__builtin_bswap32(static_cast<std::uint32_t>(t)));
+    return true;
+}
+
+std::shared_ptr<const CostCurve> truncated(const std::shared_ptr<const CostCurve>& cost, std::size_t width) {
+    if (width + 1 >= cost->size()) return cost;
+    return std::make_shared<const CostCurve>(cost->begin(),
+                                             cost->begin() + static_cast<std::ptrdiff_t>(width + 1));
+}
+
+std::shared_ptr<const CostCurve> cost_up_to(SessionSlot& slot, std::size_t width) {
+    const std::size_t entries = std::min(width + 1, slot.cost->size());
+    if (!slot.truncated_cost || slot.truncated_cost->size() != entries)
+        slot.truncated_cost = truncated(slot.cost, width);
+    return slot.truncated_cost;
+}
+
+}  // namespace
+
+StepDispatcher::StepDispatcher(std::size_t max_draft, std::string sources)
+    : max_draft_(max_draft), sources_(std::move(sources)) {}
+
+void StepDispatcher::add(const std::string& session_id, std::shared_ptr<SessionSlot> slot) {
+    std::shared_ptr<SessionSlot> before;  // destroyed after the lock is released
+    const std::scoped_lock lock(mutex_);
+    before = std::exchange(slots_[session_id], std::move(slot));
+}
+
+void StepDispatcher::remove(const std::string& session_id) {
+    std::shared_ptr<SessionSlot> removed;
+    const std::scoped_lock lock(mutex_);
+    if (const auto at = slots_.find(session_id); at != slots_.end()) {
+        removed = std::move(at->second);
+        slots_.erase(at);
+    }
+}
+
+std::size_t StepDispatcher::slot_count() {
+    const std::shared_lock lock(mutex_);
+    return slots_.size();
+}
+
+std::vector<StepAnswer> StepDispatcher::step(std::span<const StepRequest> requests, double now) {
+    const std::size_t n = requests.size();
+    std::vector<StepAnswer> answers(n);
+    std::vector<std::vector<Token>> tokens(n);
+    std::vector<Item> items;
+    items.reserve(n);
+    {
+        const std::shared_lock lock(mutex_);
+        for (std::size_t i = 0; i < n; ++i) {
+            const auto at = slots_.find(std::string(requests[i].session_id));
+            if (at == slots_.end())
+                answers[i] = refusal(StepStatus::unknown_session);
+            else
+                items.push_back(Item{&requests[i], i, at->second});
+        }
+    }
+    // In the order of the ids, and of the batch for equal ones: two batches cannot deadlock.
+    std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
+        return a.request->session_id < b.request->session_id;
+    });
+    std::vector<std::unique_lock<std::mutex>> locks;
+    std::vector<PlannedStep> steps;
+    std::vector<const Item*> stepping;
+    locks.reserve(items.size());
+    steps.reserve(items.size());
+    stepping.reserve(items.size());
+    const SessionSlot* previous = nullptr;
+    for (const Item& item : items) {
+        SessionSlot& slot = *item.slot;
+        const StepRequest& request = *item.request;
+        if (&slot == previous) {
+            answers[item.index] = refusal(StepStatus::duplicate_session);
+            continue;
+        }
+        previous = &slot;
+        locks.emplace_back(slot.mutex);
+        if (!slot.stepper || !slot.cost) {
+            answers[item.index] = refusal(StepStatus::unknown_session);
+            continue;
+        }
+        slot.last_active = now;
+        if (request.seq != 0 && request.seq <= slot.seq) {
+            if (request.seq == slot.seq && slot.answer) {  // a retry of the last request
+                answers[item.index] = *slot.answer;
+            } else {
+                StepOutcome refused = refusal(StepStatus::stale_sequence);
+                refused.last_seq = slot.seq;
+                answers[item.index] = std::move(refused);
+            }
+            continue;
+        }
+        if (!unpack(request.tokens, tokens[item.index])) {
+            answers[item.index] = refusal(StepStatus::invalid_tokens);
+            continue;
+        }
+        StepArguments a;
+        a.tokens = tokens[item.index];
+        a.at = request.at;
+        a.max_tokens = std::min(static_cast<std::size_t>(std::max(request.max_draft_tokens, 0)), max_draft_);
+        a.cost = request.cost ? truncated(request.cost, a.max_tokens) : cost_up_to(slot, a.max_tokens);
+        a.tree =
+            request.tree == TreeMode::tree || (request.tree == TreeMode::automatic && trees_pay(*a.cost));
+        a.width = request.width;
+        a.accepted = request.accepted;
+        steps.push_back(PlannedStep{slot.stepper, std::move(a), {}});
+        stepping.push_back(&item);
+    }
+    step_all(steps);
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+        SessionSlot& slot = *stepping[i]->slot;
+        const StepRequest& request = *stepping[i]->request;
+        StepOutcome& outcome = steps[i].outcome;
+        if (outcome.status != StepStatus::done) {
+            answers[stepping[i]->index] = std::move(outcome);
+            continue;
+        }
+        if (request.cost) {
+            slot.cost = request.cost;
+            slot.truncated_cost = steps[i].arguments.cost;
+        }
+        std::string answer =
+            pack_step_reply(request.session_id, request.seq, outcome.draft, outcome.length, sources_);
+        if (request.seq != 0) {
+            slot.seq = request.seq;
+            slot.answer = answer;
+        }
+        answers[stepping[i]->index] = std::move(answer);
+    }
+    return answers;
+}
+
+std::optional<DispatchReply> StepDispatcher::answer(std::string_view request, double now) {
+    if (closed_) return std::nullopt;
+    const std::optional<ParsedBatch> batch = parse_steps(request, slot_count());
+    if (!batch) return std::nullopt;
+    // A decode step writes at most a whole draft and one more token. Larger appends must pass the memory
+    // limit first (service/sessions/step_batch.py).
+    for (const StepRequest& step : batch->steps)
+        if (step.tokens.size() > (max_draft_ + 1) * sizeof(Token)) return std::nullopt;
+    DispatchReply reply;
+    reply.items = step(batch->steps, now);
+    const auto refused = [](const StepAnswer& answer) { return std::holds_alternative<StepOutcome>(answer); };
+    if (std::none_of(reply.items.begin(), reply.items.end(), refused)) {
+        std::vector<std::string> answers;
+        answers.reserve(reply.items.size());
+        for (StepAnswer& answer : reply.items) answers.push_back(std::get<std::string>(std::move(answer)));
+        reply.bytes = pack_stream_reply(batch->id, answers);
+        reply.items.clear();
+    }
+    return reply;
+}
+
+bool trees_pay(const CostCurve& cost) {
+    if (cost.size() < 2) return false;
+    const double cheapest = *std::min_element(cost.begin() + 1, cost.end()) - cost.front();
+    return cheapest / static_cast<double>(cost.size() - 1) <= kMaxTreeCost;
+}
+
+}  // namespace suffixsvc

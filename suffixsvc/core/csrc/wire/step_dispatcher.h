@@ -1,0 +1,80 @@
+// Takes the decode steps of the service's sessions, for every transport: steps of stream messages that it
+// parses itself, and steps that Python has parsed with protobuf.
+//
+//   StreamRequest ──parse──> StepRequests ──┐
+//                                           ├──> slots, locked in order of id ──step_all──> answers
+//   protobuf ─────Python───> StepRequests ──┘
+//
+// The registry of the service (suffixsvc/service/sessions/registry.py) owns the sessions; a slot holds
+// what the dispatcher needs of one. A thread that works on a session, here or in Python, holds the mutex
+// of its slot.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "base/instrumented_mutex.h"
+#include "draft/session_stepper.h"
+#include "wire/step_parser.h"
+
+namespace suffixsvc {
+
+// All members but `last_active` are guarded by the mutex.
+struct SessionSlot {
+    std::mutex mutex;
+    SessionStepper* stepper = nullptr;                // null while no session is attached
+    std::shared_ptr<const CostCurve> cost;            // cost curve up to the longest allowed draft
+    std::shared_ptr<const CostCurve> truncated_cost;  // the same curve, cut to the length of the last draft
+    std::uint64_t seq = 0;                            // sequence number of the last answered request
+    std::optional<std::string> answer;     // its answer, if it was a step: a StepBatchReply of one item
+    std::atomic<double> last_active{0.0};  // in seconds of the caller's clock
+};
+
+// A serialised StepBatchReply of one item, or why the step was refused without a change.
+using StepAnswer = std::variant<std::string, StepOutcome>;
+
+struct DispatchReply {
+    std::string bytes;              // a StreamReply, if no step was refused
+    std::vector<StepAnswer> items;  // the answers by index in the batch, if one was
+};
+
+class StepDispatcher {
+  public:
+    // `sources`: see pack_step_reply. `max_draft`: maximum length of a draft.
+    StepDispatcher(std::size_t max_draft, std::string sources);
+
+    void add(const std::string& session_id, std::shared_ptr<SessionSlot> slot);
+    void remove(const std::string& session_id);
+    // Takes steps in parallel on all cores; returns the answer to each. A refused step does not affect the
+    // others.
+    std::vector<StepAnswer> step(std::span<const StepRequest> requests, double now);
+    // The reply to a serialised StreamRequest; nullopt, without a change, for anything but plain steps of at
+    // most a draft and one token. Accepts arbitrary bytes.
+    std::optional<DispatchReply> answer(std::string_view request, double now);
+    // From now on answer() returns nullopt.
+    void close() { closed_ = true; }
+
+  private:
+    std::size_t slot_count();
+
+    std::atomic<bool> closed_{false};
+    std::size_t max_draft_;
+    std::string sources_;
+    InstrumentedMutex<LockKind::dispatcher, std::shared_mutex> mutex_;
+    std::unordered_map<std::string, std::shared_ptr<SessionSlot>> slots_;  // guarded by mutex_
+};
+
+// Whether TreeMode::automatic drafts a tree: only where a drafted token is cheap do branches pay off.
+bool trees_pay(const CostCurve& cost);
+
+}  // namespace suffixsvc

@@ -1,0 +1,25 @@
+"""Statistics of a whole cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from suffixsvc.index import NamespaceStats
+
+__all__ = ["CacheStats"]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats(NamespaceStats):
+    """Sums of :class:`NamespaceStats` over all namespaces, and statistics of the store.
+
+    ``limit_bytes`` is the limit of the whole cache, Limits.max_cache_bytes; ``sessions`` and
+    ``session_bytes`` include the live sessions of deleted namespaces.
+    """
+
+    namespaces: int
+    store_bytes: int
+    last_lsn: int
+    expiry_grace_seconds: float  #: remainder of the grace period of expiry, see suffixsvc.clock
+    store_reopened: int  #: times that the store was opened again after an I/O error
+    store_defects: int  #: unexpected exceptions in the store's thread; each is logged

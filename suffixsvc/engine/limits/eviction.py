@@ -1,0 +1,238 @@
+"""Eviction of least recently used outputs, expiry by policy, and persistence of the LRU order.
+
+    reclaim   after a write or before a session grows: one namespace, down to its limits
+    evict     periodically: every namespace, down to its own limit
+    expire    periodically: outputs older than their policy's time to live
+
+A namespace is only evicted by its own writes. When the cache is full, a write evicts an equal size from its
+own namespace.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import structlog
+
+from suffixsvc.clock import ExpiryCutoff
+from suffixsvc.engine.limits.cache_usage import CacheUsage
+from suffixsvc.errors import StoreFullError, UnknownNamespaceError
+from suffixsvc.index import NamespaceIndex
+from suffixsvc.index.lru_index import AverageSize, LruIndex
+from suffixsvc.index.namespace_stats import LOG_BYTES_PER_OUTPUT, LOG_BYTES_PER_TOKEN
+from suffixsvc.runtime.sync_points import SyncPoint
+from suffixsvc.types import OutputId, Store
+
+__all__ = ["Evictor"]
+
+log = structlog.get_logger(__name__)
+
+#: a namespace above its limit is reduced to this share of it, so that not every write has to evict
+LOW_WATERMARK: Final = 0.95
+#: share of the average size of evictable outputs that eviction frees with certainty besides pinned ones
+RECLAIMABLE_SHARE: Final = 0.9
+#: limits of one transaction; beyond what a limit requires, one write evicts at most one transaction
+BATCH_OUTPUTS: Final = 256
+BATCH_TOKENS: Final = 1 << 20
+#: name of the saved LRU order in the store
+_LRU_STATE: Final = "drafted"
+#: minimum interval of saves; the close saves as well
+_SAVE_INTERVAL_SECONDS: Final = 300.0
+
+
+class Evictor:
+    """Evicts and expires the outputs of one cache. Thread-safe.
+
+    Args:
+        usage: memory of the cache.
+        store: the log.
+        forget: deletes outputs of a namespace from log and index, and returns how many existed; weak, because
+            it is a method of the owner.
+        sync_point: see :mod:`suffixsvc.runtime.sync_points`.
+    """
+
+    def __init__(
+        self,
+        usage: CacheUsage,
+        store: Store,
+        forget: weakref.WeakMethod[Callable[[str, Sequence[OutputId]], int]],
+        sync_point: SyncPoint,
+    ) -> None:
+        self._usage = usage
+        self._store = store
+        self._weak_forget = forget
+        self._sync_point = sync_point
+        self._opened_lsn = store.stats().last_lsn
+        self._saved_at = 0.0
+
+    # ----------------------------------------------------------------------------------------- one namespace
+
+    def reclaim(self, index: NamespaceIndex, written: int = 0) -> int:
+        """Evict outputs of a namespace until it is within its limits; returns how many.
+
+        Args:
+            written: bytes that the namespace has just written: where the whole cache is full, it evicts as
+                many, and slightly more. Pinned outputs and those of pinned namespaces are not evicted.
+
+        Raises:
+            StoreError: the store could not delete.
+        """
+        self._usage.refresh(index)
+        lru = index.lru
+        if lru is None or not self._excess(index, lru, written)[0]:
+            return 0
+        with lru.eviction_lock:
+            self.note_drafts(index)
+            evicted = batches = 0
+            budget = max(2 * written, index.usage().bytes // 50) if written else 0
+            while True:
+                need, required = self._excess(index, lru, budget)
+                if need <= 0 or (batches and not required):
+                    break
+                chosen = lru.least_recently_used(need, average_size(index), BATCH_OUTPUTS, BATCH_TOKENS)
+                if not chosen:
+                    break
+                before = index.usage().bytes
+                evicted += self._evict(index, lru, chosen)
+                self._usage.refresh(index)
+                budget -= max(0, before - index.usage().bytes) if written else 0
+                batches += 1
+            return evicted
+
+    def _excess(self, index: NamespaceIndex, lru: LruIndex, budget: int) -> tuple[int, bool]:
+        """(bytes that a namespace should evict, whether a limit is exceeded that it can keep)."""
+        usage = self._usage
+        sessions = usage.session_bytes() if usage.limit else 0
+        with usage.lock:
+            used, excess = index.quota.used, usage.used + sessions - usage.limit
+        limit = index.quota.limit
+        exceeded = used > limit
+        lru.shrinking = exceeded or (lru.shrinking and used > limit * LOW_WATERMARK)
+        need = used - int(limit * LOW_WATERMARK) if lru.shrinking else 0
+        if usage.limit and excess > 0 and budget > 0:
+            need, exceeded = max(need, min(excess + used // 50, budget)), True
+        return need, exceeded
+
+    def _evict(self, index: NamespaceIndex, lru: LruIndex, outputs: Sequence[OutputId]) -> int:
+        ids = " ".join(map(str, outputs))
+        self._sync_point(f"evict-chosen {ids}")
+        evicted = self._forget(index.path, outputs)
+        lru.remove(outputs)  # all of them: another caller may have deleted some
+        self._sync_point(f"evict-done {ids}")
+        index.count_evicted(evicted)
+        return evicted
+
+    def _forget(self, path: str, outputs: Sequence[OutputId]) -> int:
+        forget = self._weak_forget()
+        return 0 if forget is None else forget(path, outputs)
+
+    # ------------------------------------------------------------------------------------------ periodically
+
+    def evict(self, indexes: Sequence[NamespaceIndex]) -> int:
+        """Reduce every namespace to its own limit; returns how many outputs were evicted."""
+        for index in indexes:
+            self._usage.refresh(index)
+            with _unless_deleted(index):
+                self.note_drafts(index)  # before the core's bounded record overflows
+        evicted = 0
+        for index in indexes:
+            with _unless_deleted(index):
+                evicted += self.reclaim(index)
+        return evicted
+
+    def expire(self, indexes: Sequence[NamespaceIndex], cutoff: ExpiryCutoff) -> int:
+        """Delete outputs whose policy's time to live has passed; returns how many."""
+        expired = 0
+        for index in indexes:
+            ttl, lru = index.quota.policy.ttl_seconds, index.lru
+            if not ttl or lru is None:
+                continue
+            with _unless_deleted(index):
+                self._load_lru(index.path, lru)
+                while (count := self._expire_batch(index.path, lru, cutoff, int(ttl * 1e6))) is not None:
+                    expired += count
+            self._usage.refresh(index)
+        return expired
+
+    def _expire_batch(self, path: str, lru: LruIndex, cutoff: ExpiryCutoff, ttl_us: int) -> int | None:
+        """Delete a batch of expired outputs; returns how many existed, None if none has expired."""
+        with lru.eviction_lock:  # per batch, so that a write can evict in between
+            batch = lru.expired(cutoff.earlier_us - ttl_us, BATCH_OUTPUTS)
+            if not batch and cutoff.earlier_us < cutoff.now_us:
+                batch = lru.expired(cutoff.now_us - ttl_us, BATCH_OUTPUTS, after=self._opened_lsn)
+            if not batch:
+                return None
+            count = self._forget(path, batch)
+            lru.remove(batch)
+            return count
+
+    # ------------------------------------------------------------------------------------------- persistence
+
+    def note_drafts(self, index: NamespaceIndex) -> None:
+        """Record in the LRU order which outputs drafts were taken from."""
+        if index.lru is not None:
+            self._load_lru(index.path, index.lru)
+            index.note_drafts()
+
+    def _load_lru(self, path: str, lru: LruIndex) -> None:
+        """Add the outputs of earlier processes to an LRU order.
+
+        Done at the first use, so that opening a cache does not read the whole log.
+        """
+        if lru.complete:
+            return
+        with lru.eviction_lock:
+            if lru.complete:
+                return
+            for row in self._store.outline(path):
+                if row.output_id > self._opened_lsn:
+                    break  # added when it was written
+                lru.add_logged(
+                    row.output_id,
+                    int(row.written_at * 1e6),
+                    row.tokens,
+                    pinned=row.corpus,
+                    own_ttl=row.ttl_seconds > 0,
+                )
+            saved = self._store.get_state(path, _LRU_STATE)
+            if saved is not None:
+                lru.load(saved)  # a blob of another version is ignored
+            lru.complete = True
+
+    def save(self, indexes: Iterable[NamespaceIndex], now: float | None = None) -> None:
+        """Save the LRU orders for the next process; with ``now`` (seconds) at most every five minutes."""
+        if now is not None and abs(now - self._saved_at) < _SAVE_INTERVAL_SECONDS:
+            return
+        self._saved_at = self._saved_at if now is None else now
+        for index in indexes:
+            with _unless_deleted(index):
+                self._save(index)
+
+    def _save(self, index: NamespaceIndex) -> None:
+        self.note_drafts(index)
+        if index.lru is None or not index.lru.dirty:
+            return
+        try:
+            self._store.put_state(index.path, _LRU_STATE, index.lru.save())
+        except StoreFullError as error:
+            log.warning("the eviction order could not be saved", namespace=index.path, error=str(error))
+
+
+def average_size(index: NamespaceIndex) -> AverageSize:
+    """The average size of a namespace's outputs."""
+    usage = index.usage()
+    per_tokens = usage.bytes - usage.outputs * LOG_BYTES_PER_OUTPUT
+    return AverageSize(LOG_BYTES_PER_OUTPUT, max(LOG_BYTES_PER_TOKEN, per_tokens / max(1, usage.tokens)))
+
+
+@contextmanager
+def _unless_deleted(index: NamespaceIndex) -> Iterator[None]:
+    """Suppress the store's UnknownNamespaceError if the namespace was deleted concurrently."""
+    try:
+        yield
+    except UnknownNamespaceError:
+        if not index.deleted:
+            raise

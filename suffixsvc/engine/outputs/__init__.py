@@ -1,0 +1,1 @@
+"""Outputs between log and index: addition, commit, deletion."""

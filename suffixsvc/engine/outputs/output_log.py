@@ -1,0 +1,194 @@
+"""Addition and deletion of outputs in log and index.
+
+    commit   admit ──> log                  output of a session, whose text is indexed as it is written
+    add      admit ──> index ──> log        bulk
+    forget             log ──> index        deletion, eviction and expiry
+
+Every logged output is indexed: its text is inserted before its row is written and removed after its row is
+deleted. No lock that opens, steps or other writes need is held during a call of the store; work that depends
+on the order of commits is done in the store's callbacks (see ``Store.append`` and
+``Store.set_deletion_listener``).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+import structlog
+
+from suffixsvc.clock import ExpiryCutoff
+from suffixsvc.config import Limits
+from suffixsvc.engine.base.close_guard import CloseGuard
+from suffixsvc.engine.base.index_table import IndexTable
+from suffixsvc.engine.limits.quota_manager import QuotaManager
+from suffixsvc.engine.limits.size_estimates import predicted_bytes
+from suffixsvc.engine.outputs.unindexing import Unindexer
+from suffixsvc.engine.outputs.writes import BulkLoad, LiveWrite
+from suffixsvc.errors import LimitExceededError, SuffixError, UnknownNamespaceError
+from suffixsvc.index import NamespaceIndex, OnCommitted
+from suffixsvc.policies import Policies
+from suffixsvc.runtime.signal_guard import uninterrupted
+from suffixsvc.runtime.sync_points import SyncPoint
+from suffixsvc.store.records.validation import check_now, check_output
+from suffixsvc.types import NewOutput, OutputId, Store, StoredOutput, repeated_in
+
+__all__ = ["OutputLog"]
+
+log = structlog.get_logger(__name__)
+
+#: outputs that are deleted from the log before their texts are removed from the index
+_FORGET_BATCH = 256
+
+
+class OutputLog:
+    """The outputs of one cache. Thread-safe.
+
+    Args:
+        store: the log.
+        indexes: the indexes of the cache.
+        close_guard: guard of the cache's close.
+        limits: limits of an output's length and of the whole cache.
+        policies: policies of the namespaces.
+        sync_point: see :mod:`suffixsvc.runtime.sync_points`.
+
+    Attributes:
+        quotas: admission and eviction.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        indexes: IndexTable,
+        close_guard: CloseGuard,
+        limits: Limits,
+        policies: Policies,
+        sync_point: SyncPoint,
+    ) -> None:
+        self._store = store
+        self._indexes = indexes
+        self._close_guard = close_guard
+        self._limits = limits
+        self.quotas = QuotaManager(
+            policies,
+            limits.max_cache_bytes,
+            store,
+            indexes,
+            weakref.WeakMethod(self.forget_many),
+            sync_point,
+        )
+        self._unindexer = Unindexer(indexes, self.quotas.usage.refresh)
+        # weak, so that the store does not keep the cache alive
+        weak_listener = weakref.WeakMethod(self._unindexer.forgotten)
+
+        def on_deleted(deleted: Sequence[StoredOutput]) -> None:
+            if (listener := weak_listener()) is not None:
+                listener(deleted)
+
+        store.set_deletion_listener(on_deleted)
+
+    # -------------------------------------------------------------------------------------------- writing
+
+    def commit(
+        self, index: NamespaceIndex, output: NewOutput, on_committed: OnCommitted
+    ) -> Future[list[OutputId]]:
+        """Log a session's output; the future holds its id once it is durable. See ``index.Commit``."""
+        write = LiveWrite(index, output, on_committed)
+        try:
+            with self._close_guard.while_open():
+                write.begin(self.quotas, self._indexes, live=True)
+            return write.submit(self._store)
+        except BaseException:
+            write.abandon()
+            raise
+
+    def add(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> list[OutputId]:
+        """Index and log outputs of one namespace, all or none. See ``Namespace.add_outputs``."""
+        for output in outputs:  # validate all of them before any is applied
+            check_output(output)
+            if len(output.token_ids) > self._limits.max_output_tokens:
+                raise LimitExceededError(
+                    f"an output must have at most {self._limits.max_output_tokens} tokens"
+                    " (Limits.max_output_tokens)",
+                    got=len(output.token_ids),
+                )
+            if output.namespace != index.path:
+                raise UnknownNamespaceError(
+                    "an output belongs to another namespace", expected=index.path, got=output.namespace
+                )
+        with self._close_guard.while_open():
+            ids = self._log(index, outputs)
+        self.reclaim(index, sum(map(predicted_bytes, outputs)))
+        return ids
+
+    def _log(self, index: NamespaceIndex, outputs: Sequence[NewOutput]) -> list[OutputId]:
+        load = BulkLoad(index, outputs, self._unindexer)
+        try:
+            uninterrupted(lambda: load.begin(self.quotas, self._indexes))
+            for _ in outputs:
+                uninterrupted(load.insert_next)
+            future = uninterrupted(lambda: load.submit(self._store))
+        except BaseException:
+            uninterrupted(load.abandon)
+            self.finish_removals()
+            raise
+        try:  # an interrupt of the wait undoes nothing: only the store decides
+            ids = future.result()
+        except SuffixError:
+            self.finish_removals()
+            raise
+        if repeated_in(ids):
+            self.finish_removals()
+        return ids
+
+    def reclaim(self, index: NamespaceIndex, written: int) -> None:
+        """Evict after an acknowledged write. A failure is logged: it is not an error of that write."""
+        try:
+            self.quotas.evictor.reclaim(index, written)
+        except SuffixError as error:
+            log.warning("eviction failed; it is retried", namespace=index.path, error=str(error))
+
+    # ------------------------------------------------------------------------------------------- deletion
+
+    def forget(self, path: str, output_id: OutputId) -> None:
+        """Delete one output of a namespace. UnknownOutputError if it does not exist."""
+        with self._close_guard.while_open():
+            try:
+                self._store.forget(path, output_id)
+            finally:
+                self.finish_removals()
+
+    def forget_many(self, path: str, output_ids: Sequence[OutputId]) -> int:
+        """Delete those of a namespace's outputs that exist, in few transactions; returns how many."""
+        deleted = 0
+        for first in range(0, len(output_ids), _FORGET_BATCH):
+            try:
+                deleted += len(self._store.forget_many(path, output_ids[first : first + _FORGET_BATCH]))
+            finally:
+                self.finish_removals()
+        return deleted
+
+    def expire(self, now: float | None = None) -> int:
+        """Delete outputs whose time to live has passed, their own or their policy's; returns how many.
+
+        Args:
+            now: see ``SuffixCache.expire``.
+        """
+        cutoff = self._store.clock.expiry_cutoff() if now is None else ExpiryCutoff.at(check_now(now))
+        outputs = 0
+        while count := self._expire_batch(now):
+            outputs += count
+        with self._close_guard.while_open():
+            return outputs + self.quotas.evictor.expire(self._indexes.stored(), cutoff)
+
+    def _expire_batch(self, now: float | None) -> int:
+        with self._close_guard.while_open():
+            try:
+                return len(self._store.expire(now))
+            finally:
+                self.finish_removals()
+
+    def finish_removals(self) -> None:
+        """Wait until the texts of outputs deleted before this call are removed from the indexes."""
+        self._unindexer.finish()

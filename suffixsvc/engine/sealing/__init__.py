@@ -1,0 +1,1 @@
+"""Sealed segments of a cache: writing, merging, loading and repair."""

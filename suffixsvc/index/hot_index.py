@@ -1,0 +1,246 @@
+"""Hot index of one namespace: text that is not sealed, live sessions, and what drafting has learned."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from suffixsvc.core import Index, StepCounters, new_learner, pack_weights
+from suffixsvc.errors import IndexCorruptError, InvalidInputError, unknown_namespace
+from suffixsvc.index.engine_state import MaintenanceState, Quota
+from suffixsvc.index.lru_index import LruIndex
+from suffixsvc.index.texts import next_writer, positions_of, texts_of
+from suffixsvc.policies import Policy
+from suffixsvc.types import NewOutput, StoredOutput, TokenArray
+
+__all__ = ["MAX_CONTEXT", "HotIndex", "LiveText", "require_ngram_length"]
+
+#: maximum context length in tokens; longer contexts are not distinguished
+MAX_CONTEXT = 64
+_REFUSAL_LOG_SECONDS = 60.0
+
+
+def require_ngram_length(n: int) -> int:
+    """Return a valid n-gram length. InvalidInputError unless it is an int in 1 .. MAX_CONTEXT."""
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_CONTEXT:
+        raise InvalidInputError(f"n must be an int in 1 .. {MAX_CONTEXT}", got=repr(n)[:80])
+    return n
+
+
+class LiveText(Protocol):
+    """The text of a session that is not closed."""
+
+    def live_positions(self) -> int:
+        """Positions of the namespace's index that the text takes on behalf of the session, not of the log."""
+
+    def discard(self) -> None:
+        """Remove the text from the index for good, unless it belongs to an output in the log."""
+
+    def held_bytes(self) -> int:
+        """Memory of the text in bytes."""
+
+
+class HotIndex:
+    """The native index of a namespace with its counts and live sessions; base of NamespaceIndex.
+
+    Thread-safe; the native index has its own locks.
+
+    Args:
+        path: path of the namespace.
+        weights: initial weights of drafting, see ``suffixsvc.core.new_learner``.
+        now_us: store time in microseconds.
+        lru: records which outputs were drafted from; None where outputs are never evicted.
+        policy: effective policy of the namespace.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        weights: bytes | None = None,
+        *,
+        now_us: Callable[[], int] = lambda: int(time.time() * 1e6),
+        lru: LruIndex | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        self.path = path
+        # maintained by the engine's IndexTable and Catalog:
+        self.tokenizer = ""  #: fingerprint; empty before one is bound
+        self.stored = False  #: the log has the namespace
+        self.logged_tokenizer = ""  #: fingerprint in the log
+        self.writes = 0  #: writes in flight
+        self.untagged_writes = 0  #: of these, writes that would create the namespace without a tokenizer
+        self.lru = lru
+        #: maintained by the engine's QuotaManager
+        self.quota = Quota(Policy() if policy is None else policy)
+        #: maintained by the engine's Maintenance and Sealer
+        self.maintenance = MaintenanceState()
+        self.index = Index(MAX_CONTEXT)
+        self.learner = new_learner(weights)
+        #: counters of the steps of this namespace's sessions
+        self.counters = StepCounters()
+        self._now_us = now_us
+        self._lock = threading.Lock()
+        self._deleted = False
+        #: counts of the hot outputs
+        self._outputs = self._tokens = self._positions = 0
+        self._evicted = self._refused = 0
+        self._refusal_logged_at = -math.inf
+        #: writes and removals for which index and log differ
+        self._in_flight = 0
+        self._changes = 0
+        #: texts of sessions that are not closed
+        self._live: set[LiveText] = set()
+
+    def learned_weights(self) -> bytes:
+        """See ``Namespace.learned_weights``."""
+        return pack_weights(self.learner)
+
+    # ---------------------------------------------------------------------------------------------- texts
+
+    def insert(self, output: NewOutput) -> int:
+        """Insert the texts of an output, all or none; returns their writer number.
+
+        The output is counted once it is logged (``NamespaceIndex.record_logged``).
+        """
+        writer = next_writer()
+        inserted: list[tuple[TokenArray, int]] = []
+        try:
+            for text, context in texts_of(output):
+                self.index.add(text, context, writer)
+                inserted.append((text, context))
+        except BaseException:
+            for text, context in inserted:
+                self.index.remove(text, context)
+            raise
+        return writer
+
+    def remove(self, output: NewOutput) -> None:
+        """Remove the texts of an output that is not sealed; IndexCorruptError if one is not in the index."""
+        for text, context in texts_of(output):
+            if not self.index.remove(text, context):
+                raise IndexCorruptError(
+                    f"an output of namespace {self.path} is in the log but not in the index",
+                    remedy="Restart to rebuild the index from the log, and report this.",
+                )
+
+    def drop_hot(self, outputs: Sequence[StoredOutput]) -> int:
+        """Remove the texts of sealed outputs; returns how many of them were not in the index."""
+        missing = 0
+        for stored in outputs:
+            try:
+                self.remove(stored.output)
+            except IndexCorruptError:
+                missing += 1
+        return missing
+
+    def begin_write(self) -> None:
+        """Index and log are about to differ in one text, or already do. :meth:`end_write` must follow."""
+        with self._lock:
+            self._in_flight += 1
+
+    def end_write(self) -> None:
+        """Index and log agree again about the text."""
+        with self._lock:
+            self._in_flight -= 1
+            self._changes += 1
+
+    @property
+    def hot_tokens(self) -> int:
+        """Tokens of the outputs that are not sealed."""
+        return self._tokens
+
+    def ngrams(self, n: int) -> tuple[TokenArray, npt.NDArray[np.uint64]]:
+        """All n-grams of the text that is not sealed: int32[m, n] and their counts uint64[m].
+
+        An n-gram counts once for every position at which its last token was written by a model; earlier
+        tokens of it may be in the prompt's tail.
+        """
+        tokens, counts = self.index.ngrams(require_ngram_length(n))
+        return tokens.reshape(-1, n), counts
+
+    def _count_locked(self, output: NewOutput, sign: int) -> None:
+        self._outputs += sign
+        self._tokens += sign * len(output.token_ids)
+        self._positions += sign * positions_of(output)
+
+    # ------------------------------------------------------------------------------------------- counters
+
+    def count_evicted(self, outputs: int) -> None:
+        """Add to the counter of evicted outputs."""
+        with self._lock:
+            self._evicted += outputs
+
+    def count_refused(self) -> bool:
+        """Count a session's output that did not fit; returns whether to log it: once a minute."""
+        with self._lock:
+            self._refused += 1
+            now = time.monotonic()
+            due = now - self._refusal_logged_at >= _REFUSAL_LOG_SECONDS
+            if due:
+                self._refusal_logged_at = now
+            return due
+
+    # -------------------------------------------------------------------------------------- live sessions
+
+    def add_live(self, text: LiveText) -> None:
+        """Add the text of a session that is being opened.
+
+        Raises:
+            UnknownNamespaceError: the namespace was deleted, or its deletion has begun.
+        """
+        with self._lock:
+            if self._deleted:
+                raise unknown_namespace(self.path, got="a handle of a deleted namespace")
+            self._live.add(text)
+            self._changes += 1
+
+    def remove_live(self, text: LiveText) -> None:
+        """Remove the text of a session that was closed and released. Idempotent."""
+        with self._lock:
+            self._live.discard(text)
+            self._changes += 1
+
+    @property
+    def live_sessions(self) -> int:
+        """Number of live sessions."""
+        return len(self._live)
+
+    @property
+    def session_bytes(self) -> int:
+        """Memory of live sessions in bytes: their own, and their texts' share of the hot index."""
+        with self._lock:
+            live = list(self._live)
+        return sum(text.held_bytes() for text in live)
+
+    @property
+    def deleted(self) -> bool:
+        """Whether the namespace was deleted, or its deletion has begun."""
+        return self._deleted
+
+    def begin_delete(self, *, force: bool) -> int:
+        """Set :attr:`deleted`, so that no session is opened from now on. Idempotent.
+
+        Args:
+            force: also if there are live sessions.
+
+        Returns:
+            The number of live sessions that prevent the deletion; 0: :attr:`deleted` is set.
+        """
+        with self._lock:
+            if not (force or self._deleted) and self._live:
+                return len(self._live)
+            self._deleted = True
+            return 0
+
+    def discard_live(self) -> None:
+        """Retract the texts of live sessions for good: closing them stores no output."""
+        with self._lock:
+            live = list(self._live)
+        for text in live:
+            text.discard()

@@ -1,0 +1,265 @@
+"""Least-recently-used order of a namespace's outputs, for eviction.
+
+A table in memory without a store and a clock. One row of 29 bytes per output, in the order of the log:
+
+    id (LSN) | last used: time of the last draft from it, else of the write | written | tokens | flags
+
+"Last used" is a time in microseconds that is strictly increasing within an index, so that it also orders
+events of the same clock tick. Decode steps do not update it: the core records which texts drafts came from,
+and the record is fetched before an eviction and periodically.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from suffixsvc.types import OutputId
+
+__all__ = ["AverageSize", "LruIndex"]
+
+_COLUMNS: Final = {"id": "<i8", "last_used": "<i8", "written": "<i8", "tokens": "<u4", "flags": "u1"}
+_REMOVED: Final = 1
+_PINNED: Final = 2
+_OWN_TTL: Final = 4
+
+#: header of the state blob; its grammar is in docs/format.md
+_HEAD: Final = struct.Struct("<4sHHI")
+_MAGIC: Final = b"SXUS"
+_VERSION: Final = 1
+#: most recently used outputs that are saved for a restart
+_SAVED_ROWS: Final = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class AverageSize:
+    """Average size of a namespace's outputs: bytes per output and bytes per token."""
+
+    per_output: float
+    per_token: float
+
+    def total(self, outputs: int, tokens: int) -> float:
+        """Estimated bytes of ``outputs`` outputs with ``tokens`` tokens in all."""
+        return outputs * self.per_output + tokens * self.per_token
+
+
+class LruIndex:
+    """The outputs of one namespace, ordered by their last use. Thread-safe.
+
+    Attributes:
+        eviction_lock: held by the thread that evicts.
+        complete: the outputs of earlier processes are in it.
+        shrinking: the namespace exceeded its limit and is not back at the low watermark yet.
+    """
+
+    def __init__(self) -> None:
+        self.eviction_lock = threading.RLock()
+        self.complete = False
+        self.shrinking = False
+        self._lock = threading.Lock()
+        self._rows: dict[str, npt.NDArray[Any]] = {n: np.zeros(64, t) for n, t in _COLUMNS.items()}
+        self._count = 0
+        self._removed = 0
+        self._pinned = [0, 0]  # outputs, tokens
+        self._now = 0
+        self._id_of: dict[int, OutputId] = {}  # writer of a text in the hot index -> output
+        self._dirty = False
+
+    def __len__(self) -> int:
+        return self._count - self._removed
+
+    # -------------------------------------------------------------------------------------------- updates
+
+    def add_written(
+        self, output_id: OutputId, now_us: int, tokens: int, *, pinned: bool, own_ttl: bool
+    ) -> None:
+        """Add an output that was written at ``now_us``.
+
+        Args:
+            pinned: it is part of a pinned corpus and never evicted.
+            own_ttl: it was written with a time to live, so that the policy's does not apply.
+        """
+        with self._lock:
+            last_used = self._tick(now_us)
+            self._add(output_id, last_used, now_us, tokens, _PINNED * pinned | _OWN_TTL * own_ttl)
+
+    def add_logged(
+        self, output_id: OutputId, written_us: int, tokens: int, *, pinned: bool, own_ttl: bool
+    ) -> None:
+        """Add an output that the log held at the opening; its last use is its write."""
+        with self._lock:
+            self._add(output_id, written_us, written_us, tokens, _PINNED * pinned | _OWN_TTL * own_ttl)
+            self._now = max(self._now, written_us)
+
+    def bind_writer(self, writer: int, output_id: OutputId) -> None:
+        """Map the writer number of a text in the hot index to its output."""
+        with self._lock:
+            self._id_of[writer] = output_id
+            # most entries then belong to removed outputs
+            if self.complete and len(self._id_of) > 64 + 2 * len(self):
+                self._id_of = {w: i for w, i in self._id_of.items() if self._find(i) is not None}
+
+    def unbind_writers(self, output_ids: Iterable[OutputId]) -> None:
+        """Remove the writer numbers of outputs that were moved from the hot index to a segment."""
+        sealed = set(output_ids)
+        with self._lock:
+            self._id_of = {w: i for w, i in self._id_of.items() if i not in sealed}
+
+    def remove(self, output_ids: Iterable[OutputId]) -> None:
+        """Remove deleted outputs. Unknown ids are ignored."""
+        with self._lock:
+            for output_id in output_ids:
+                row = self._find(output_id)
+                if row is None:
+                    continue
+                if self._rows["flags"][row] & _PINNED:
+                    self._pinned[0] -= 1
+                    self._pinned[1] -= int(self._rows["tokens"][row])
+                self._rows["flags"][row] |= _REMOVED
+                self._removed += 1
+            if self._removed > 64 + self._count // 2:
+                live = self._live(0)
+                self._count, self._removed = len(live["id"]), 0
+                self._rows = live
+                self._grow()
+
+    def touch(self, writers: Iterable[int], output_ids: Iterable[OutputId], now_us: int) -> None:
+        """Record drafts from hot texts (by writer number) and from sealed outputs, oldest first."""
+        with self._lock:
+            hot = [self._id_of[w] for w in writers if w in self._id_of]
+            for output_id in [*hot, *output_ids]:
+                row = self._find(output_id)
+                if row is not None:
+                    self._rows["last_used"][row] = self._tick(now_us)
+                    self._dirty = True
+
+    # -------------------------------------------------------------------------------------------- queries
+
+    @property
+    def pinned(self) -> tuple[int, int]:
+        """(outputs, tokens) that are never evicted."""
+        with self._lock:
+            return self._pinned[0], self._pinned[1]
+
+    def least_recently_used(
+        self, need: float, size: AverageSize, max_outputs: int, max_tokens: int
+    ) -> list[OutputId]:
+        """The least recently used outputs, as many as take ``need`` bytes together.
+
+        Args:
+            size: estimates the bytes of an output.
+            max_outputs, max_tokens: limits of the result; one output is returned in any case.
+        """
+        with self._lock:
+            rows = self._live(_PINNED)
+            last_used = rows["last_used"]
+            if not len(last_used):
+                return []
+            oldest = np.arange(len(last_used))
+            if len(last_used) > max_outputs:
+                oldest = np.flatnonzero(
+                    last_used <= np.partition(last_used, max_outputs - 1)[max_outputs - 1]
+                )
+            # ties are in the order of the log
+            chosen = oldest[np.argsort(last_used[oldest], kind="stable")][:max_outputs]
+            tokens = np.cumsum(rows["tokens"][chosen], dtype=np.int64)
+            taken = np.arange(1, len(chosen) + 1) * size.per_output + tokens * size.per_token
+            enough = int(np.searchsorted(taken, need)) + 1
+            fits = max(1, int(np.searchsorted(tokens, max_tokens, "right")))
+            return [int(i) for i in rows["id"][chosen[: min(enough, fits)]]]
+
+    def expired(self, written_before_us: int, limit: int, after: OutputId = 0) -> list[OutputId]:
+        """At most ``limit`` outputs without their own TTL that were written at or before that time.
+
+        Args:
+            after: only ids above this one.
+        """
+        with self._lock:
+            rows = self._live(_PINNED | _OWN_TTL)
+            chosen = (rows["written"] <= written_before_us) & (rows["id"] > after)
+            return [int(i) for i in rows["id"][chosen][:limit]]
+
+    # ---------------------------------------------------------------------------------------- persistence
+
+    @property
+    def dirty(self) -> bool:
+        """Whether an output was used since the last :meth:`save`."""
+        return self._dirty
+
+    def save(self) -> bytes:
+        """The last uses as a state blob, for :meth:`load` after a restart."""
+        with self._lock:
+            rows = self._live(0)
+            used = np.flatnonzero(rows["last_used"] > rows["written"])
+            if len(used) > _SAVED_ROWS:
+                used = np.sort(used[np.argsort(rows["last_used"][used], kind="stable")[-_SAVED_ROWS:]])
+            self._dirty = False
+            head = _HEAD.pack(_MAGIC, _VERSION, 0, len(used))
+            return head + rows["id"][used].tobytes() + rows["last_used"][used].tobytes()
+
+    def load(self, saved: bytes) -> bool:
+        """Apply a blob of :meth:`save`; False, without a change, if it is not one of this version."""
+        if len(saved) < _HEAD.size:
+            return False
+        magic, version, flags, count = _HEAD.unpack_from(saved)
+        if (magic, version, flags) != (_MAGIC, _VERSION, 0) or len(saved) != _HEAD.size + 16 * count:
+            return False
+        ids = np.frombuffer(saved, "<i8", count, _HEAD.size)
+        times = np.frombuffer(saved, "<i8", count, _HEAD.size + 8 * count)
+        with self._lock:
+            for output_id, last_used in zip(ids.tolist(), times.tolist(), strict=True):
+                row = self._find(output_id)
+                if row is not None and last_used > self._rows["last_used"][row]:
+                    self._rows["last_used"][row] = last_used
+                    self._now = max(self._now, last_used)
+        return True
+
+    # ------------------------------------------------------------------------------------------- internal
+
+    def _tick(self, now_us: int) -> int:
+        self._now = max(self._now + 1, now_us)
+        return self._now
+
+    def _add(self, output_id: OutputId, last_used: int, written: int, tokens: int, flags: int) -> None:
+        at = self._lower_bound(output_id)
+        if at < self._count and self._rows["id"][at] == output_id:
+            return
+        if self._count == len(self._rows["id"]):
+            self._grow()
+        tokens = min(tokens, 2**32 - 1)
+        row = {"id": output_id, "last_used": last_used, "written": written, "tokens": tokens, "flags": flags}
+        for name, column in self._rows.items():
+            if at < self._count:  # commits of several threads arrive slightly out of order
+                column[at + 1 : self._count + 1] = column[at : self._count].copy()
+            column[at] = row[name]
+        self._count += 1
+        if flags & _PINNED:
+            self._pinned[0] += 1
+            self._pinned[1] += tokens
+
+    def _grow(self) -> None:
+        more = max(64, self._count // 2)
+        self._rows = {
+            name: np.concatenate([column[: self._count], np.zeros(more, column.dtype)])
+            for name, column in self._rows.items()
+        }
+
+    def _lower_bound(self, output_id: OutputId) -> int:
+        return int(np.searchsorted(self._rows["id"][: self._count], output_id))
+
+    def _find(self, output_id: OutputId) -> int | None:
+        at = self._lower_bound(output_id)
+        if at == self._count or self._rows["id"][at] != output_id:
+            return None
+        return None if self._rows["flags"][at] & _REMOVED else at
+
+    def _live(self, without: int) -> dict[str, npt.NDArray[Any]]:
+        """A copy of the rows that are not removed and have none of the flags ``without``."""
+        live = np.flatnonzero(self._rows["flags"][: self._count] & (_REMOVED | without) == 0)
+        return {name: column[live] for name, column in self._rows.items()}

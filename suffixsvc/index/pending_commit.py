@@ -1,0 +1,170 @@
+"""Live text of a session in the index, and its commit to the log."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import structlog
+
+from suffixsvc import core
+from suffixsvc.config import PROMPT_TAIL_TOKENS
+from suffixsvc.errors import LimitExceededError, UnknownNamespaceError
+from suffixsvc.index.namespace import NamespaceIndex
+from suffixsvc.index.undoable_insert import UndoableInsert
+from suffixsvc.types import NewOutput, OutputId
+
+__all__ = ["Commit", "OnCommitted", "PendingCommit"]
+
+log = structlog.get_logger(__name__)
+
+#: called on the store's thread, before the future is done: id of the committed output, None: not committed
+OnCommitted = Callable[[OutputId | None], None]
+#: submits an output to the store; the future holds its id once it is durable. LimitExceededError: it does not
+#: fit; UnknownNamespaceError: the namespace was deleted
+Commit = Callable[[NewOutput, OnCommitted], Future[list[OutputId]]]
+
+
+class PendingCommit:
+    """State of one session's text between the index and the log.
+
+    It can outlive the session: it refers only to the session's native half.
+
+    ::
+
+        live ── begin ──> in flight ──> committed: the text belongs to the log
+          │       │           └ failed: live again if the session waited, retracted otherwise
+          │       └ rejected by a limit: live; its namespace was deleted: retracted
+          └ release ──> retracted
+
+    Calls of :meth:`begin`, :meth:`wait` and :meth:`release` are serialised: the session's lock is held, or
+    the session was garbage-collected.
+
+    Attributes:
+        submitted: the output that the store accepted, and the future of its id; None before that.
+        retracted: the live text was removed from the index, for good.
+    """
+
+    def __init__(self, namespace: NamespaceIndex, native: core.Session, writer: int, commit: Commit) -> None:
+        self._namespace = namespace
+        self._native = native
+        self._writer = writer
+        self._commit = commit
+        self.submitted: tuple[NewOutput, Future[list[OutputId]]] | None = None
+        self._insert: UndoableInsert | None = None
+        #: the index holds the output's texts besides the live ones, which carry more context
+        self._copied = False
+        #: the live text is the output's
+        self._handed_over = False
+        self._released = False
+        self._retracting = threading.Lock()
+        self.retracted = False
+
+    def begin(self, output: NewOutput) -> None:
+        """Submit an output to the store.
+
+        :attr:`submitted` stays None where a limit rejects the output, and where the namespace was deleted; in
+        the second case the text is retracted.
+
+        The index then holds the text as a restart would rebuild it: the live text itself, or, where context
+        was appended between runs, separate texts, because live runs carry the context before each of them and
+        the log stores only that of the first.
+        """
+        namespace = self._namespace
+        insert = UndoableInsert(namespace, lambda: self._undo(output))
+        writer = self._writer
+
+        def on_committed(output_id: OutputId | None) -> None:
+            if output_id is None:
+                insert.failed()
+                return
+            try:
+                namespace.record_logged(output, writer, output_id)
+            finally:
+                insert.committed()
+
+        try:
+            if len(output.segment_lens) > 1:
+                writer = namespace.insert(output)
+                self._copied = True
+            self._handed_over = not self._copied
+            future = self._commit(output, on_committed)
+        except BaseException as error:
+            insert.failed()
+            insert.leave()
+            if isinstance(error, UnknownNamespaceError):
+                self.retract()  # as the deletion does with texts that were not in flight
+            elif not isinstance(error, LimitExceededError):
+                raise
+            elif namespace.count_refused():
+                log.warning("outputs are not stored", namespace=namespace.path, why=str(error))
+        else:
+            self.submitted, self._insert = (output, future), insert
+
+    def wait(self) -> OutputId:
+        """Wait until the output is durable and return its id. An interrupt leaves the commit in flight.
+
+        Raises:
+            StoreError: the output was not stored; the text is live again.
+        """
+        assert self.submitted is not None  # noqa: S101  # only after begin
+        assert self._insert is not None  # noqa: S101  # as above
+        future = self.submitted[1]
+        try:
+            return future.result()[0]
+        except BaseException:
+            if future.done() and future.exception() is not None:
+                self._insert.leave()
+                self.submitted = self._insert = None
+            raise
+
+    def release(self) -> None:
+        """The session is over: text that the log does not hold is removed from the index, now or when the
+        store has decided. Idempotent."""
+        if self._released:
+            return
+        self._released = True
+        insert, self._insert = self._insert, None  # breaks the reference cycle
+        if insert is None or self._copied:
+            self.retract()
+        if insert is not None:
+            insert.leave()
+
+    def retract(self) -> None:
+        """Remove the live text from the index. Idempotent."""
+        with self._retracting:  # a deletion and the session may retract concurrently
+            if self.retracted:
+                return
+            self._namespace.begin_write()
+            try:
+                self.retracted = True
+                self._native.retract()
+            finally:
+                self._namespace.end_write()
+
+    def discard(self) -> None:
+        """Retract the live text unless the log holds it. Any thread, while no write is in flight."""
+        if not self._handed_over:
+            self.retract()
+
+    def _undo(self, output: NewOutput) -> None:
+        """The store did not commit the output."""
+        try:
+            if self._copied:
+                self._namespace.remove(output)
+            elif self._released:
+                self.retract()
+        finally:
+            self._copied = self._handed_over = False
+
+    def live_positions(self) -> int:
+        """Positions of the index that the live text takes on behalf of the session, not of the log."""
+        if self.retracted or self._handed_over:
+            return 0
+        runs = self._native.output_runs()
+        return sum(last - max(0, first - PROMPT_TAIL_TOKENS) for first, last in runs)
+
+    def held_bytes(self) -> int:
+        """Memory of the live text in bytes."""
+        return self._native.held_bytes

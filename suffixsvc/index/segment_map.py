@@ -1,0 +1,132 @@
+"""Map of a namespace's outputs to their location: a sealed segment, the hot index, or still to be loaded.
+
+    LSN      1 ........ 40   41 .. 60   61 ....... 90   91 ..
+             [ segment a ]   absent     [ segment b ]   hot
+                             (being read back from the log)
+
+A range of LSNs has one location at a time and changes it atomically, under the owner's lock. The store sends
+every deletion to :meth:`SegmentMap.forget` on its own thread, in the order of its commits. So a deletion that
+committed before a row was read, or before a manifest row was written, is recorded here before the reader of
+the row, or the writer of the manifest row, proceeds (a reader waits for ``Store.barrier``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from suffixsvc.core.segments import Segment
+from suffixsvc.types import OutputId, SegmentRecord, StoredOutput
+
+__all__ = ["Sealed", "SegmentMap"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A segment in use, and the counts of its outputs that are not deleted."""
+
+    record: SegmentRecord
+    segment: Segment
+    outputs: int
+    tokens: int
+
+
+class SegmentMap:
+    """Locations of one namespace's outputs. Not thread-safe: the owner's lock is held around every call."""
+
+    def __init__(self) -> None:
+        self.sealed: list[Sealed] = []
+        #: range to be loaded; an output of it that is neither sealed nor in `_loaded` is in no index
+        self._absent: tuple[OutputId, OutputId] | None = None
+        self._loaded: set[OutputId] = set()
+        #: outputs deleted since the current move began; None outside a move
+        self._deleted: set[OutputId] | None = None
+
+    @property
+    def deleted(self) -> Collection[OutputId]:
+        """Outputs deleted since :meth:`begin`."""
+        return self._deleted or ()
+
+    def begin(self) -> None:
+        """Record deletions from now on, because outputs are about to be read and moved."""
+        self._deleted = set()
+
+    def end(self) -> None:
+        """The move is done or was abandoned. Idempotent."""
+        self._deleted = None
+
+    def forget(self, deleted: Sequence[StoredOutput]) -> list[StoredOutput]:
+        """Remove outputs from the segments that hold them; returns those that are hot."""
+        hot = []
+        by_segment: dict[int, list[StoredOutput]] = {}
+        for stored in deleted:
+            at = self._segment_of(stored.output_id)
+            if at is not None:
+                by_segment.setdefault(at, []).append(stored)
+            elif not self.is_absent(stored.output_id):
+                hot.append(stored)
+            if self._deleted is not None:
+                self._deleted.add(stored.output_id)
+        for at, outputs in by_segment.items():
+            here = self.sealed[at]
+            here.segment.forget(stored.output_id for stored in outputs)
+            tokens = sum(len(stored.output.token_ids) for stored in outputs)
+            self.sealed[at] = replace(here, outputs=here.outputs - len(outputs), tokens=here.tokens - tokens)
+        return hot
+
+    def _segment_of(self, output_id: OutputId) -> int | None:
+        return next((i for i, s in enumerate(self.sealed) if s.record.covers(output_id)), None)
+
+    @property
+    def absent(self) -> tuple[OutputId, OutputId] | None:
+        """The range that is still to be loaded."""
+        return self._absent
+
+    def is_absent(self, output_id: OutputId) -> bool:
+        """Whether an output, if the log has it, is still to be loaded."""
+        if self._absent is None or not self._absent[0] <= output_id <= self._absent[1]:
+            return False
+        return output_id not in self._loaded and self._segment_of(output_id) is None
+
+    def attach(self, new: Sealed) -> None:
+        """Add a segment whose outputs have no other location."""
+        self.sealed = sorted([*self.sealed, new], key=lambda sealed: sealed.record.first_lsn)
+
+    def replace(self, new: Sealed, names: Collection[str]) -> None:
+        """Replace segments by one that holds their remaining outputs."""
+        old = [sealed for sealed in self.sealed if sealed.record.name in names]
+        self.detach(names)
+        outputs, tokens = sum(sealed.outputs for sealed in old), sum(sealed.tokens for sealed in old)
+        self.attach(replace(new, outputs=outputs, tokens=tokens))
+
+    def detach(self, names: Collection[str]) -> None:
+        """Remove segments."""
+        self.sealed = [sealed for sealed in self.sealed if sealed.record.name not in names]
+
+    def expect(self, first: OutputId, last: OutputId) -> None:
+        """Begin to load a range; a range that was begun before continues with its absent outputs."""
+        if self._absent != (first, last):
+            self._absent = first, last
+            self._loaded = set()
+
+    def complete(self) -> None:
+        """Every output of the expected range that is not deleted is loaded or attached."""
+        self._absent = None
+        self._loaded = set()
+
+    def load(self, output_id: OutputId) -> bool:
+        """Mark an output of the expected range as hot; False if it was deleted since it was read."""
+        if output_id in self.deleted:
+            return False
+        self._loaded.add(output_id)
+        return True
+
+    def hot_ranges(self, last: OutputId) -> Iterable[tuple[OutputId, OutputId]]:
+        """Ranges up to ``last`` that no segment covers, ascending."""
+        at = 1
+        for sealed in self.sealed:
+            if at < sealed.record.first_lsn:
+                yield at, min(sealed.record.first_lsn - 1, last)
+            at = sealed.record.last_lsn + 1
+        if at <= last:
+            yield at, last

@@ -1,0 +1,1 @@
+"""Processes, threads and signals: child processes, server lifecycle, background tasks, log output."""

@@ -1,0 +1,1 @@
+"""Handling common to all calls: admission control, deadlines, error statuses, health."""

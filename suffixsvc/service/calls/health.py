@@ -1,0 +1,81 @@
+"""Implementation of grpc.health.v1.Health.
+
+The servicer shipped with gRPC holds its lock while it sends to a watcher. The end of another watch waits for
+that lock in the thread that reports completed sends, so that the server deadlocks. This one sends without a
+lock: each watch has a thread, which waits for a change of its status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+
+from suffixsvc.errors import MissingExtraError
+from suffixsvc.runtime.signal_guard import AtomicCondition
+
+try:
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+except ModuleNotFoundError as error:
+    raise MissingExtraError("server", error.name or "grpc_health") from None
+
+__all__ = ["HealthServicer"]
+
+
+class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # no type information is shipped
+    """Status by service name; unknown names are NOT_FOUND. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = AtomicCondition()
+        self._serving: dict[str, bool] = {}
+
+    def set(self, name: str, *, serving: bool) -> None:
+        """Set the status of a service name and notify its watchers."""
+        with self._changed:
+            self._serving[name] = serving
+            self._changed.notify_all()
+
+    def Check(  # noqa: N802 - gRPC's method name
+        self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
+    ) -> health_pb2.HealthCheckResponse:
+        """The current status of a service name."""
+        serving = self._serving.get(request.service)
+        if serving is None:
+            context.set_code(grpc.StatusCode.NOT_FOUND)
+            return health_pb2.HealthCheckResponse()
+        return health_pb2.HealthCheckResponse(status=_status(serving))
+
+    def Watch(  # noqa: N802 - gRPC's method name
+        self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
+    ) -> Iterator[health_pb2.HealthCheckResponse]:
+        """The status of a service name, now and after each change."""
+        ended = False
+
+        def end() -> None:
+            nonlocal ended
+            with self._changed:
+                ended = True
+                self._changed.notify_all()
+
+        if not context.add_callback(end):
+            return
+        sent: int | None = None
+
+        def has_changed() -> bool:
+            return ended or _status(self._serving.get(request.service)) != sent
+
+        while True:
+            with self._changed:
+                self._changed.wait_for(has_changed)
+                if ended:
+                    return
+                sent = _status(self._serving.get(request.service))
+            yield health_pb2.HealthCheckResponse(status=sent)
+
+
+def _status(serving: bool | None) -> int:
+    """The status as the protocol's enum value."""
+    response = health_pb2.HealthCheckResponse
+    if serving is None:
+        return int(response.SERVICE_UNKNOWN)
+    return int(response.SERVING if serving else response.NOT_SERVING)

@@ -1,0 +1,207 @@
+"""Server interceptor: admits calls, parses their requests and maps errors to gRPC statuses.
+
+Servicers raise and never catch. All calls, including health and reflection, are handled as streams of bytes,
+even if the method has a single request: a call that never sends its request then still acquires a permit of
+its kind (admission.py) and a deadline (stalls.py) before it waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NoReturn, TypeAlias
+
+import grpc
+import structlog
+
+from suffixsvc import wire
+from suffixsvc.errors import InvalidInputError
+from suffixsvc.service.calls.admission import CHECK, MAX_REFLECTIONS, MAX_UPLOADS, Admission, CallPermit
+from suffixsvc.service.calls.stalls import StalledCalls, TimedMessages
+from suffixsvc.service.messages.elements import SMALL_BYTES
+from suffixsvc.service.messages.errors import as_suffix_error
+from suffixsvc.service.messages.requests import RequestReaders
+
+__all__ = ["CallInterceptor"]
+
+log = structlog.get_logger(__name__)
+
+#: time for a call of one request to send it
+REQUEST_SECONDS = 30.0
+#: the same for a health check: there are few permits
+CHECK_SECONDS = 5.0
+#: time between two messages of a bulk load or reflection call, after which the call ends with an error
+BETWEEN_MESSAGES_SECONDS = 30.0
+
+_OURS: Final = "/suffixsvc.v1.SuffixCache/"
+_STREAM: Final = _OURS + "Stream"
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+#: converts the bytes of a call to the argument of a servicer's method
+Requests: TypeAlias = Callable[[Iterator[bytes], grpc.ServicerContext, CallPermit], Any]
+
+
+class CallInterceptor(grpc.ServerInterceptor):
+    """Maps SuffixError to the status of the table, with its ErrorDetail in the trailing metadata.
+
+    Any other exception of a handler is a defect: logged with its traceback and answered with INTERNAL.
+    """
+
+    def __init__(self, admission: Admission, readers: RequestReaders, stalled: StalledCalls) -> None:
+        self._admission = admission
+        self._readers = readers
+        self._stalled = stalled
+        self._messages = TimedMessages(MAX_UPLOADS + MAX_REFLECTIONS)
+        #: by method: handlers do not change, and wrapping one takes time on the path of every call
+        self._wrapped: dict[str, Handler] = {}
+
+    def drain(self) -> None:
+        """End calls that wait for their next message; their errors say how much was stored."""
+        self._messages.drain()
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Handler | None],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """Wrap the handler of a method; gRPC calls this for every call."""
+        method = handler_call_details.method
+        wrapped = self._wrapped.get(method)
+        if wrapped is None:
+            handler = continuation(handler_call_details)
+            if handler is None:
+                return None
+            wrapped = self._wrapped[method] = self._wrap(handler, method)
+        return wrapped
+
+    def _wrap(self, handler: Handler, method: str) -> Handler:
+        call: Callable[..., Any] | None
+        if (call := handler.unary_unary or handler.stream_unary) is not None:
+            many = handler.unary_unary is None
+            requests = self._requests(handler, method, many=many)
+            return grpc.stream_unary_rpc_method_handler(
+                self._guard_call(call, method, requests),
+                response_serializer=handler.response_serializer,
+            )
+        call = handler.unary_stream or handler.stream_stream
+        if call is None:
+            raise AssertionError(f"{method} must be a unary or streaming method")
+        many = handler.unary_stream is None
+        requests = self._requests(handler, method, many=many)
+        return grpc.stream_stream_rpc_method_handler(
+            self._guard_stream(call, method, requests),
+            # replies of Stream are serialised already
+            response_serializer=None if method == _STREAM else handler.response_serializer,
+        )
+
+    # ------------------------------------------------------------------------------------------- requests
+
+    def _requests(self, handler: Handler, method: str, *, many: bool) -> Requests:
+        """The converter from a call's bytes to the argument of the servicer's method."""
+        if method == _STREAM:
+            # Messages of Stream stay bytes: the core reads and writes them (Handlers.message_bytes). A stream
+            # has no deadline: agents wait for their tools for minutes.
+            return lambda requests, context, permit: _after_first(requests, permit)
+        read = self._reader(handler, method)
+        seconds = CHECK_SECONDS if method == CHECK else REQUEST_SECONDS
+        if many:
+            return lambda requests, context, permit: self._read_each(requests, permit, read)
+        return lambda requests, context, permit: self._read_one(
+            requests, context, permit, method, read, seconds
+        )
+
+    def _reader(self, handler: Handler, method: str) -> Callable[[bytes], Any]:
+        parse = handler.request_deserializer
+        if method.startswith(_OURS):
+            return self._readers.of[method.removeprefix(_OURS)]
+        return lambda data: _read_small(data, parse)
+
+    def _read_one(
+        self,
+        requests: Iterator[bytes],
+        context: grpc.ServicerContext,
+        permit: CallPermit,
+        method: str,
+        read: Callable[[bytes], Any],
+        seconds: float,
+    ) -> Any:
+        with self._stalled.deadline(context, seconds, method, "no request was sent"):
+            data = next(requests, None)
+        permit.mark_received()
+        if data is None:
+            raise InvalidInputError("a call must have a request", expected="one message", got="none")
+        return read(data)
+
+    def _read_each(
+        self, requests: Iterator[bytes], permit: CallPermit, read: Callable[[bytes], Any]
+    ) -> Iterator[Any]:
+        data = self._messages.next(requests, BETWEEN_MESSAGES_SECONDS)
+        permit.mark_received()
+        while data is not None:
+            yield read(data)
+            data = self._messages.next(requests, BETWEEN_MESSAGES_SECONDS)
+
+    # ------------------------------------------------------------------------------------------- guards
+
+    @contextlib.contextmanager
+    def _permit(self, method: str, context: grpc.ServicerContext) -> Iterator[CallPermit]:
+        permit = self._admission.acquire(method, context.cancel)
+        try:
+            yield permit
+        finally:
+            permit.release()
+
+    def _guard_call(
+        self, call: Callable[[Any, Any], Any], method: str, requests: Requests
+    ) -> Callable[[Any, Any], Any]:
+        def guarded(data: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+            try:
+                with self._permit(method, context) as permit:
+                    return call(requests(data, context, permit), context)
+            except grpc.RpcError:
+                raise  # the client disconnected while sending
+            except Exception as error:
+                _abort(error, method, context)
+
+        return guarded
+
+    def _guard_stream(
+        self, call: Callable[..., Any], method: str, requests: Requests
+    ) -> Callable[[Any, Any], Iterator[Any]]:
+        def guarded(data: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
+            try:
+                with self._permit(method, context) as permit:
+                    yield from call(requests(data, context, permit), context)
+            except grpc.RpcError:
+                return  # the client disconnected; its sessions stay open until they are resumed or expire
+            except Exception as error:
+                _abort(error, method, context)
+
+        return guarded
+
+
+def _after_first(requests: Iterator[bytes], permit: CallPermit) -> Iterator[bytes]:
+    """The messages of a call; returns after the first one, until which the call is preemptible."""
+    first = next(requests, None)
+    permit.mark_received()
+    return iter(()) if first is None else itertools.chain((first,), requests)
+
+
+def _read_small(data: bytes, parse: Callable[[bytes], Any] | None) -> Any:
+    """Parse a request of another service, such as health: these hold names only."""
+    if len(data) > SMALL_BYTES:
+        raise InvalidInputError(
+            "a request must be small", expected=f"at most {SMALL_BYTES} bytes", got=f"{len(data)} bytes"
+        )
+    return data if parse is None else parse(data)
+
+
+def _abort(error: Exception, method: str, context: grpc.ServicerContext) -> NoReturn:
+    typed = as_suffix_error(error, method)
+    code, status = wire.status_of(typed)
+    log.info("call refused", method=method, code=code.name, error=str(typed))
+    context.set_trailing_metadata(
+        ((wire.ERROR_METADATA_KEY, wire.detail_from_error(typed).SerializeToString()),)
+    )
+    context.abort(grpc.StatusCode[status], typed.message[:1000])

@@ -1,0 +1,1 @@
+"""Listening sockets of the service."""

@@ -1,0 +1,209 @@
+"""Listen addresses: parsing, safety checks and stale socket files.
+
+gRPC itself would share a busy port (SO_REUSEPORT), and would delete the socket file of a live server before
+it binds its own; both are prevented here, before gRPC receives the address.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import stat
+from dataclasses import dataclass
+
+from suffixsvc.errors import ListenError
+from suffixsvc.frames import DIRECT_SUFFIX
+
+__all__ = ["TcpAddress", "UnixAddress", "parse_address", "prepare"]
+
+#: sun_path holds 108 bytes including the terminating zero
+MAX_UNIX_PATH_BYTES = 107
+MAX_PORT_DIGITS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class UnixAddress:
+    """A socket file, absolute."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class TcpAddress:
+    """Host (a name or an IP address without brackets) and port; port 0 selects a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+Address = UnixAddress | TcpAddress
+
+
+def parse_address(text: str) -> Address:
+    """Parse ``unix:PATH`` or ``HOST:PORT``. ListenError for anything else."""
+    if text.startswith("unix:"):
+        path = os.path.abspath(text.removeprefix("unix:").removeprefix("//"))  # unix:///run is unix:/run
+        size = len(os.fsencode(path))
+        if text == "unix:" or size > MAX_UNIX_PATH_BYTES:
+            raise ListenError(
+                "a unix socket path must be of a valid length",
+                expected=f"1 to {MAX_UNIX_PATH_BYTES} bytes",
+                got=f"{0 if text == 'unix:' else size} bytes",
+                remedy="Choose a shorter folder.",
+            )
+        return UnixAddress(path)
+    host, colon, port = text.rpartition(":")
+    number = port.isascii() and port.isdigit() and len(port) <= MAX_PORT_DIGITS
+    if not colon or not host or not number or int(port) > 65535:
+        raise ListenError(
+            "cannot parse a listen address", expected="unix:PATH or HOST:PORT", got=repr(text)[:80]
+        )
+    return TcpAddress(host.strip("[]"), int(port))
+
+
+def direct_address(grpc_address: UnixAddress) -> UnixAddress | None:
+    """Address of a socket's direct socket (docs/protocol.md); None if its path would be too long."""
+    path = grpc_address.path + DIRECT_SUFFIX
+    return UnixAddress(path) if len(os.fsencode(path)) <= MAX_UNIX_PATH_BYTES else None
+
+
+def require_own_socket(address: UnixAddress) -> None:
+    """Raise ListenError if another user created the socket file after :func:`prepare` found none."""
+    owner = os.stat(address.path).st_uid
+    if owner != os.geteuid():
+        raise ListenError(
+            f"cannot listen on {address}",
+            expected=f"a socket file of user id {os.geteuid()}",
+            got=f"a socket file of user id {owner}",
+            remedy="Choose a folder that only this service's user can write to.",
+        )
+
+
+def bind_error(address: Address, got: object) -> ListenError:
+    """The error for an address that gRPC could not bind; gRPC reports no cause for a read-only folder."""
+    if isinstance(address, UnixAddress):
+        folder = os.path.dirname(address.path)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                probe.bind(address.path)
+            os.unlink(address.path)
+        except OSError as error:
+            return ListenError(
+                f"cannot listen on {address}: this user must be able to create sockets in {folder}",
+                got=error.strerror,
+                remedy="Choose another folder, or let this user write to it.",
+            )
+    return ListenError(f"cannot listen on {address}", expected="a free address", got=got)
+
+
+def prepare(address: Address, *, insecure_network: bool = False) -> None:
+    """Check that an address, and that of its direct socket, can be bound; removes stale socket files.
+
+    Raises:
+        ListenError: the address is in use, refused for safety, or not of this machine.
+    """
+    if isinstance(address, UnixAddress):
+        _clear_stale_socket(address)
+        direct = direct_address(address)
+        if direct is not None and not address.path.endswith(DIRECT_SUFFIX):
+            _clear_stale_socket(direct)
+    else:
+        if not insecure_network:
+            _require_loopback(address)
+        _require_free_port(address)
+
+
+def _clear_stale_socket(address: UnixAddress) -> None:
+    folder = os.path.dirname(address.path)
+    if not os.path.isdir(folder):
+        raise ListenError(
+            f"cannot listen on {address}",
+            expected=f"a folder {folder}",
+            got="a file" if os.path.lexists(folder) else "none",
+            remedy="Create it first.",
+        )
+    try:
+        mode = os.lstat(address.path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ListenError(
+            f"cannot listen on {address}",
+            expected="no file, or a stale socket",
+            got="a file other than a socket",
+            remedy="Move it away or choose another path.",
+        )
+    if _has_listener(address.path):
+        raise ListenError(
+            f"cannot listen on {address}",
+            expected="no file, or a stale socket",
+            got="a socket with a live server",
+            remedy="Stop that server or choose another path.",
+        )
+    try:
+        os.unlink(address.path)
+    except OSError as error:
+        raise ListenError(
+            f"cannot listen on {address}",
+            expected="no file, or a stale socket that this user can remove",
+            got=f"a stale socket of user id {os.lstat(address.path).st_uid}: {error.strerror}",
+            remedy="Remove it as its owner, or choose another path.",
+        ) from None
+
+
+def _has_listener(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True  # a full backlog or missing permission: there is a listener
+        return True
+
+
+def _resolve(address: TcpAddress) -> list[tuple[socket.AddressFamily, str]]:
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:  # UnicodeError: an invalid DNS name
+        raise ListenError(
+            f"cannot listen on {address}", expected="a host of this machine", got=str(error)[:200]
+        ) from None
+    return [(family, str(sockaddr[0])) for family, _, _, _, sockaddr in found]
+
+
+def _require_loopback(address: TcpAddress) -> None:
+    for _, ip in _resolve(address):
+        if not ipaddress.ip_address(ip.partition("%")[0]).is_loopback:
+            raise ListenError(
+                f"cannot listen on {address}: every host that reaches it could use every namespace",
+                expected="a loopback address such as 127.0.0.1, or a unix socket",
+                got=ip,
+                remedy="Pass --insecure-network if the network is trusted.",
+            )
+
+
+def _require_free_port(address: TcpAddress) -> None:
+    if address.port == 0:
+        return
+    for family, ip in _resolve(address):
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            # without this a port with connections in TIME_WAIT would look busy
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((ip, address.port))
+            except OSError as error:
+                raise ListenError(
+                    f"cannot listen on {address}",
+                    expected="a free port of this machine",
+                    got=error.strerror,
+                    remedy="Stop the process that uses it or choose another port (0 selects a free one).",
+                ) from None

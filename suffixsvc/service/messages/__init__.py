@@ -1,0 +1,1 @@
+"""Conversion between wire messages and checked values, with limits on untrusted input."""

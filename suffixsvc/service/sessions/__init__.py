@@ -1,0 +1,1 @@
+"""Sessions of the service: table, steps, expiry, sessions whose close failed."""

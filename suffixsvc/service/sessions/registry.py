@@ -1,0 +1,286 @@
+"""Sessions of the service: opening, steps, context, closing, expiry, draining.
+
+A session outlives the stream that opened it, and every request on it can be retried.
+
+    opening ──> live ──close──> recently closed (answers a repeated close with the same output id)
+                 │└───idle────> expired: its output is incomplete, until its client resumes or discards it
+                 └─the store fails──> stays live for its client to try again, then lost (failed_closes.py)
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import structlog
+import xxhash
+
+from suffixsvc.config import Limits
+from suffixsvc.core import StepStatus
+from suffixsvc.errors import AppendGap, LimitExceededError, SessionClosedError
+from suffixsvc.service.messages.converters import AppendArgs, OpenArgs
+from suffixsvc.service.sessions.entries import ClosedSession, SessionEntry
+from suffixsvc.service.sessions.failed_closes import GRACE_SECONDS, FailedCloses
+from suffixsvc.service.sessions.incomplete_outputs import IncompleteOutputs
+from suffixsvc.service.sessions.step_batch import step_batch, step_error
+from suffixsvc.service.sessions.table import SessionTable
+from suffixsvc.types import OutputId, TokenArray
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+
+if TYPE_CHECKING:
+    from suffixsvc.core import Refusal, StepDispatcher
+    from suffixsvc.engine import Session, SuffixCache
+
+__all__ = ["SessionRegistry"]
+
+log = structlog.get_logger(__name__)
+
+#: of sessions whose client sends no cost
+DEFAULT_VERIFY_COST = 0.02
+
+#: closes that wait for the disk concurrently while the service drains: group commit writes them together
+DRAIN_WORKERS = 32
+
+
+class SessionRegistry:
+    """The sessions of one service over one engine. Thread-safe."""
+
+    def __init__(self, cache: SuffixCache, limits: Limits) -> None:
+        self._cache = cache
+        self._limits = limits
+        self._incomplete = IncompleteOutputs(cache)
+        self._table = SessionTable(limits)
+        #: live sessions whose close failed
+        self.failed_closes = FailedCloses(min(GRACE_SECONDS, limits.session_idle_seconds))
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    @property
+    def dispatcher(self) -> StepDispatcher:
+        """Answers plain steps of the live sessions without Python."""
+        return self._table.dispatcher
+
+    def ids(self) -> list[str]:
+        """Ids of the live sessions, in the order in which they were opened."""
+        return self._table.ids()
+
+    # ------------------------------------------------------------------------------------------- opening
+
+    def open(self, args: OpenArgs) -> tuple[str, int]:
+        """Open a session, or find the live one of the same id, namespace and prompt; its id and length.
+
+        Raises:
+            LimitExceededError: the session limit is reached, and no failed close can be released.
+            What the engine's ``Namespace.open_session`` raises.
+        """
+        session_id = args.session_id or str(uuid.uuid4())
+        identity = (args.namespace, xxhash.xxh3_64_hexdigest(args.prompt.tobytes()))
+        while True:
+            try:
+                entry = self._table.get_or_create(session_id, identity)
+            except LimitExceededError:
+                if self._release(self.failed_closes.oldest()) == 0:
+                    raise
+                continue
+            with entry.lock:
+                session = entry.session or self._open_engine_session(entry, args)
+                if session is None:
+                    continue  # another open of this id failed while this one waited: a new entry is needed
+                entry.last_used = time.monotonic()
+                return session_id, session.length
+
+    def _open_engine_session(self, entry: SessionEntry, args: OpenArgs) -> Session | None:
+        """Open under the entry's lock; None if the entry was removed from the table in the meantime."""
+        if not self._table.is_current(entry):
+            return None
+        try:
+            namespace = self._cache.namespace(args.namespace, args.tokenizer)
+            output = args.output if len(args.output) else None
+            entry.session = namespace.open_session(args.prompt, output, args.labels, args.reads)
+        except BaseException:
+            self._table.remove_unopened(entry)
+            raise
+        cost = DEFAULT_VERIFY_COST if args.verify_cost is None else args.verify_cost
+        entry.session.attach(entry.slot, cost)
+        self._table.opened(entry)
+        return entry.session
+
+    # ------------------------------------------------------------------------------------------- stepping
+
+    def step(self, request: pb.StepRequest) -> pb.StepReply:
+        """Take one step; raises the error that :meth:`step_batch` returns."""
+        [answer] = self.step_batch([request])
+        if isinstance(answer, Exception):
+            raise answer
+        return pb.StepBatchReply.FromString(answer).items[0].reply
+
+    def step_batch(self, requests: Sequence[pb.StepRequest]) -> list[bytes | Exception]:
+        """Take steps of several sessions; see :func:`suffixsvc.service.sessions.step_batch.step_batch`."""
+        return step_batch(self._table, self._limits, requests)
+
+    def after_refusal(self, request: pb.StepRequest, refusal: Refusal) -> bytes | Exception:
+        """The answer to a step that the dispatcher refused, or its error."""
+        if refusal.status == StepStatus.UNKNOWN_SESSION:  # the session may be opening
+            return self.step_batch([request])[0]
+        return step_error(self._table, self._limits, request, refusal)
+
+    def append_context(self, args: AppendArgs) -> pb.AppendContextReply:
+        """Append tokens that the model did not write.
+
+        Raises:
+            AppendGap, AppendConflict, StepSequenceError, LimitExceededError, and what
+            :meth:`SessionTable.locked` raises.
+        """
+        with self._table.locked(args.session_id) as (entry, session):
+            if (stored := entry.repeated_append(args.seq)) is not None:
+                return stored
+            _append_context_at(session, args.tokens, args.at)
+            reply = pb.AppendContextReply(session_id=args.session_id, seq=args.seq, length=session.length)
+            entry.record_append(args.seq, reply)
+            return reply
+
+    # -------------------------------------------------------------------------------------------- closing
+
+    def close(self, session_id: str, *, commit: bool, incomplete: bool, wait: bool) -> OutputId | None:
+        """End a session; a repeated close returns the same output id.
+
+        Incomplete outputs of an expired or drained session of this id are forgotten after the session that
+        resumed it is closed or discarded, also where the service was restarted in between. The replacement
+        must be durable first, so such a close waits even if ``wait`` is False.
+
+        Raises:
+            StoreError: the session stays open for a grace period, and can be closed again (failed_closes.py).
+            What :meth:`SessionTable.locked` raises.
+        """
+        closed = self._table.closed(session_id)
+        if closed is not None and not closed.expired:
+            return closed.output_id
+        if not commit and self._discard_incomplete(session_id, closed):
+            return None
+        try:
+            with self._table.locked(session_id, touch=False) as (entry, session):
+                replaced = self._incomplete.contained_in(session, entry.session_id)
+                entry.resumed_outputs = tuple(each.output_id for each in replaced)
+                try:
+                    output_id = session.close(
+                        commit, incomplete=incomplete, wait=wait or bool(replaced), session_id=session_id
+                    )
+                except Exception:
+                    self.failed_closes.record(entry, session.length)
+                    raise
+                self._end(entry, ClosedSession(entry.identity, output_id, expired=False))
+                if output_id is not None or not commit:
+                    self._incomplete.forget(replaced, output_id)
+                return output_id
+        except SessionClosedError:
+            closed = self._table.closed(session_id)  # by another call, which held the entry's lock
+            if closed is None:
+                raise
+            return closed.output_id
+        finally:
+            self._release(self.failed_closes.excess())
+
+    def _discard_incomplete(self, session_id: str, closed: ClosedSession | None) -> bool:
+        """Forget incomplete outputs of the last session of this id, unless it is live; whether any."""
+        if self._table.get(session_id) is not None or not self._incomplete.discard(session_id, closed):
+            return False
+        self._table.discarded(session_id, closed)
+        return True
+
+    def expire(self, now: float | None = None) -> int:
+        """End sessions that are idle longer than the limit; how many outputs were committed as incomplete.
+
+        A session with a failed close is committed once more when its grace period is over, then released.
+        """
+        idle_since = (time.monotonic() if now is None else now) - self._limits.session_idle_seconds
+        due = self.failed_closes.due()
+        committed = sum(self._commit_incomplete(entry, self.failed_closes.contains) for entry in due)
+        self._release(due)
+        idle = [each for each in self._table.entries() if each.session and each.last_used <= idle_since]
+        for entry in idle:
+            if not self.failed_closes.contains(entry):  # in its grace period
+                committed += self._commit_incomplete(entry, lambda entry: entry.last_used <= idle_since)
+        self._release(self.failed_closes.excess())
+        return committed
+
+    def drain(self) -> int:
+        """Refuse new sessions and end the live ones; the number of outputs committed as incomplete.
+
+        Sessions that the store cannot write are released.
+        """
+        live = self._table.start_draining()
+        with ThreadPoolExecutor(DRAIN_WORKERS, thread_name_prefix="drain") as pool:
+            committed = sum(pool.map(self._commit_incomplete, live))
+            self._release(live)
+        return committed
+
+    def _commit_incomplete(
+        self, entry: SessionEntry, condition: Callable[[SessionEntry], bool] | None = None
+    ) -> bool:
+        """End a session and commit its output as incomplete; whether there was one.
+
+        Args:
+            condition: checked again with the entry's lock held; if False, the session is left as it is.
+        """
+        with entry.lock:
+            if entry.session is None or (condition is not None and not condition(entry)):
+                return False
+            session = entry.session
+            try:
+                wrote = session.has_output
+                replaced = self._incomplete.contained_in(session, entry.session_id)
+                entry.resumed_outputs = tuple(each.output_id for each in replaced)
+                output_id = session.close(commit=True, incomplete=True, session_id=entry.session_id)
+            except Exception as error:  # any exception, an OSError too: one session must not end the task
+                log.warning("session not committed", session=entry.session_id, error=str(error))
+                self.failed_closes.record(entry, session.length)
+                return False
+            left = (entry.resumed_outputs or entry.previous_outputs) if output_id is None else (output_id,)
+            refused = wrote and output_id is None
+            self._end(entry, ClosedSession(entry.identity, output_id, True, left, refused=refused))
+            if output_id is not None:
+                self._incomplete.forget(replaced, output_id)
+            return output_id is not None
+
+    def _release(self, entries: Sequence[SessionEntry]) -> int:
+        """End sessions with a failed close, without their output; how many. No entry's lock is held."""
+        return sum(self._release_one(entry) for entry in entries)
+
+    def _release_one(self, entry: SessionEntry) -> bool:
+        with entry.lock:
+            session = entry.session
+            if session is None or not self.failed_closes.contains(entry):
+                return False
+            try:
+                session.close(commit=False)
+            except Exception:  # the session is released all the same
+                log.exception("a session could not be discarded", session=entry.session_id)
+            log.error(
+                "a session is released without its output: it could not be stored",
+                session=entry.session_id,
+                namespace=entry.identity[0],
+                tokens=session.length,
+            )
+            self._end(entry, ClosedSession(entry.identity, None, True, entry.resumed_outputs, lost=True))
+            return True
+
+    def _end(self, entry: SessionEntry, closed: ClosedSession) -> None:
+        """Remove a closed session from all tables, with its entry's lock held."""
+        self.failed_closes.remove(entry, lost=closed.lost)
+        self._table.ended(entry, closed)
+
+
+def _append_context_at(session: Session, tokens: TokenArray, at: int | None) -> None:
+    """Append context that may overlap the session's text: the engine checks the overlap, the rest is new."""
+    length = session.length
+    if at is not None and at > length:
+        raise AppendGap(expected=length, got=at)
+    known = 0 if at is None else min(length - at, len(tokens))
+    if known:
+        session.step(tokens[:known], max_draft_tokens=0, at=at)
+    if known < len(tokens):
+        session.append_context(tokens[known:])

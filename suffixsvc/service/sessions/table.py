@@ -1,0 +1,171 @@
+"""Table of live and recently closed sessions, by id.
+
+One lock guards the maps and is held for look-ups only. Each entry has a slot at the core's StepDispatcher;
+the slot's mutex is held while the engine session works, so that streams can share a session.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from suffixsvc.config import Limits
+from suffixsvc.core import WIRE_SOURCES, StepDispatcher
+from suffixsvc.errors import InvalidInputError, LimitExceededError, ServiceUnavailableError, SuffixError
+from suffixsvc.service.sessions.entries import ClosedSession, Identity, SessionEntry, not_live_error
+
+if TYPE_CHECKING:
+    from suffixsvc.engine import Session
+
+__all__ = ["SessionTable"]
+
+#: closed sessions whose result is stored for a repeated close
+RECENTLY_CLOSED = 4096
+
+
+class SessionTable:
+    """The entries of one service's sessions. Thread-safe.
+
+    Args:
+        limits: of the service; ``max_sessions`` bounds the live sessions.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._max_sessions = limits.max_sessions
+        self._lock = threading.Lock()
+        self._entries: dict[str, SessionEntry] = {}
+        self._recently_closed: OrderedDict[str, ClosedSession] = OrderedDict()
+        self._draining = False
+        #: answers plain steps without Python; holds the slots of the live sessions
+        self.dispatcher = StepDispatcher(limits.max_draft_tokens, WIRE_SOURCES)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def ids(self) -> list[str]:
+        """Ids of the sessions that are open or being opened."""
+        with self._lock:
+            return list(self._entries)
+
+    def entries(self) -> list[SessionEntry]:
+        """Entries of the sessions that are open or being opened."""
+        with self._lock:
+            return list(self._entries.values())
+
+    def get(self, session_id: str) -> SessionEntry | None:
+        """The entry of this id; its session may have ended when its lock is acquired."""
+        return self._entries.get(session_id)  # a single dict look-up needs no lock
+
+    def closed(self, session_id: str) -> ClosedSession | None:
+        """Result of the last session of this id; None while the id names a live session, or has no record."""
+        with self._lock:
+            return None if session_id in self._entries else self._recently_closed.get(session_id)
+
+    @contextmanager
+    def locked(self, session_id: str, *, touch: bool = True) -> Iterator[tuple[SessionEntry, Session]]:
+        """Hold the lock of a live session for the block.
+
+        Args:
+            touch: count this as a use of the session. A close is not one (failed_closes.py).
+
+        Raises:
+            UnknownSessionError, SessionClosedError: no session of this id is live.
+            ServiceUnavailableError: the service is draining.
+        """
+        entry = self.get(session_id)
+        if entry is None:
+            raise self.missing(session_id)
+        with entry.lock:
+            if entry.session is None:
+                raise self.missing(session_id)
+            if touch:
+                entry.last_used = time.monotonic()
+            yield entry, entry.session
+
+    def missing(self, session_id: str) -> SuffixError:
+        """The error for an id of no live session. ServiceUnavailableError is raised while draining."""
+        self._refuse_while_draining()
+        return not_live_error(session_id, self.closed(session_id))
+
+    def get_or_create(self, session_id: str, identity: Identity) -> SessionEntry:
+        """The entry to open a session under.
+
+        Raises:
+            LimitExceededError: the session limit is reached.
+            InvalidInputError: a session of the same id and another identity is live.
+            ServiceUnavailableError: the service is draining.
+        """
+        with self._lock:
+            self._refuse_while_draining()
+            entry = self._entries.get(session_id)
+            if entry is None:
+                if len(self._entries) >= self._max_sessions:
+                    raise LimitExceededError(
+                        "too many live sessions",
+                        expected=f"at most {self._max_sessions}",
+                        got=len(self._entries) + 1,
+                        remedy="Close finished sessions, or serve with a larger --max-sessions.",
+                    )
+                entry = self._entries[session_id] = SessionEntry(session_id, identity)
+            elif entry.identity != identity:
+                raise InvalidInputError(
+                    f"session_id {session_id} must be unused, or of a session with this namespace and prompt",
+                    expected="an unused id, or the same namespace and prompt",
+                    got=f"namespace {identity[0]}",
+                )
+            return entry
+
+    def is_current(self, entry: SessionEntry) -> bool:
+        """Whether the entry is still in the table."""
+        return self._entries.get(entry.session_id) is entry
+
+    def remove_unopened(self, entry: SessionEntry) -> None:
+        """Remove an entry whose session could not be opened."""
+        with self._lock:
+            del self._entries[entry.session_id]
+
+    def opened(self, entry: SessionEntry) -> None:
+        """Publish an opened session to the dispatcher; its id names this session from now on."""
+        self.dispatcher.add(entry.session_id, entry.slot)
+        with self._lock:
+            previous = self._recently_closed.pop(entry.session_id, None)
+            if previous is not None and previous.identity == entry.identity:
+                entry.previous_outputs = previous.incomplete_outputs
+
+    def ended(self, entry: SessionEntry, closed: ClosedSession) -> None:
+        """Move an entry to the recently closed sessions. The entry's lock is held."""
+        entry.session = None
+        entry.slot.detach()
+        self.dispatcher.remove(entry.session_id)
+        with self._lock:
+            self._entries.pop(entry.session_id, None)
+            self._store_closed(entry.session_id, closed)
+
+    def discarded(self, session_id: str, previous: ClosedSession | None) -> None:
+        """Record that the outputs of a session that is no longer live were discarded."""
+        identity = ("", "") if previous is None else previous.identity
+        with self._lock:
+            if session_id not in self._entries:
+                self._store_closed(session_id, ClosedSession(identity, None, expired=False))
+
+    def start_draining(self) -> list[SessionEntry]:
+        """Refuse new sessions from now on; the entries that are left."""
+        with self._lock:
+            self._draining = True
+            return list(self._entries.values())
+
+    def _store_closed(self, session_id: str, closed: ClosedSession) -> None:
+        self._recently_closed[session_id] = closed
+        while len(self._recently_closed) > RECENTLY_CLOSED:
+            self._recently_closed.popitem(last=False)
+
+    def _refuse_while_draining(self) -> None:
+        if self._draining:
+            raise ServiceUnavailableError(
+                "the service is shutting down",
+                remedy="Connect again when it is back; sessions can be resumed.",
+            )

@@ -1,0 +1,1 @@
+"""Files of a data folder: lock, verified data file, rollback journal of meta pages."""

@@ -1,0 +1,356 @@
+"""LMDB's data file, read and verified before LMDB maps it.
+
+LMDB does not validate its file: it maps it and follows page numbers, so a truncated file ends in SIGBUS and
+a damaged one in undefined behaviour. Every open therefore first reads the two meta pages and walks all pages:
+
+    page 0  meta of the even transactions ┐ the one with the higher transaction number is current;
+    page 1  meta of the odd transactions  ┘ the numbers differ by one, or one of them is damaged
+    page 2  ...
+
+With a damaged transaction number LMDB could silently select the transaction before the last. Every
+transaction therefore writes its own number into the counters record, and each meta page must have the number
+in its own tree (LMDB never reuses a page of the last two transactions, so both trees can be read).
+
+The file is always as long as the map size in its meta page, and fully allocated (see ``extend``): any shorter
+file is truncated, and a full disk is detected when the map grows, not during a commit.
+Layout: LMDB 0.9 data version 1, 64 bit, little endian.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import lmdb
+import xxhash
+from lmdb import verify as lmdb_verify
+
+from suffixsvc.errors import StoreCorruptError, StoreError, StoreForeignError
+from suffixsvc.runtime.sync_points import SyncPoint
+from suffixsvc.store.files import page_walk
+from suffixsvc.store.files.folder import DATA_FILE, disk_error, sync_folder
+from suffixsvc.store.files.meta_journal import MetaBeforeImage
+from suffixsvc.store.records.output_records import COUNTERS_KEY, decode_counters
+
+__all__ = [
+    "PAGE_MULTIPLE",
+    "DataFileInfo",
+    "create",
+    "extend",
+    "inspect",
+    "open_to_read",
+    "read_before_image",
+    "require_own_commits",
+    "require_whole",
+    "roll_back",
+    "verify_pages",
+]
+
+#: map sizes are multiples of this, and so of every page size
+PAGE_MULTIPLE: Final = 64 << 10
+
+_MAGIC: Final = 0xBEEFC0DE
+_DATA_VERSION: Final = 1
+_CREATING: Final = ".creating"
+_META_FLAG: Final = 0x08
+#: page number, padding, flags, two words; magic, version, address, map size, page size; ...; root of the
+#: main database, last page, transaction
+_META: Final = struct.Struct("<QHHIIIQQI84xQQQ")
+_NO_PAGE: Final = 2**64 - 1
+_PAGE: Final = struct.Struct("<QHHHH")
+_LEAF_FLAG: Final = 0x02
+_NODE: Final = struct.Struct("<HHHH")
+#: offset of the root's page number in the record of a named database
+_ROOT_AT: Final = 40
+
+_REMEDY: Final = (
+    "Restore the folder from a backup, or move it away and start with an empty one; "
+    "the file is left unchanged."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFileInfo:
+    """Sizes from the current meta page."""
+
+    file_bytes: int
+    map_bytes: int
+    used_bytes: int
+    page_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Meta:
+    page: int
+    flags: int
+    magic: int
+    version: int
+    map_bytes: int
+    page_bytes: int
+    root: int
+    last_page: int
+    txn: int
+
+
+def create(
+    folder: str,
+    map_bytes: int,
+    fill: Callable[[lmdb.Environment], None],
+    sync_point: SyncPoint,
+) -> None:
+    """Create the data file of a new store: built in a subfolder, synced, then renamed.
+
+    A crash leaves either no data file or a complete one. ``fill`` writes the first transaction.
+
+    Raises:
+        StoreFullError, StoreError: the file cannot be written.
+    """
+    building = os.path.join(folder, _CREATING)
+    path = os.path.join(building, DATA_FILE)
+    try:
+        shutil.rmtree(building, ignore_errors=True)
+        os.mkdir(building, 0o700)
+        # lib_version: py-lmdb's environment variable must not select the file format
+        env = lmdb.open(building, map_size=map_bytes, max_dbs=16, mode=0o600, lib_version=0)
+        try:
+            fill(env)
+        finally:
+            env.close()
+        extend(path, map_bytes)
+        sync_point("create-built")
+        os.rename(path, os.path.join(folder, DATA_FILE))
+        sync_point("create-renamed")
+        sync_folder(folder)
+        shutil.rmtree(building, ignore_errors=True)
+    except OSError as e:
+        raise disk_error(e, folder, "creating a store in") from e
+    except lmdb.Error as e:
+        code = getattr(e, "code", 0)
+        raise disk_error(OSError(code, str(e)), folder, "creating a store in") from e
+
+
+def extend(path: str, size: int) -> None:
+    """Extend the file to at least ``size`` bytes, with allocated blocks, durably.
+
+    Raises:
+        OSError: the disk is full; the file has its old length.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        before = os.fstat(fd).st_size
+        if before >= size:
+            return
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError:
+            os.ftruncate(fd, before)
+            raise
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def open_to_read(path: str) -> int:
+    """Open the data file for :func:`read_before_image`; return the descriptor."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as e:
+        raise disk_error(e, path, "opening") from e
+
+
+def read_before_image(fd: int, path: str, txn: int) -> MetaBeforeImage:
+    """Read the meta page that the commit of transaction ``txn`` will overwrite."""
+    try:
+        _, *metas = _both_metas(fd, path)
+        slot = txn % 2
+        raw = os.pread(fd, _META.size, slot * metas[0].page_bytes)
+        return MetaBeforeImage(txn, _tree_digest(fd, metas[1 - slot]), raw)
+    except OSError as e:
+        raise disk_error(e, path, "reading") from e
+
+
+def roll_back(path: str, before: MetaBeforeImage) -> bool:
+    """Restore the meta page from its before-image, durably, if its commit failed or wrote half a page.
+
+    The failed commit then never happened, whatever part of it reached the disk. The pages of the restored
+    transaction and of the one before are intact: LMDB reuses a page only two transactions after it was freed.
+
+    An image of another file, or of another state of this file, changes nothing: it does not match the other
+    meta page, which has the transaction before.
+
+    Returns:
+        Whether the page was changed.
+    """
+    slot = before.txn % 2
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            _, *metas = _both_metas(fd, path)
+            page, other = metas[slot], metas[1 - slot]
+            is_whole = page.txn == before.txn and not before.failed
+            if is_whole or other.txn != before.txn - 1 or _tree_digest(fd, other) != before.tree_digest:
+                return False
+            at = slot * metas[0].page_bytes
+            is_changed = os.pread(fd, _META.size, at) != before.raw
+            # written even if equal: the page may not be on the disk if its writer ended before the sync
+            os.pwrite(fd, before.raw, at)
+            os.fsync(fd)
+            return is_changed
+        finally:
+            os.close(fd)
+    except OSError as e:
+        raise disk_error(e, path, "rolling back a commit in") from e
+
+
+def _tree_digest(fd: int, meta: _Meta) -> int:
+    """Hash the page that holds a transaction's counters, clock and node id.
+
+    The meta page itself does not identify a file: it is equal in all stores with the same history of sizes.
+    """
+    return xxhash.xxh3_64_intdigest(_meta_database(fd, meta))
+
+
+def inspect(path: str) -> DataFileInfo:
+    """Read and validate the meta pages, before LMDB maps the file.
+
+    Raises:
+        StoreForeignError: not an LMDB file, or of another data version.
+        StoreCorruptError: truncated, or its meta pages are damaged or inconsistent.
+    """
+    if sys.byteorder != "little":
+        raise StoreError("the machine must be little-endian", got="big-endian")
+    with _reading(path) as fd:
+        size, first, second = _both_metas(fd, path)
+    for page, meta in enumerate((first, second)):
+        wrong_slot = meta.txn > 0 and meta.txn % 2 != page
+        if meta.magic != _MAGIC or meta.page != page or not meta.flags & _META_FLAG or wrong_slot:
+            raise _corrupt(path, f"meta page {page} is damaged")
+        if meta.version != _DATA_VERSION:
+            raise StoreForeignError(
+                f"{path} has another LMDB data format",
+                expected=f"data version {_DATA_VERSION}",
+                got=meta.version,
+                remedy="Name another data folder, or move this one away.",
+            )
+    if first.page_bytes != second.page_bytes:
+        raise _corrupt(path, "meta pages disagree on the page size", first.page_bytes, second.page_bytes)
+    if abs(first.txn - second.txn) > 1:
+        # LMDB would silently select the other one, and the last transactions would be lost
+        raise _corrupt(path, "meta pages must have consecutive transactions", first.txn, second.txn)
+    current = max(first, second, key=lambda m: m.txn)
+    used = (current.last_page + 1) * current.page_bytes
+    if size < used:
+        raise _corrupt(path, "the file is truncated", f"at least {used} bytes", f"{size} bytes")
+    return DataFileInfo(size, current.map_bytes, used, current.page_bytes)
+
+
+def require_whole(path: str, info: DataFileInfo) -> None:
+    """Raise StoreCorruptError if the file is shorter than its map."""
+    if info.file_bytes < info.map_bytes:
+        expected, got = f"at least {info.map_bytes} bytes", f"{info.file_bytes} bytes"
+        raise _corrupt(path, "the file is truncated", expected, got)
+
+
+def require_own_commits(path: str) -> None:
+    """Raise StoreCorruptError unless each meta page has the transaction number in its own tree."""
+    with _reading(path) as fd:
+        _, *metas = _both_metas(fd, path)
+        for meta in metas:
+            if meta.txn == 0 and meta.root == _NO_PAGE:
+                continue  # the file has had one transaction only
+            raw = _value_in(_meta_database(fd, meta), COUNTERS_KEY)
+            txn = None if raw is None else decode_counters(raw).txn
+            if txn != meta.txn:
+                raise _corrupt(
+                    path, f"meta page {meta.page} must have the transaction of its data", txn, meta.txn
+                )
+
+
+def _meta_database(fd: int, meta: _Meta) -> bytes:
+    """Return the only leaf page of the database named "meta"; empty if it cannot be found."""
+    record = _value_in(_leaf(fd, meta, meta.root), b"meta") or b""
+    return _leaf(fd, meta, int.from_bytes(record[_ROOT_AT : _ROOT_AT + 8], "little"))
+
+
+def _leaf(fd: int, meta: _Meta, page: int) -> bytes:
+    if not 1 < page <= meta.last_page:
+        return b""
+    raw = os.pread(fd, meta.page_bytes, page * meta.page_bytes)
+    if len(raw) < meta.page_bytes:
+        return b""
+    number, _, flags, lower, _ = _PAGE.unpack_from(raw)
+    return raw if number == page and flags == _LEAF_FLAG and _PAGE.size <= lower <= len(raw) else b""
+
+
+def _value_in(leaf: bytes, wanted: bytes) -> bytes | None:
+    """Return the value of a key in a leaf page, or None."""
+    lower = _PAGE.unpack_from(leaf)[3] if leaf else _PAGE.size
+    for (at,) in struct.iter_unpack("<H", leaf[_PAGE.size : lower & ~1]):
+        if at + _NODE.size > len(leaf):
+            return None
+        low, high, _, key_size = _NODE.unpack_from(leaf, at)
+        start = at + _NODE.size + key_size
+        if leaf[at + _NODE.size : start] == wanted:
+            return leaf[start : start + (low | high << 16)]
+    return None
+
+
+def verify_pages(path: str) -> None:
+    """Verify every page of a file without concurrent writes; StoreCorruptError names the first fault.
+
+    ``lmdb.verify`` decides about files that the quick walk does not accept.
+    """
+    try:
+        if page_walk.is_sound(path):
+            return
+        faults: list[str] = lmdb_verify.verify(path, subdir=False)  # type: ignore[no-untyped-call]  # no types
+    except lmdb_verify.VerifyError as e:
+        raise _corrupt(path, str(e)) from e
+    except OSError as e:
+        raise disk_error(e, path, "reading") from e
+    if faults:
+        raise _corrupt(path, faults[0], got=f"{len(faults)} faults")
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[int]:
+    fd = open_to_read(path)
+    try:
+        yield fd
+    except OSError as e:
+        raise disk_error(e, path, "reading") from e
+    finally:
+        os.close(fd)
+
+
+def _both_metas(fd: int, path: str) -> tuple[int, _Meta, _Meta]:
+    """Return (bytes of the file, meta page 0, meta page 1). OSError."""
+    size = os.fstat(fd).st_size
+    first = _read_meta(os.pread(fd, _META.size, 0), 0, path, size)
+    return size, first, _read_meta(os.pread(fd, _META.size, first.page_bytes), 1, path, size)
+
+
+def _read_meta(raw: bytes, page: int, path: str, size: int) -> _Meta:
+    if len(raw) < _META.size:
+        raise _corrupt(path, f"the file ends before meta page {page}", got=f"{size} bytes")
+    number, _, flags, _, magic, version, _, map_bytes, page_bytes, root, last_page, txn = _META.unpack(raw)
+    if page == 0 and magic != _MAGIC:
+        raise StoreForeignError(
+            f"{path} is not an LMDB file",
+            expected=f"magic {_MAGIC:08x}",
+            got=f"{magic:08x}",
+            remedy="Name another data folder, or move the file away; it is left unchanged.",
+        )
+    if page_bytes < 512 or page_bytes > PAGE_MULTIPLE or page_bytes & (page_bytes - 1):
+        raise _corrupt(path, f"meta page {page} has an impossible page size", got=page_bytes)
+    return _Meta(number, flags, magic, version, map_bytes, page_bytes, root, last_page, txn)
+
+
+def _corrupt(path: str, what: str, expected: object = None, got: object = None) -> StoreCorruptError:
+    return StoreCorruptError(f"{path}: {what}", expected=expected, got=got, remedy=_REMEDY)

@@ -1,0 +1,1 @@
+"""Local connections to authenticated peers: peer credentials of unix sockets, gRPC channels."""

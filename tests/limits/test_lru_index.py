@@ -1,0 +1,175 @@
+"""The LRU index compared with a list and a dictionary under random operations."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from suffixsvc.index.lru_index import AverageSize, LruIndex
+
+
+class LruIndexMachine(RuleBasedStateMachine):
+    """Recency is the position in a list; everything else is in a dictionary."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.lru = LruIndex()
+        self.lru.complete = True
+        self.order: list[int] = []  # ids, the least recently used first
+        self.rows: dict[int, tuple[int, bool, bool, int]] = {}  # tokens, pinned, own TTL, written
+        self.writer_of: dict[int, int] = {}
+        self.highest = 0
+        self.now = 1000
+
+    @rule(
+        ahead=st.integers(1, 3),
+        tokens=st.integers(1, 50),
+        pinned=st.booleans(),
+        own_ttl=st.booleans(),
+        pause=st.integers(-5, 20),
+    )
+    def write(self, ahead: int, tokens: int, pinned: bool, own_ttl: bool, pause: int) -> None:
+        self.highest += ahead
+        self._write(self.highest, tokens, pinned, own_ttl, pause)
+
+    @precondition(lambda self: self.highest > 1)
+    @rule(data=st.data())
+    def write_out_of_order(self, data: st.DataObject) -> None:
+        """The commits of two threads may arrive in the other order."""
+        output_id = data.draw(st.integers(1, self.highest))
+        if output_id not in self.writer_of:
+            self._write(output_id, 7, False, False, 0)
+
+    def _write(self, output_id: int, tokens: int, pinned: bool, own_ttl: bool, pause: int) -> None:
+        self.now += pause  # clocks step back
+        self.lru.add_written(output_id, self.now, tokens, pinned=pinned, own_ttl=own_ttl)
+        self.lru.bind_writer(5000 + output_id, output_id)
+        self.rows[output_id] = tokens, pinned, own_ttl, self.now
+        self.order.append(output_id)
+        self.writer_of[output_id] = 5000 + output_id
+
+    @rule(data=st.data(), sealed=st.booleans())
+    def draft(self, data: st.DataObject, sealed: bool) -> None:
+        used = data.draw(st.lists(st.sampled_from([0, *self.writer_of]), unique=True, max_size=5))
+        writers = [] if sealed else [self.writer_of.get(i, 1) for i in used]
+        self.lru.touch(writers, used if sealed else [], self.now)
+        for output_id in used:
+            if output_id in self.rows:
+                self.order.remove(output_id)
+                self.order.append(output_id)
+
+    @precondition(lambda self: self.rows)
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        gone = data.draw(st.lists(st.sampled_from(sorted(self.rows)), unique=True))
+        self.lru.remove([*gone, *gone, 10**6])
+        for output_id in gone:
+            del self.rows[output_id]
+            self.order.remove(output_id)
+
+    @rule()
+    def restart(self) -> None:
+        """Another process loads the log and the saved state: the order is unchanged."""
+        fresh = LruIndex()
+        for output_id in sorted(self.rows):
+            tokens, pinned, own_ttl, written = self.rows[output_id]
+            fresh.add_logged(output_id, written, tokens, pinned=pinned, own_ttl=own_ttl)
+            fresh.bind_writer(5000 + output_id, output_id)
+        assert fresh.load(self.lru.save())
+        fresh.complete = True
+        self.lru = fresh
+
+    @invariant()
+    def same(self) -> None:
+        assert len(self.lru) == len(self.rows)
+        pinned_rows = [row[0] for row in self.rows.values() if row[1]]
+        assert self.lru.pinned == (len(pinned_rows), sum(pinned_rows))
+
+    @rule(need=st.floats(1, 1500), most=st.integers(1, 8), most_tokens=st.integers(1, 120))
+    def query_least_recently_used(self, need: float, most: int, most_tokens: int) -> None:
+        cost = AverageSize(per_output=10, per_token=2.5)
+        expected: list[int] = []
+        taken, tokens = 0.0, 0
+        for output_id in [i for i in self.order if not self.rows[i][1]]:
+            size = self.rows[output_id][0]
+            if taken >= need or len(expected) == most or (expected and tokens + size > most_tokens):
+                break
+            expected.append(output_id)
+            taken += 10 + 2.5 * size
+            tokens += size
+        assert self.lru.least_recently_used(need, cost, most, most_tokens) == expected
+
+    @rule(before=st.integers(900, 3000), most=st.integers(1, 8))
+    def query_expired(self, before: int, most: int) -> None:
+        due = [
+            i
+            for i, (_, pinned, own, written) in sorted(self.rows.items())
+            if written <= before and not pinned and not own
+        ]
+        assert self.lru.expired(before, most) == due[:most]
+
+
+LruIndexMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestLruIndex = LruIndexMachine.TestCase
+
+
+def test_the_table_stays_small_over_thousands_of_outputs() -> None:
+    lru = LruIndex()
+    lru.complete = True
+    for first in range(1, 20_001, 100):
+        for output_id in range(first, first + 100):
+            lru.add_written(output_id, output_id, 5, pinned=False, own_ttl=False)
+            lru.bind_writer(output_id, output_id)
+        lru.remove(range(first - 500, first - 400))
+    assert len(lru) == 500
+    assert len(lru._rows["id"]) < 2000
+    assert len(lru._id_of) < 2000
+    assert lru.least_recently_used(1, AverageSize(1, 1), 256, 10**6) == [19_501]
+
+
+def test_what_was_saved_by_another_version_is_left_alone() -> None:
+    lru = LruIndex()
+    lru.add_logged(1, 10, 5, pinned=False, own_ttl=False)
+    lru.touch([], [1], 50)
+    saved = lru.save()
+    for bad in (
+        b"",
+        saved[:-1],
+        saved + b"\0",
+        b"XXXX" + saved[4:],
+        saved[:4] + struct.pack("<H", 2) + saved[6:],
+        saved[:8] + struct.pack("<I", 2**32 - 1) + saved[12:],
+    ):
+        assert not LruIndex().load(bad)
+    assert LruIndex().load(saved)  # of a removed output: ignored
+
+
+def test_the_bytes_of_the_saved_state_are_as_documented() -> None:
+    """docs/format.md: a header, the ids, the times."""
+    lru = LruIndex()
+    for output_id in (3, 5, 9):
+        lru.add_logged(output_id, 10 * output_id, 5, pinned=False, own_ttl=False)
+    lru.touch([], [9, 3], 1000)
+    assert lru.save() == b"SXUS" + struct.pack("<HHI2Q2q", 1, 0, 2, 3, 9, 1001, 1000)
+    assert not lru.dirty
+
+
+@pytest.mark.parametrize("most", [1, 2, 300])
+def test_outputs_of_one_moment_go_in_the_order_of_the_log(most: int) -> None:
+    """One append of many outputs has one time for all of them."""
+    lru = LruIndex()
+    for output_id in range(1, 400):
+        lru.add_logged(output_id, 77, 1, pinned=False, own_ttl=False)
+    assert lru.least_recently_used(1e9, AverageSize(1, 1), most, 10**6) == list(range(1, most + 1))
+
+
+def test_tokens_above_32_bits_do_not_wrap() -> None:
+    lru = LruIndex()
+    lru.add_written(1, 1, 2**40, pinned=False, own_ttl=False)
+    assert lru.least_recently_used(1, AverageSize(1, 1), 1, 1) == [1]
+    assert int(np.max(lru._rows["tokens"])) == 2**32 - 1

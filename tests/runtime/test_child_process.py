@@ -1,0 +1,41 @@
+"""Child processes: a signal must reach the child, and no other process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from suffixsvc.runtime.child_process import ChildProcess
+
+
+def child(tmp_path: Path) -> ChildProcess:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    return ChildProcess("sleeper", process, tmp_path / "log")
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_a_child_that_is_gone_is_signalled_no_more(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[int, int]] = []
+    really = os.killpg
+
+    def killpg(group: int, number: int) -> None:
+        sent.append((group, number))
+        really(group, number)
+
+    monkeypatch.setattr(os, "killpg", killpg)
+    sleeper = child(tmp_path)
+    getattr(sleeper, how)()
+    assert not sleeper.running
+    assert sent == [(sleeper.pid, signal.SIGKILL if how == "kill" else signal.SIGTERM)]
+
+    # the pid may have been reused
+    sleeper.stop()
+    sleeper.kill()
+    assert len(sent) == 1

@@ -1,0 +1,328 @@
+"""The core's dispatcher against protobuf and the handlers: the same answers on both paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suffixsvc import Limits, SuffixCache, wire
+from suffixsvc.core import StepStatus
+from suffixsvc.engine import Session
+from suffixsvc.errors import InvalidInputError
+from suffixsvc.service.handlers import Handlers
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+from suffixsvc.v1 import types_pb2
+
+LIMITS = Limits(max_session_tokens=400, max_draft_tokens=12)
+SQL = list(range(100, 160))
+
+
+class Service:
+    """Handlers over a separate engine, with sessions of given ids."""
+
+    def __init__(self, *, dispatcher: bool) -> None:
+        self.cache = SuffixCache(limits=LIMITS)
+        self.handlers = Handlers(self.cache, LIMITS, durable=False, version="test")
+        self._dispatcher = dispatcher
+        self.cache.namespace("a").add_output(SQL)
+
+    def open(self, *ids: str) -> None:
+        for session_id in ids:
+            self.handlers.open_session(
+                pb.OpenSessionRequest(namespace="a", session_id=session_id, prompt_token_ids=tokens(1, 2))
+            )
+
+    def answer(self, message: pb.StreamRequest) -> pb.StreamReply:
+        if self._dispatcher:
+            return self.handlers.message(message)
+        return pb.StreamReply.FromString(self.handlers._message(message))  # as if there were no dispatcher
+
+    def close(self) -> None:
+        self.cache.check()
+        self.cache.close()
+
+
+@pytest.fixture
+def dispatcher() -> Iterator[Service]:
+    service = Service(dispatcher=True)
+    yield service
+    service.close()
+
+
+def tokens(*ids: int) -> bytes:
+    return wire.pack_tokens(np.array(ids, np.int32))
+
+
+def batch(*items: pb.StepRequest, number: int = 7) -> pb.StreamRequest:
+    return pb.StreamRequest(id=number, steps=pb.StepBatch(items=items))
+
+
+def step(session_id: str, *ids: int, **fields: Any) -> pb.StepRequest:
+    return pb.StepRequest(session_id=session_id, new_token_ids=tokens(*ids), max_draft_tokens=8, **fields)
+
+
+def dispatched(service: Service, message: pb.StreamRequest) -> bytes | list[bytes | None] | None:
+    return service.handlers.sessions.dispatcher.answer(message.SerializeToString(), 0.0)
+
+
+# sessions "a" and "b" exist, "c" does not; positions around where the sessions end
+steps = st.builds(
+    pb.StepRequest,
+    session_id=st.sampled_from(["a", "b", "c", "", "ä"]),
+    seq=st.sampled_from([0, 0, 0, 1, 2, 3]),
+    new_token_ids=st.one_of(
+        st.lists(st.sampled_from(SQL[:8]), max_size=6).map(lambda ids: tokens(*ids)), st.binary(max_size=9)
+    ),
+    at=st.one_of(st.none(), st.integers(-1, 20), st.sampled_from([2**40, 2**63 - 1])),
+    max_draft_tokens=st.sampled_from([0, 1, 8, 100, -1, 2**31 - 1]),
+    verify_cost=st.one_of(
+        st.none(),
+        st.builds(types_pb2.VerifyCost, per_token=st.sampled_from([0.0, 0.1, float("nan")])),
+    ),
+    tree=st.sampled_from([0, 0, 1, 2, 9]),
+    verified=st.one_of(
+        st.none(),
+        st.builds(
+            pb.Verified, width=st.integers(-1, 4), accepted=st.integers(-1, 4), source=st.integers(0, 7)
+        ),
+    ),
+)
+messages = st.lists(
+    st.builds(
+        pb.StreamRequest,
+        id=st.sampled_from([0, 1, 300, 2**64 - 1]),
+        steps=st.builds(pb.StepBatch, items=st.lists(steps, max_size=3)),
+    ),
+    max_size=6,
+)
+
+
+@given(messages)
+@settings(max_examples=300, deadline=None)
+def test_the_same_answers_with_and_without_the_dispatcher(asked: list[pb.StreamRequest]) -> None:
+    """Sessions of a batch step concurrently, so that a draft may or may not use what the others just wrote:
+    drafts are compared if a message has one item, everything else always."""
+    with_dispatcher, without = Service(dispatcher=True), Service(dispatcher=False)
+    comparable = True
+    for service in (with_dispatcher, without):
+        service.open("a", "b")
+    for message in asked:
+        comparable &= len(message.steps.items) <= 1
+        answers = [service.answer(message) for service in (with_dispatcher, without)]
+        for answer in answers:
+            for item in answer.steps.items:
+                if not comparable:
+                    item.reply.ClearField("draft")
+        assert answers[0] == answers[1]
+    assert [s.handlers.sessions.ids() for s in (with_dispatcher, without)] == [["a", "b"]] * 2
+    if comparable:
+        stats = [service.cache.namespace("a").stats() for service in (with_dispatcher, without)]
+        assert stats[0] == stats[1]
+    for service in (with_dispatcher, without):
+        service.close()
+
+
+@given(st.binary(max_size=80))
+@settings(max_examples=500, deadline=None)
+def test_any_bytes_are_answered_or_refused(data: bytes) -> None:
+    service = Service(dispatcher=True)
+    service.open("a")
+    try:
+        expected = pb.StreamRequest.FromString(data)
+    except DecodeError:
+        with pytest.raises(InvalidInputError):
+            service.handlers.message_bytes(data)
+    else:
+        assert pb.StreamReply.FromString(service.handlers.message_bytes(data)).id == expected.id
+    service.close()
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_a_damaged_step_message_is_read_as_protobuf_reads_it(data: st.DataObject) -> None:
+    whole = bytearray(batch(step("a", *SQL[:3], seq=5, at=2), step("b", 7)).SerializeToString())
+    for _ in range(data.draw(st.integers(1, 3))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    damaged = bytes(whole[: data.draw(st.integers(0, len(whole)))])
+    with_dispatcher, without = Service(dispatcher=True), Service(dispatcher=False)
+    for service in (with_dispatcher, without):
+        service.open("a", "b")
+    try:
+        request = pb.StreamRequest.FromString(damaged)
+    except DecodeError:
+        with pytest.raises(InvalidInputError):
+            with_dispatcher.handlers.message_bytes(damaged)
+    else:
+        answers = [
+            pb.StreamReply.FromString(with_dispatcher.handlers.message_bytes(damaged)),
+            without.answer(request),
+        ]
+        for answer in answers:
+            for item in answer.steps.items:
+                item.reply.ClearField("draft")
+        assert answers[0] == answers[1]
+    for service in (with_dispatcher, without):
+        service.close()
+
+
+@pytest.mark.parametrize("data", ["0880808080011a808080808000", "1a808080808000", "9a0000", "9a808080800000"])
+def test_numbers_that_are_longer_than_they_need_be(dispatcher: Service, data: str) -> None:
+    """What happened: the dispatcher answered a message with a length of six bytes, which protobuf refuses.
+    Both must agree on valid messages, or one that passes here fails after an update of the other."""
+    raw = bytes.fromhex(data.replace(" ", ""))
+    assert dispatcher.handlers.sessions.dispatcher.answer(raw, 0.0) is None
+    try:
+        expected = pb.StreamRequest.FromString(raw)
+    except DecodeError:
+        with pytest.raises(InvalidInputError, match="cannot be parsed"):
+            dispatcher.handlers.message_bytes(raw)
+    else:
+        answer = pb.StreamReply.FromString(dispatcher.handlers.message_bytes(raw))
+        assert answer.id == expected.id
+
+
+def test_plain_steps_are_answered_by_the_dispatcher(dispatcher: Service) -> None:
+    """Its answers are byte for byte those of protobuf."""
+    dispatcher.open("a", "b")
+    answered = dispatched(dispatcher, batch(step("a", *SQL[:8]), step("b", 5, seq=3)))
+    assert isinstance(answered, bytes)
+    reply = pb.StreamReply.FromString(answered)
+    assert reply.SerializeToString() == answered
+    first, second = (wire.draft_from_proto(item.reply.draft) for item in reply.steps.items)
+    assert first.token_ids.tolist() == SQL[8 : 8 + len(first)] != []
+    assert [item.reply.length for item in reply.steps.items] == [10, 3]
+    assert len(second) == 0
+
+
+def test_trees_are_written_with_their_parents(dispatcher: Service) -> None:
+    for i in range(8):
+        dispatcher.cache.namespace("a").add_output([50, 51, 52, 60 + i % 2, 70])
+    dispatcher.open("a")
+    cheap = types_pb2.VerifyCost(per_token=0.0)
+    dispatcher.answer(batch(step("a", 50, 51, verify_cost=cheap, tree=pb.TREE_MODE_TREE)))
+    answered = dispatched(dispatcher, batch(step("a", 52, tree=pb.TREE_MODE_TREE)))
+    assert isinstance(answered, bytes)
+    reply = pb.StreamReply.FromString(answered)
+    assert reply.SerializeToString() == answered
+    draft = wire.draft_from_proto(reply.steps.items[0].reply.draft)
+    assert sorted(draft.token_ids[draft.parents == -1].tolist()) == [60, 61]
+
+
+def test_a_refused_step_leaves_the_others_of_its_batch_alone(dispatcher: Service) -> None:
+    dispatcher.open("a", "b")
+    message = batch(step("a", 5, at=9), step("b", 5))
+    refused, answered = dispatcher.answer(message).steps.items
+    assert refused.error.error.code == types_pb2.ERROR_CODE_APPEND_GAP
+    assert (answered.reply.session_id, answered.reply.length) == ("b", 3)
+
+
+def test_a_repeated_step_gets_the_same_answer_either_way(dispatcher: Service) -> None:
+    dispatcher.open("a")
+    asked = batch(step("a", *SQL[:8], seq=4))
+    first = dispatcher.answer(asked)
+    assert dispatcher.answer(asked) == first
+    slow = batch(step("a", *SQL[:8], seq=4, verify_cost=types_pb2.VerifyCost(per_token=0.1)))
+    assert dispatcher.answer(slow) == first
+    older = dispatcher.answer(batch(step("a", 1, seq=3))).steps.items[0]
+    assert older.error.error.code == types_pb2.ERROR_CODE_STEP_SEQUENCE
+
+
+def test_the_cost_of_a_step_is_stored_in_the_session(dispatcher: Service) -> None:
+    dispatcher.open("a")
+    dear = types_pb2.VerifyCost(per_token=50.0)
+    assert (
+        len(
+            dispatcher.answer(batch(step("a", *SQL[:8], verify_cost=dear))).steps.items[0].reply.draft.sources
+        )
+        == 0
+    )
+    again = dispatched(dispatcher, batch(step("a", SQL[8])))
+    assert isinstance(again, bytes)
+    assert not pb.StreamReply.FromString(again).steps.items[0].reply.draft.sources
+
+
+def test_other_messages_are_left_to_python(dispatcher: Service) -> None:
+    dispatcher.open("a", "b")
+    before = dispatcher.handlers.sessions.dispatcher
+    for message in (
+        pb.StreamRequest(),
+        pb.StreamRequest(close=pb.CloseSessionRequest(session_id="a")),
+        batch(step("a", 5), step("b", 6, tree=pb.TREE_MODE_AUTO)),
+        batch(step("a", 5), step("b", *range(LIMITS.max_draft_tokens + 2))),
+        batch(step("a", 5), step("b", 6, verified=pb.Verified(width=1, accepted=1))),
+    ):
+        assert before.answer(message.SerializeToString(), 0.0) is None
+    # nothing was changed: the next token follows the prompt
+    assert dispatcher.answer(batch(step("a", 9, at=2))).steps.items[0].reply.length == 3
+
+
+@pytest.mark.parametrize(
+    ("item", "status", "code"),
+    [
+        (step("absent", 5), StepStatus.UNKNOWN_SESSION, types_pb2.ERROR_CODE_UNKNOWN_SESSION),
+        (step("a", 6), StepStatus.DUPLICATE_SESSION, types_pb2.ERROR_CODE_INVALID_INPUT),
+        (step("b", 6, seq=3), StepStatus.STALE_SEQUENCE, types_pb2.ERROR_CODE_STEP_SEQUENCE),
+        (step("b", 6, at=99), StepStatus.GAP, types_pb2.ERROR_CODE_APPEND_GAP),
+        (
+            pb.StepRequest(session_id="b", new_token_ids=b"\xff\xff\xff\xff"),
+            StepStatus.INVALID_TOKENS,
+            types_pb2.ERROR_CODE_INVALID_TOKENS,
+        ),
+        (
+            pb.StepRequest(session_id="b", new_token_ids=b"odd"),
+            StepStatus.INVALID_TOKENS,
+            types_pb2.ERROR_CODE_INVALID_TOKENS,
+        ),
+    ],
+    ids=["unknown", "duplicate", "stale", "gap", "negative", "odd"],
+)
+def test_refused_steps_leave_the_others_of_their_batch_taken(
+    dispatcher: Service, item: pb.StepRequest, status: StepStatus, code: int
+) -> None:
+    dispatcher.open("a", "b")
+    dispatcher.answer(batch(step("b", 4, seq=4)))
+    message = batch(step("a", 5), item)
+    taken, refusal = dispatcher.handlers.sessions.dispatcher.answer(message.SerializeToString(), 0.0)
+    assert isinstance(taken, bytes)
+    assert refusal.status == status
+    # the same batch again: "a" has one token more, and the refused step changed nothing
+    first, second = dispatcher.answer(message).steps.items
+    assert first.reply.length == 4
+    assert second.error.error.code == code
+    assert second.error.session_id == item.session_id
+    assert dispatcher.answer(batch(step("b", 7))).steps.items[0].reply.length == 4
+
+
+def test_a_second_item_of_a_session_is_refused_even_if_the_first_is_malformed(dispatcher: Service) -> None:
+    dispatcher.open("a")
+    malformed = step("a", 5, tree=9)
+    first, second = dispatcher.answer(batch(malformed, step("a", 6))).steps.items
+    assert [each.error.error.code for each in (first, second)] == [types_pb2.ERROR_CODE_INVALID_INPUT] * 2
+    assert dispatcher.answer(batch(step("a", 7))).steps.items[0].reply.length == 3
+
+
+def test_a_retried_large_step_is_not_admitted_again(
+    dispatcher: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tokens are in memory: on a full cache the retry would be refused, or evict outputs for them."""
+    dispatcher.open("a")
+    admitted = []
+    monkeypatch.setattr(Session, "admit_step", lambda self, tokens: admitted.append(tokens) or (lambda: None))
+    large = batch(step("a", *range(LIMITS.max_draft_tokens + 2), seq=1))
+    replies = [dispatcher.answer(large).steps.items[0].reply for _ in range(2)]
+    assert replies[0] == replies[1]
+    assert admitted == [LIMITS.max_draft_tokens + 2]
+
+
+def test_a_closed_session_is_removed_from_the_dispatcher(dispatcher: Service) -> None:
+    dispatcher.open("a")
+    dispatcher.handlers.close_session(pb.CloseSessionRequest(session_id="a"))
+    assert dispatched(dispatcher, batch(step("a", 5))) is None
+    closed = dispatcher.answer(batch(step("a", 5))).steps.items[0]
+    assert closed.error.error.code == types_pb2.ERROR_CODE_SESSION_CLOSED

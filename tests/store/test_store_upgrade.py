@@ -1,0 +1,144 @@
+"""Folders of older schemas: upgrade at open, without room, and with kills at every point."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+from store_testing import NS, UUID, golden_folder, make_output, plain_stored, uuid_of
+
+from suffixsvc.store import LmdbStore
+from suffixsvc.store.records import output_records as r
+from suffixsvc.store.transactions.operations import SLICE_ROWS
+from suffixsvc.store.transactions.write_view import WriteView
+from suffixsvc.types import NamespaceRecord, repeated_in
+from support.forking import ForkServer
+
+# --- folders of older schemas ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("version", "path"), [("v1", "acme/a"), ("v2", NS)])
+def test_an_older_folder_is_upgraded_when_it_is_opened(tmp_path: Path, version: str, path: str) -> None:
+    """In one transaction: rows are unchanged, and have the uuids that would be generated for them."""
+    folder = golden_folder(version, tmp_path / "old")
+    store = LmdbStore(folder)
+    node = store.node_id
+    assert node > 0
+    rows = list(store.scan())
+    assert rows
+    assert [stored.output.uuid for stored in rows] == [uuid_of(store, s.output_id) for s in rows]
+    assert [store.find(s.output.namespace, s.output.uuid) for s in rows] == [s.output_id for s in rows]
+    assert {stored.output.session_id for stored in rows} == {""}
+    (new,) = store.append([make_output([5], namespace=path, uuid=UUID, session_id="s")]).result()
+    store.forget(rows[0].output.namespace, rows[0].output_id)
+    store.check()
+    store.close()
+    store = LmdbStore(folder)
+    assert store.node_id == node
+    assert store.find(path, UUID) == new
+    store.check()
+    store.close()
+    with lmdb.open(str(folder), max_dbs=16, readonly=True, lib_version=0) as env, env.begin() as txn:
+        raw = txn.get(r.SCHEMA_KEY, db=env.open_db(b"meta", txn=txn, create=False))
+        assert raw is not None
+        assert r.decode_schema(raw)[0] == 3  # older releases refuse it
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_a_folder_without_room_for_the_new_schema_is_served_as_it_is(
+    tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk rows are read, written and forgotten as before."""
+
+    def no_room(view: WriteView, *rest: Any) -> None:
+        raise lmdb.MapFullError("no page left")
+
+    before = LmdbStore(golden_folder(version, tmp_path / "reference"))
+    expected = [plain_stored(stored) for stored in before.scan()]
+    path = before.namespaces()[0].path
+    before.close()
+    folder = golden_folder(version, tmp_path / "old")
+    with monkeypatch.context() as patch:
+        patch.setattr(WriteView, "upgrade", no_room)
+        store = LmdbStore(folder, limit_bytes=8 << 20)
+    assert [plain_stored(stored) for stored in store.scan()] == expected
+    assert store.node_id == 0
+    assert store.find(path, UUID) is None
+    ids = store.append([make_output([n], namespace=path, uuid=UUID, session_id="s") for n in (1, 2)]).result()
+    assert repeated_in(ids) == []
+    assert [store.get(n).output.uuid for n in ids] == [b"", b""]
+    assert store.incomplete("s") == []
+    store.forget(path, ids[0])
+    store.append([make_output([n], namespace=path) for n in range(3 * SLICE_ROWS)]).result()
+    store.delete_namespace(path)
+    store.check()
+    store.close()
+    store = LmdbStore(folder)  # with room for it
+    assert store.node_id > 0
+    store.check()
+    store.close()
+
+
+# --- kills -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fork_server() -> Iterator[ForkServer]:
+    house = ForkServer(Path(__file__).with_name("identity_child.py"))
+    yield house
+    house.close()
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("point", ["grow-extended", "grown", "begun", "written", "committed", "acknowledged"])
+def test_a_kill_in_the_middle_of_an_upgrade(
+    fork_server: ForkServer, tmp_path: Path, version: str, point: str
+) -> None:
+    """After a kill at any point of the upgrade the folder is complete, in the old schema or the new one."""
+    before = LmdbStore(golden_folder(version, tmp_path / "reference"))
+    expected = [plain_stored(stored) for stored in before.scan()]
+    before.close()
+    for hits in (1, 2, 3):
+        folder = golden_folder(version, tmp_path / str(hits))
+        order = {"folder": str(folder), "what": "open", "point": point, "hits": hits}
+        status = fork_server.run(order, lambda line: None, None)
+        for _ in range(2):
+            store = LmdbStore(folder)
+            assert [plain_stored(stored) for stored in store.scan()] == expected
+            assert store.node_id > 0
+            store.check()
+            store.close()
+        if status != -signal.SIGKILL:
+            break
+        assert hits < 3
+    assert status != -signal.SIGKILL or hits > 1
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("point", ["begun", "written", "committed", "acknowledged"])
+def test_a_kill_in_the_middle_of_a_bulk_load_leaves_all_or_nothing(
+    fork_server: ForkServer, tmp_path: Path, point: str
+) -> None:
+    """The load takes several transactions; after a kill the next open undoes it."""
+    outcomes = set()
+    for hits in range(1, 6):
+        folder = tmp_path / str(hits)
+        store = LmdbStore(folder)
+        store.add_namespace(NamespaceRecord(NS))
+        store.append([make_output([7], uuid=UUID)]).result()
+        store.close()
+        order = {"folder": str(folder), "what": "bulk", "point": point, "hits": hits}
+        fork_server.run(order, lambda line: None, None)
+        store = LmdbStore(folder)
+        store.check()
+        ids = [stored.output_id for stored in store.scan()]
+        assert ids[0] == 1, "an output from before must stay, also if the load repeats it"
+        outcomes.add(len(ids) - 1)
+        assert store.append([make_output([1])]).result()[0] > max(ids)
+        store.close()
+    assert outcomes == {0, 3 * SLICE_ROWS + 10}

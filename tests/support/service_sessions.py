@@ -1,0 +1,30 @@
+"""Requests for tests of the service's sessions, through its handlers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from suffixsvc import Limits, wire
+from suffixsvc.service.handlers import Handlers
+from suffixsvc.v1 import suffix_cache_pb2 as pb
+
+__all__ = ["LIMITS", "open_session", "step", "tokens"]
+
+LIMITS = Limits(max_sessions=3, max_session_tokens=100, session_idle_seconds=60)
+
+
+def tokens(*ids: int) -> bytes:
+    return wire.pack_tokens(np.array(ids, np.int32))
+
+
+def open_session(handlers: Handlers, session_id: str = "", namespace: str = "a") -> str:
+    request = pb.OpenSessionRequest(
+        namespace=namespace, prompt_token_ids=tokens(1, 2, 3), session_id=session_id
+    )
+    return handlers.open_session(request).session_id
+
+
+def step(session_id: str, *ids: int, seq: int = 0, at: int | None = None, width: int = 4) -> pb.StepRequest:
+    return pb.StepRequest(
+        session_id=session_id, seq=seq, new_token_ids=tokens(*ids), at=at, max_draft_tokens=width
+    )
