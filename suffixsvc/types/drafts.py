@@ -18,14 +18,18 @@ VerifyCost = float | Sequence[float] | npt.NDArray[Any]
 
 
 class DraftSource(enum.IntEnum):
-    """Layer that a drafted token came from. The numbers are part of the wire format."""
+    """Origin of a drafted token. The numbers are part of the wire format.
+
+    The suffix layer drafts from SESSION and NAMESPACE, prompt lookup in the driver from PROMPT_LOOKUP.
+    """
 
     NONE = 0
-    #: the session's own prompt and output ("prompt lookup")
+    #: the session's own prompt and output
     SESSION = 1
-    #: other outputs of a namespace that the session reads, those of a corpus included ("suffix")
+    #: other outputs of a namespace that the session reads, those of a corpus included
     NAMESPACE = 2
-    #: reserved: no draft has it, because the index does not distinguish a corpus from other outputs
+    #: reserved: no draft has it, because the index does not distinguish a corpus (outputs loaded as pinned,
+    #: docs/limits.md) from other outputs
     CORPUS = 3
     #: a draft model
     DRAFT_MODEL = 4
@@ -139,7 +143,7 @@ class BackendNamespace(Protocol):
 
 @runtime_checkable
 class Backend(Protocol):
-    """What the speculation driver drafts from: the embedded engine (SuffixCache) or the client."""
+    """A cache to draft from: the embedded engine (SuffixCache) or the client."""
 
     def namespace(self, path: str, tokenizer: str | None = None) -> BackendNamespace:
         """The namespace at ``path``, bound to the tokenizer fingerprint where one is given."""

@@ -127,7 +127,7 @@ def serve(
     """Run the service: one shared, durable suffix cache.
 
     SIGTERM or Ctrl-C drains it: open sessions are committed as incomplete, the store is closed, exit code 0.
-    Before the service is ready (recovery, --preload) the signal ends it at once.
+    Before the service is ready (recovery, --preload) SIGTERM ends it at once.
     """
     # imported here so that --help is fast
     from suffixsvc.errors import InvalidConfigError

@@ -53,9 +53,9 @@ class DraftPlanner:
         self,
         layer: LayerState,
         draft: StepDraft | TreeDraft,
-        verified: Feedback | None,
+        feedback: Feedback | None,
         *,
-        first_match: int,
+        k: int,
         left: int,
         eog_ids: frozenset[int] = frozenset(),
     ) -> QueryLayer | None:
@@ -66,24 +66,24 @@ class DraftPlanner:
         Args:
             layer: the layer to query.
             draft: the draft of the layers before it.
-            verified: result of the last step.
-            first_match: tokens to draft under the first-match policy.
+            feedback: result of the last step.
+            k: K of the first-match policy: tokens to draft.
             left: tokens that may still be emitted.
             eog_ids: end-of-generation tokens.
         """
         limit = min(draft.headroom.limit, layer.spec.max_draft_tokens)
         if self._config.policy is Policy.EXPECTED_GAIN:
             if isinstance(layer, DraftModelState):
-                return self._query_draft_model(layer, draft, limit, verified, left, eog_ids)
+                return self._query_draft_model(layer, draft, limit, feedback, left, eog_ids)
             budget = self._paying_budget(layer, draft, limit)
         elif draft.choice.length == 0:
-            budget = max(0, min(limit, first_match, draft.headroom.room - 1))
+            budget = max(0, min(limit, k, draft.headroom.room - 1))
         elif layer.spec.kind is LayerKind.SUFFIX:
             budget = 0
         else:
             draft.record_skip(layer.spec.name, "an earlier layer has matched")
             return None
-        return None if budget is None else QueryLayer(layer.spec.name, budget, verified)
+        return None if budget is None else QueryLayer(layer.spec.name, budget, feedback)
 
     def _paying_budget(self, layer: LayerState, draft: StepDraft | TreeDraft, limit: int) -> int | None:
         curve, headroom = draft.curve, draft.headroom
@@ -108,7 +108,7 @@ class DraftPlanner:
         layer: DraftModelState,
         draft: StepDraft | TreeDraft,
         limit: int,
-        verified: Feedback | None,
+        feedback: Feedback | None,
         left: int,
         eog_ids: frozenset[int],
     ) -> QueryLayer | None:
@@ -137,7 +137,7 @@ class DraftPlanner:
         # the text is read once, and that may serve every remaining step
         gain = (choice.gain - best_gain) * max(1.0, left / (1 + choice.length))
         if gain > rate * in_steps(reading, curve):
-            return QueryLayer(name, choice.length - len(after), verified, after, suggested)
+            return QueryLayer(name, choice.length - len(after), feedback, after, suggested)
         seconds = reading + layer.token_seconds
         if not layer.value.exploration_due(self._config.probe_every_steps, curve.seconds_per_step, seconds):
             each, first = in_steps(layer.token_seconds, curve), in_steps(reading, curve)
@@ -146,7 +146,7 @@ class DraftPlanner:
             return None
         ideal = best(1.0)
         if ideal.gain > draft.gain:
-            return QueryLayer(name, ideal.length, verified)
+            return QueryLayer(name, ideal.length, feedback)
         draft.record_skip(name, "no draft of it would pay, even if every token were accepted")
         return None
 

@@ -87,12 +87,12 @@ class LayerQueries:
             self.draft.record_skip(layer.spec.name, reason)
             layer.skip()
 
-    def next_query(self, feedback: Feedback | None, first_match: int, left: int) -> QueryLayer | None:
+    def next_query(self, feedback: Feedback | None, k: int, left: int) -> QueryLayer | None:
         """Return the next query of the step, or None if no layer is left.
 
         Args:
             feedback: result of the last step.
-            first_match: tokens to draft under the first-match policy.
+            k: K of the first-match policy: tokens to draft.
             left: tokens that may still be emitted.
         """
         self.pending = None
@@ -104,7 +104,7 @@ class LayerQueries:
                 layer.skip()
                 continue
             query = self._planner.plan(
-                layer, self.draft, feedback, first_match=first_match, left=left, eog_ids=self._begin.eog_ids
+                layer, self.draft, feedback, k=k, left=left, eog_ids=self._begin.eog_ids
             )
             if query is None:
                 layer.skip()
