@@ -5,48 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from suffixsvc.errors.exceptions import (
-    AppendConflict,
-    AppendError,
-    AppendGap,
-    GrammarError,
-    IndexCorruptError,
-    InvalidConfigError,
-    InvalidCostError,
-    InvalidInputError,
-    InvalidLabelsError,
-    InvalidNamespaceError,
-    InvalidTokensError,
-    LimitExceededError,
-    ListenError,
-    ManifestError,
-    MissingExtraError,
-    ModelCorruptError,
-    ModelError,
-    ModelNotFoundError,
-    NamespaceInUseError,
-    ProtocolError,
-    SegmentCancelledError,
-    SegmentCorruptError,
-    ServiceError,
-    ServiceTimeoutError,
-    ServiceUnavailableError,
-    SessionClosedError,
-    SessionError,
-    StepSequenceError,
-    StoreClosedError,
-    StoreCorruptError,
-    StoreError,
-    StoreForeignError,
-    StoreFullError,
-    StoreLockedError,
-    SuffixError,
-    TokenizerMismatchError,
-    UnknownNamespaceError,
-    UnknownOutputError,
-    UnknownSessionError,
-    VocabularyMismatchError,
-)
+from suffixsvc.errors import exceptions
 
 __all__ = ["STATUS", "ErrorCode", "error_from_wire"]
 
@@ -91,74 +50,76 @@ class ErrorCode(enum.IntEnum):
 
 
 #: class -> (wire code, gRPC status name)
-STATUS: Final[dict[type[SuffixError], tuple[ErrorCode, str]]] = {
-    SuffixError: (ErrorCode.INTERNAL, "INTERNAL"),
-    InvalidInputError: (ErrorCode.INVALID_INPUT, "INVALID_ARGUMENT"),
-    InvalidTokensError: (ErrorCode.INVALID_TOKENS, "INVALID_ARGUMENT"),
-    InvalidCostError: (ErrorCode.INVALID_COST, "INVALID_ARGUMENT"),
-    InvalidNamespaceError: (ErrorCode.INVALID_NAMESPACE, "INVALID_ARGUMENT"),
-    InvalidLabelsError: (ErrorCode.INVALID_LABELS, "INVALID_ARGUMENT"),
-    InvalidConfigError: (ErrorCode.INVALID_CONFIG, "INVALID_ARGUMENT"),
-    GrammarError: (ErrorCode.INVALID_CONFIG, "INVALID_ARGUMENT"),
-    AppendError: (ErrorCode.INVALID_INPUT, "OUT_OF_RANGE"),
-    AppendConflict: (ErrorCode.APPEND_CONFLICT, "ABORTED"),
-    AppendGap: (ErrorCode.APPEND_GAP, "OUT_OF_RANGE"),
-    SessionError: (ErrorCode.UNKNOWN_SESSION, "NOT_FOUND"),
-    UnknownSessionError: (ErrorCode.UNKNOWN_SESSION, "NOT_FOUND"),
-    SessionClosedError: (ErrorCode.SESSION_CLOSED, "FAILED_PRECONDITION"),
-    StepSequenceError: (ErrorCode.STEP_SEQUENCE, "ABORTED"),
-    UnknownNamespaceError: (ErrorCode.UNKNOWN_NAMESPACE, "NOT_FOUND"),
-    NamespaceInUseError: (ErrorCode.NAMESPACE_IN_USE, "FAILED_PRECONDITION"),
-    UnknownOutputError: (ErrorCode.UNKNOWN_OUTPUT, "NOT_FOUND"),
-    TokenizerMismatchError: (ErrorCode.TOKENIZER_MISMATCH, "FAILED_PRECONDITION"),
-    LimitExceededError: (ErrorCode.LIMIT_EXCEEDED, "RESOURCE_EXHAUSTED"),
-    StoreError: (ErrorCode.STORE, "INTERNAL"),
-    StoreLockedError: (ErrorCode.STORE_LOCKED, "FAILED_PRECONDITION"),
-    StoreFullError: (ErrorCode.STORE_FULL, "RESOURCE_EXHAUSTED"),
-    StoreCorruptError: (ErrorCode.STORE_CORRUPT, "DATA_LOSS"),
-    SegmentCorruptError: (ErrorCode.STORE_CORRUPT, "DATA_LOSS"),
-    SegmentCancelledError: (ErrorCode.STORE, "INTERNAL"),
-    ManifestError: (ErrorCode.STORE, "INTERNAL"),
-    StoreForeignError: (ErrorCode.STORE_FOREIGN, "FAILED_PRECONDITION"),
-    StoreClosedError: (ErrorCode.STORE_CLOSED, "UNAVAILABLE"),
-    IndexCorruptError: (ErrorCode.INDEX_CORRUPT, "DATA_LOSS"),
-    ServiceError: (ErrorCode.UNAVAILABLE, "UNAVAILABLE"),
-    ServiceUnavailableError: (ErrorCode.UNAVAILABLE, "UNAVAILABLE"),
-    ServiceTimeoutError: (ErrorCode.TIMEOUT, "DEADLINE_EXCEEDED"),
-    ProtocolError: (ErrorCode.PROTOCOL, "INVALID_ARGUMENT"),
-    ListenError: (ErrorCode.LISTEN, "FAILED_PRECONDITION"),
-    ModelError: (ErrorCode.MODEL, "FAILED_PRECONDITION"),
-    ModelNotFoundError: (ErrorCode.MODEL_NOT_FOUND, "NOT_FOUND"),
-    ModelCorruptError: (ErrorCode.MODEL_CORRUPT, "DATA_LOSS"),
-    VocabularyMismatchError: (ErrorCode.VOCABULARY_MISMATCH, "FAILED_PRECONDITION"),
-    MissingExtraError: (ErrorCode.MISSING_EXTRA, "UNIMPLEMENTED"),
+STATUS: Final[dict[type[exceptions.SuffixError], tuple[ErrorCode, str]]] = {
+    exceptions.SuffixError: (ErrorCode.INTERNAL, "INTERNAL"),
+    exceptions.InvalidInputError: (ErrorCode.INVALID_INPUT, "INVALID_ARGUMENT"),
+    exceptions.InvalidTokensError: (ErrorCode.INVALID_TOKENS, "INVALID_ARGUMENT"),
+    exceptions.InvalidCostError: (ErrorCode.INVALID_COST, "INVALID_ARGUMENT"),
+    exceptions.InvalidNamespaceError: (ErrorCode.INVALID_NAMESPACE, "INVALID_ARGUMENT"),
+    exceptions.InvalidLabelsError: (ErrorCode.INVALID_LABELS, "INVALID_ARGUMENT"),
+    exceptions.InvalidConfigError: (ErrorCode.INVALID_CONFIG, "INVALID_ARGUMENT"),
+    exceptions.GrammarError: (ErrorCode.INVALID_CONFIG, "INVALID_ARGUMENT"),
+    exceptions.AppendError: (ErrorCode.INVALID_INPUT, "OUT_OF_RANGE"),
+    exceptions.AppendConflict: (ErrorCode.APPEND_CONFLICT, "ABORTED"),
+    exceptions.AppendGap: (ErrorCode.APPEND_GAP, "OUT_OF_RANGE"),
+    exceptions.SessionError: (ErrorCode.UNKNOWN_SESSION, "NOT_FOUND"),
+    exceptions.UnknownSessionError: (ErrorCode.UNKNOWN_SESSION, "NOT_FOUND"),
+    exceptions.SessionClosedError: (ErrorCode.SESSION_CLOSED, "FAILED_PRECONDITION"),
+    exceptions.StepSequenceError: (ErrorCode.STEP_SEQUENCE, "ABORTED"),
+    exceptions.UnknownNamespaceError: (ErrorCode.UNKNOWN_NAMESPACE, "NOT_FOUND"),
+    exceptions.NamespaceInUseError: (ErrorCode.NAMESPACE_IN_USE, "FAILED_PRECONDITION"),
+    exceptions.UnknownOutputError: (ErrorCode.UNKNOWN_OUTPUT, "NOT_FOUND"),
+    exceptions.TokenizerMismatchError: (ErrorCode.TOKENIZER_MISMATCH, "FAILED_PRECONDITION"),
+    exceptions.LimitExceededError: (ErrorCode.LIMIT_EXCEEDED, "RESOURCE_EXHAUSTED"),
+    exceptions.StoreError: (ErrorCode.STORE, "INTERNAL"),
+    exceptions.StoreLockedError: (ErrorCode.STORE_LOCKED, "FAILED_PRECONDITION"),
+    exceptions.StoreFullError: (ErrorCode.STORE_FULL, "RESOURCE_EXHAUSTED"),
+    exceptions.StoreCorruptError: (ErrorCode.STORE_CORRUPT, "DATA_LOSS"),
+    exceptions.SegmentCorruptError: (ErrorCode.STORE_CORRUPT, "DATA_LOSS"),
+    exceptions.SegmentCancelledError: (ErrorCode.STORE, "INTERNAL"),
+    exceptions.ManifestError: (ErrorCode.STORE, "INTERNAL"),
+    exceptions.StoreForeignError: (ErrorCode.STORE_FOREIGN, "FAILED_PRECONDITION"),
+    exceptions.StoreClosedError: (ErrorCode.STORE_CLOSED, "UNAVAILABLE"),
+    exceptions.IndexCorruptError: (ErrorCode.INDEX_CORRUPT, "DATA_LOSS"),
+    exceptions.ServiceError: (ErrorCode.UNAVAILABLE, "UNAVAILABLE"),
+    exceptions.ServiceUnavailableError: (ErrorCode.UNAVAILABLE, "UNAVAILABLE"),
+    exceptions.ServiceTimeoutError: (ErrorCode.TIMEOUT, "DEADLINE_EXCEEDED"),
+    exceptions.ProtocolError: (ErrorCode.PROTOCOL, "INVALID_ARGUMENT"),
+    exceptions.ListenError: (ErrorCode.LISTEN, "FAILED_PRECONDITION"),
+    exceptions.ModelError: (ErrorCode.MODEL, "FAILED_PRECONDITION"),
+    exceptions.ModelNotFoundError: (ErrorCode.MODEL_NOT_FOUND, "NOT_FOUND"),
+    exceptions.ModelCorruptError: (ErrorCode.MODEL_CORRUPT, "DATA_LOSS"),
+    exceptions.VocabularyMismatchError: (ErrorCode.VOCABULARY_MISMATCH, "FAILED_PRECONDITION"),
+    exceptions.MissingExtraError: (ErrorCode.MISSING_EXTRA, "UNIMPLEMENTED"),
 }
 
 #: wire code -> the class a client raises for it (the most specific one that has the code).
-_CLASS_OF: Final[dict[ErrorCode, type[SuffixError]]] = {
+_CLASS_OF: Final[dict[ErrorCode, type[exceptions.SuffixError]]] = {
     **{code: cls for cls, (code, _) in reversed(STATUS.items())},
-    ErrorCode.UNKNOWN_SESSION: UnknownSessionError,
-    ErrorCode.UNAVAILABLE: ServiceUnavailableError,
+    ErrorCode.UNKNOWN_SESSION: exceptions.UnknownSessionError,
+    ErrorCode.UNAVAILABLE: exceptions.ServiceUnavailableError,
 }
 
 
 def error_from_wire(
     code: int, message: str, *, expected: str = "", got: str = "", remedy: str = ""
-) -> SuffixError:
+) -> exceptions.SuffixError:
     """Rebuild the typed error that a server described; an unknown code becomes a plain SuffixError."""
     try:
         cls = _CLASS_OF[ErrorCode(code)]
     except (ValueError, KeyError):
-        cls = SuffixError
+        cls = exceptions.SuffixError
     err = cls.__new__(cls)
-    SuffixError.__init__(err, message, expected=expected or None, got=got or None, remedy=remedy or None)
-    if isinstance(err, AppendConflict):
+    exceptions.SuffixError.__init__(
+        err, message, expected=expected or None, got=got or None, remedy=remedy or None
+    )
+    if isinstance(err, exceptions.AppendConflict):
         err.position = _last_int(message)
-    if isinstance(err, AppendGap):
+    if isinstance(err, exceptions.AppendGap):
         err.expected_position, err.got_position = _last_int(expected), _last_int(got)
-    if isinstance(err, VocabularyMismatchError):
+    if isinstance(err, exceptions.VocabularyMismatchError):
         err.rule = ""
-    if isinstance(err, MissingExtraError):
+    if isinstance(err, exceptions.MissingExtraError):
         err.extra = err.module = ""
     return err
 

@@ -8,7 +8,7 @@ from suffixsvc import core
 from suffixsvc.types import VerifyCost
 from suffixsvc.values import BoundedCache, as_cost_curve, as_draft_length, as_tree, cost_key
 
-__all__ = ["DraftParams", "DraftParamsCache"]
+__all__ = ["DraftParams", "DraftParamsCache", "native_curve"]
 
 #: a session alternates between few parameters: some draft lengths, and steps without a draft
 _CACHE_ENTRIES = 8
@@ -47,6 +47,10 @@ class DraftParamsCache:
 
     def _convert(self, max_draft_tokens: int, cost: VerifyCost, tree: bool | str) -> DraftParams:
         width = min(as_draft_length(max_draft_tokens), self._max_draft_tokens)
-        costs = as_cost_curve(cost, width)[: width + 1]
-        curve, mode = core.Curve(costs), as_tree(tree)
+        curve, mode = native_curve(cost, width), as_tree(tree)
         return DraftParams(width, curve, mode if isinstance(mode, bool) else curve.trees_pay())
+
+
+def native_curve(cost: VerifyCost, max_draft_tokens: int) -> core.Curve:
+    """A verify cost in native form, for drafts of at most ``max_draft_tokens``. Raises InvalidCostError."""
+    return core.Curve(as_cost_curve(cost, max_draft_tokens)[: max_draft_tokens + 1])

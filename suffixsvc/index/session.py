@@ -19,7 +19,7 @@ from suffixsvc.config import PROMPT_TAIL_TOKENS, Limits
 from suffixsvc.errors import (
     SuffixError,
 )
-from suffixsvc.index.draft_params import DraftParamsCache
+from suffixsvc.index.draft_params import DraftParamsCache, native_curve
 from suffixsvc.index.hot_index import require_ngram_length
 from suffixsvc.index.identity import continues
 from suffixsvc.index.namespace import NamespaceIndex
@@ -224,12 +224,8 @@ class Session:
 
     def attach(self, slot: core.SessionSlot, verify_cost: VerifyCost) -> None:
         """Let a dispatcher take this session's steps from now on. The caller holds the slot's mutex."""
-        slot.set_cost(self.full_curve(verify_cost))
+        slot.set_cost(native_curve(verify_cost, self._limits.max_draft_tokens))
         slot.attach(self._stepper)
-
-    def full_curve(self, verify_cost: VerifyCost) -> core.Curve:
-        """A native cost curve up to the engine's maximum draft length. Raises InvalidCostError."""
-        return self._draft_params.get(self._limits.max_draft_tokens, verify_cost, False)[1]
 
     # --------------------------------------------------------------------------------------- its end
 

@@ -30,10 +30,10 @@ class AnnouncingLock:
 
     def __enter__(self) -> None:
         self._asked.set()
-        self._lock.acquire()
+        self._lock.__enter__()
 
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+    def __exit__(self, *error: Any) -> None:
+        self._lock.__exit__(*error)
 
 
 class TestRetries:

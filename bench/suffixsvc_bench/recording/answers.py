@@ -1,7 +1,7 @@
 """File of the recorded answers of one workload: JSON Lines, one line per task, append-only.
 
 A line is handed to the operating system before the next task begins, so killing the process loses at most the
-task at hand. A torn last line (without its line feed) is cut off when the file is opened again.
+current task. A torn last line (without its line feed) is cut off when the file is opened again.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class SessionEntry:
     def record_append(self, seq: int, answer: pb.AppendContextReply) -> None:
         """Store the answer to ``seq`` for a retry; 0 is not numbered and not stored."""
         if seq:
-            self.slot.set_answer(seq, None)
+            self.slot.record_append(seq)
             self.context_answer = answer
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from suffixsvc.config import Limits
 from suffixsvc.core import Curve, Refusal, StepStatus
 from suffixsvc.errors import InvalidInputError
+from suffixsvc.index.draft_params import native_curve
 from suffixsvc.index.session_arguments import MAX_POSITION
 from suffixsvc.index.session_errors import refusal_error
 from suffixsvc.service.messages import converters
@@ -17,7 +18,6 @@ from suffixsvc.service.messages.converters import StepArgs
 from suffixsvc.service.sessions.entries import stale_sequence_error
 from suffixsvc.service.sessions.table import SessionTable
 from suffixsvc.v1 import suffix_cache_pb2 as pb
-from suffixsvc.values import as_cost_curve
 
 __all__ = ["step_batch", "step_error"]
 
@@ -98,7 +98,7 @@ def _duplicate_error(session_id: str) -> InvalidInputError:
 def _native_request(args: StepArgs, limits: Limits) -> _NativeRequest:
     curve = None
     if args.verify_cost is not None:
-        curve = Curve(as_cost_curve(args.verify_cost, limits.max_draft_tokens)[: limits.max_draft_tokens + 1])
+        curve = native_curve(args.verify_cost, limits.max_draft_tokens)
     width, accepted = args.verified or (0, 0)
     at = -1 if args.at is None else min(args.at, MAX_POSITION)
     tree = _TREE_MODES[args.tree]

@@ -72,9 +72,6 @@ void bind_step_dispatcher(nb::module_& m) {
     nb::class_<SessionSlot>(m, "SessionSlot")
         .def(nb::init<>())
         .def(
-            "acquire", [](SessionSlot& s) { s.mutex.lock(); }, nb::call_guard<nb::gil_scoped_release>())
-        .def("release", [](SessionSlot& s) { s.mutex.unlock(); })
-        .def(
             "__enter__", [](SessionSlot& s) { s.mutex.lock(); }, nb::call_guard<nb::gil_scoped_release>())
         .def("__exit__", [](SessionSlot& s, nb::args) { s.mutex.unlock(); })
         .def(
@@ -89,15 +86,12 @@ void bind_step_dispatcher(nb::module_& m) {
             },
             "curve"_a)
         .def(
-            "set_answer",
-            [](SessionSlot& s, std::uint64_t seq, nb::object answer) {
+            "record_append",
+            [](SessionSlot& s, std::uint64_t seq) {
                 s.seq = seq;
                 s.answer.reset();
-                if (answer.is_none()) return;
-                const auto bytes = nb::cast<nb::bytes>(answer);
-                s.answer.emplace(bytes.c_str(), bytes.size());
             },
-            "seq"_a, "answer"_a.none())
+            "seq"_a)
         .def_prop_ro("seq", [](const SessionSlot& s) { return s.seq; })
         .def_prop_ro("answer", [](const SessionSlot& s) { return to_bytes(s.answer); })
         .def_prop_rw(
